@@ -1,0 +1,40 @@
+//! One request to run one tool, whichever door it came through.
+
+use crate::ident::{AgentDid, IntentId, ToolName};
+use serde_json::{Map, Value};
+use std::fmt;
+
+/// The protocol by which a call came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Door {
+    /// A2G, the primary door.
+    A2g,
+    /// The command line (`a2g-executor run`).
+    Cli,
+}
+
+impl fmt::Display for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::A2g => "a2g",
+            Self::Cli => "cli",
+        })
+    }
+}
+
+/// Who asks which tool to do what. A call carries no authority: only a verdict does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// The door it came through.
+    pub door: Door,
+    /// The agent that asks.
+    pub agent: AgentDid,
+    /// The identity of the intent, single-use.
+    pub intent: IntentId,
+    /// The tool to run.
+    pub tool: ToolName,
+    /// The arguments, a JSON object. Not yet checked against the tool's schema.
+    pub arguments: Map<String, Value>,
+    /// What the agent says about its intent. Passed on to the governor, never interpreted here.
+    pub context: Option<Map<String, Value>>,
+}

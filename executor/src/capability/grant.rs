@@ -1,0 +1,152 @@
+//! The grant: every limit of one run, each with the layer that set it.
+
+use super::limits::{Claims, Limits};
+use super::scope::{Pattern, ScopeError, Tree};
+use crate::ident::excerpt;
+use crate::limit::{Access, Bound, Layer};
+use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The executor's own ceilings. They have a value for every limit, so that a limit that no other
+/// layer names is still a limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ceilings {
+    /// The most memory of one run.
+    pub memory: MemoryLimit,
+    /// The largest share of CPU of one run.
+    pub cpu: CpuPercent,
+    /// The longest run.
+    pub timeout: Timeout,
+    /// The most output of one run.
+    pub output: OutputLimit,
+    /// Whether any run may have the network.
+    pub network: bool,
+    /// The trees that may be granted at all.
+    pub trees: Vec<Tree>,
+    /// Whether files may be changed at all.
+    pub access: Access,
+}
+
+/// The limits of one run, in force and complete.
+///
+/// Only [`Grant::new`] makes one; there is no `Default`, no `From` and no `Deserialize`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    memory: Bound<MemoryLimit>,
+    cpu: Bound<CpuPercent>,
+    timeout: Bound<Timeout>,
+    output: Bound<OutputLimit>,
+    network: Bound<bool>,
+    trees: Vec<Bound<Tree>>,
+    emptied_by: Option<Layer>,
+    access: Bound<Access>,
+}
+
+impl Grant {
+    /// The meet of the layers under the executor's ceilings, and of the ceilings themselves.
+    ///
+    /// # Errors
+    /// [`ScopeError::Unenforceable`] when a blocked pattern lies inside a granted tree, where this
+    /// version cannot keep a guest away from it.
+    pub fn new(
+        layers: impl IntoIterator<Item = (Layer, Claims)>,
+        ceilings: &Ceilings,
+    ) -> Result<Self, ScopeError> {
+        let own = Claims { trees: Some(ceilings.trees.clone()), ..Claims::default() };
+        let mut met = Limits::default();
+        let mut emptied_by = None;
+        for (layer, claims) in layers.into_iter().chain([(Layer::Executor, own)]) {
+            met = met.meet(Limits::of(layer, claims));
+            let empty = met.trees.as_ref().is_some_and(BTreeMap::is_empty);
+            emptied_by = emptied_by.or(empty.then_some(layer));
+        }
+        let trees = met.trees.unwrap_or_default();
+        let grant = Self {
+            memory: under(ceilings.memory, met.memory),
+            cpu: under(ceilings.cpu, met.cpu),
+            timeout: under(ceilings.timeout, met.timeout),
+            output: under(ceilings.output, met.output),
+            network: under(ceilings.network, met.network),
+            access: under(ceilings.access, met.access),
+            trees: trees.into_iter().map(|(value, layer)| Bound { value, layer }).collect(),
+            emptied_by,
+        };
+        grant.without(&met.blocked)
+    }
+
+    /// Takes blocked trees out of the grant, and refuses what cannot be taken out.
+    fn without(mut self, blocked: &BTreeSet<(Pattern, Layer)>) -> Result<Self, ScopeError> {
+        for (pattern, layer) in blocked {
+            let inside_a_tree = match pattern {
+                Pattern::Tree(blocked) => {
+                    self.trees.retain(|tree| !blocked.covers(&tree.value));
+                    self.trees.iter().any(|tree| tree.value.covers(blocked))
+                }
+                Pattern::Glob(_) => !self.trees.is_empty(),
+            };
+            if inside_a_tree {
+                return Err(ScopeError::Unenforceable { pattern: excerpt(&pattern.to_string()) });
+            }
+            if self.trees.is_empty() {
+                self.emptied_by = self.emptied_by.or(Some(*layer));
+            }
+        }
+        Ok(self)
+    }
+
+    /// The most memory.
+    #[must_use]
+    pub fn memory(&self) -> Bound<MemoryLimit> {
+        self.memory
+    }
+
+    /// The largest share of CPU.
+    #[must_use]
+    pub fn cpu(&self) -> Bound<CpuPercent> {
+        self.cpu
+    }
+
+    /// The longest run.
+    #[must_use]
+    pub fn timeout(&self) -> Bound<Timeout> {
+        self.timeout
+    }
+
+    /// The most output.
+    #[must_use]
+    pub fn output(&self) -> Bound<OutputLimit> {
+        self.output
+    }
+
+    /// Whether the network is granted.
+    #[must_use]
+    pub fn network(&self) -> Bound<bool> {
+        self.network
+    }
+
+    /// The granted trees, sorted by path; none of them covers another.
+    #[must_use]
+    pub fn trees(&self) -> &[Bound<Tree>] {
+        &self.trees
+    }
+
+    /// The layer that left no tree, when there is none.
+    #[must_use]
+    pub fn emptied_by(&self) -> Option<Layer> {
+        self.emptied_by
+    }
+
+    /// Whether files may be changed.
+    #[must_use]
+    pub fn access(&self) -> Bound<Access> {
+        self.access
+    }
+}
+
+fn under<T: Ord>(ceiling: T, said: Option<Bound<T>>) -> Bound<T> {
+    let ceiling = Bound { value: ceiling, layer: Layer::Executor };
+    match said {
+        Some(said) => said.narrower(ceiling),
+        None => ceiling,
+    }
+}

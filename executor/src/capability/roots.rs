@@ -1,0 +1,181 @@
+//! Granted trees become opened folders.
+//!
+//! A root is opened once, here, without following a symbolic link below the folder that the
+//! operator named. From then on only the handle travels, so that nothing can be swapped between the
+//! check and the use.
+
+use super::grant::Grant;
+use super::scope::{ScopeError, Tree};
+use crate::limit::{Bound, Layer};
+use cap_std::fs::Dir;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use std::path::{Path, PathBuf};
+
+/// A guest path that stands for a host folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// The guest's name for it.
+    pub guest: Tree,
+    /// The folder on the host.
+    pub host: PathBuf,
+}
+
+/// The operator's map from guest paths to host folders. A guest path without a mount is the same
+/// path on the host.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Mounts(Vec<Mount>);
+
+/// Why a granted tree could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum RootsError {
+    /// There is no such folder.
+    #[error("the granted folder `{0}` does not exist here: create it, or map it with `[[mount]]`")]
+    Missing(String),
+    /// Something on the way to it is a symbolic link or no folder.
+    #[error("the granted folder `{0}` is reached through a symbolic link or is not a folder")]
+    NotAFolder(String),
+    /// The kernel refused.
+    #[error("the granted folder `{path}` cannot be opened")]
+    Refused {
+        /// The guest path.
+        path: String,
+        /// What the kernel said, for the log.
+        source: std::io::Error,
+    },
+}
+
+/// One granted tree, opened.
+#[derive(Debug)]
+pub struct OpenRoot {
+    /// The guest path of its root.
+    pub guest: String,
+    /// The layer whose pattern it is.
+    pub layer: Layer,
+    /// The handle.
+    pub dir: Dir,
+}
+
+/// The opened trees of one grant.
+#[derive(Debug)]
+pub struct Roots {
+    opened: Vec<OpenRoot>,
+    watch_outside: bool,
+}
+
+impl Mounts {
+    /// A map of `mounts`.
+    ///
+    /// # Errors
+    /// [`ScopeError::Malformed`] when two mounts have the same guest path.
+    pub fn new(mounts: Vec<Mount>) -> Result<Self, ScopeError> {
+        let mut seen = std::collections::BTreeSet::new();
+        for mount in &mounts {
+            if !seen.insert(&mount.guest) {
+                return Err(ScopeError::Malformed {
+                    pattern: mount.guest.path().to_owned(),
+                    reason: "two mounts have this guest path",
+                });
+            }
+        }
+        Ok(Self(mounts))
+    }
+
+    /// The host folder to start from and the path below it, for a tree under a ceiling.
+    fn locate<'a>(&'a self, tree: &'a Tree, ceilings: &'a [Tree]) -> Option<(&'a Path, &'a str)> {
+        let mounted = self.0.iter().map(|mount| (&mount.guest, mount.host.as_path()));
+        let same_path = ceilings.iter().map(|ceiling| (ceiling, Path::new(ceiling.path())));
+        // A mount is preferred over the same path, and a longer mount over a shorter one.
+        let longest = |candidates: &mut dyn Iterator<Item = (&'a Tree, &'a Path)>| {
+            candidates
+                .filter_map(|(guest, host)| Some((guest, host, guest.rest_of(tree)?)))
+                .max_by_key(|(guest, _, _)| guest.path().len())
+                .map(|(_, host, rest)| (host, rest))
+        };
+        longest(&mut mounted.into_iter()).or_else(|| longest(&mut same_path.into_iter()))
+    }
+
+    /// The host folder that a tree stands for, for checks of the configuration.
+    #[must_use]
+    pub fn host_path(&self, tree: &Tree, ceilings: &[Tree]) -> Option<PathBuf> {
+        let (base, rest) = self.locate(tree, ceilings)?;
+        Some(if rest.is_empty() { base.to_owned() } else { base.join(rest) })
+    }
+}
+
+impl Roots {
+    /// Opens every tree of a grant.
+    ///
+    /// # Ambient Authority
+    /// Reads the host's filesystem from the operator's mounts and ceilings, and nowhere else.
+    ///
+    /// # Errors
+    /// [`RootsError`] names the first tree that is missing, hidden behind a symbolic link, or
+    /// refused by the kernel.
+    pub fn open(grant: &Grant, mounts: &Mounts, ceilings: &[Tree]) -> Result<Self, RootsError> {
+        let opened = grant.trees().iter().map(|tree| open_root(tree, mounts, ceilings));
+        Ok(Self { opened: opened.collect::<Result<_, _>>()?, watch_outside: true })
+    }
+
+    /// No folder at all.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { opened: Vec::new(), watch_outside: true }
+    }
+
+    /// Folders that the operator opens on the command line, under any guest path, `.` and `/`
+    /// included. The guest finds these folders and nothing else.
+    ///
+    /// # Ambient Authority
+    /// Opens the host folders that it is given.
+    ///
+    /// # Errors
+    /// [`RootsError`] names the first folder that cannot be opened.
+    pub fn of_operator(folders: &[(PathBuf, String)]) -> Result<Self, RootsError> {
+        let open = |(host, guest): &(PathBuf, String)| match std::fs::File::open(host) {
+            Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_dir()) => {
+                let dir = Dir::from_std_file(file);
+                Ok(OpenRoot { guest: guest.clone(), layer: Layer::Executor, dir })
+            }
+            Ok(_) => Err(RootsError::NotAFolder(host.display().to_string())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(RootsError::Missing(host.display().to_string()))
+            }
+            Err(source) => Err(RootsError::Refused { path: host.display().to_string(), source }),
+        };
+        Ok(Self { opened: folders.iter().map(open).collect::<Result<_, _>>()?, watch_outside: false })
+    }
+
+    /// Whether reaching for what lies outside is to be seen and recorded.
+    #[must_use]
+    pub fn watch_outside(&self) -> bool {
+        self.watch_outside
+    }
+
+    /// The opened trees.
+    #[must_use]
+    pub fn as_slice(&self) -> &[OpenRoot] {
+        &self.opened
+    }
+}
+
+fn open_root(tree: &Bound<Tree>, mounts: &Mounts, ceilings: &[Tree]) -> Result<OpenRoot, RootsError> {
+    let Bound { value: tree, layer } = tree;
+    let shown = || tree.path().to_owned();
+    let (base, rest) = mounts.locate(tree, ceilings).ok_or_else(|| RootsError::Missing(shown()))?;
+    let read = |error: rustix::io::Errno| match error {
+        rustix::io::Errno::NOENT => RootsError::Missing(shown()),
+        rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP | rustix::io::Errno::XDEV => {
+            RootsError::NotAFolder(shown())
+        }
+        other => RootsError::Refused { path: shown(), source: other.into() },
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let base = rustix::fs::open(base, flags, Mode::empty()).map_err(read)?;
+    let handle = if rest.is_empty() {
+        base
+    } else {
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&base, rest, flags, Mode::empty(), beneath).map_err(read)?
+    };
+    Ok(OpenRoot { guest: tree.path().to_owned(), layer: *layer, dir: Dir::from_std_file(handle.into()) })
+}

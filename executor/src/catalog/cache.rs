@@ -1,0 +1,105 @@
+//! Compiled modules, kept in a folder that only this user can write.
+//!
+//! A compiled module is machine code that will run unchecked, so a file is only read back when the
+//! folder and the open file belong to this user and nobody else may write them. The name of a file
+//! is the digest of the module, the contract, and the engine that compiled it.
+
+use super::CatalogError;
+use super::compiler::Compiled;
+use crate::tool::{Contract, Digest};
+use std::fs::{DirBuilder, File, Metadata};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The private folder of compiled modules.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    folder: PathBuf,
+    compatibility: String,
+}
+
+/// The name of one compiled module.
+#[derive(Debug, Clone)]
+pub(super) struct Key(String);
+
+impl Cache {
+    /// Opens or makes the folder, for an engine that `compatibility` names.
+    ///
+    /// # Ambient Authority
+    /// Makes `folder` and its parents.
+    ///
+    /// # Errors
+    /// [`CatalogError::CacheNotPrivate`] when others may write it.
+    pub fn open(folder: &Path, compatibility: String) -> Result<Self, CatalogError> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| CatalogError::io(folder, error))?;
+        let metadata = std::fs::metadata(folder).map_err(|error| CatalogError::io(folder, error))?;
+        check_private(folder, &metadata)?;
+        Ok(Self { folder: folder.to_owned(), compatibility })
+    }
+
+    pub(super) fn key(&self, digest: Digest, contract: Contract) -> Key {
+        Key(format!("{digest}-{}-{}.compiled", contract.as_str(), self.compatibility))
+    }
+
+    pub(super) fn read(&self, key: &Key) -> Result<Option<Compiled>, CatalogError> {
+        let path = self.folder.join(&key.0);
+        let io = |error| CatalogError::io(&path, error);
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io(error)),
+        };
+        check_private(&path, &file.metadata().map_err(io)?)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(io)?;
+        // A file that was cut short by a crash is compiled again.
+        Ok(Compiled::decode(&bytes))
+    }
+
+    pub(super) fn write(&self, key: &Key, compiled: &Compiled) -> Result<(), CatalogError> {
+        let path = self.folder.join(&key.0);
+        let io = |error| CatalogError::io(&path, error);
+        let mut file = tempfile::NamedTempFile::new_in(&self.folder).map_err(io)?;
+        file.write_all(&compiled.encode()).and_then(|()| file.as_file().sync_all()).map_err(io)?;
+        file.persist(&path).map_err(|error| io(error.error))?;
+        Ok(())
+    }
+}
+
+fn check_private(path: &Path, metadata: &Metadata) -> Result<(), CatalogError> {
+    let reason = if metadata.uid() != rustix::process::geteuid().as_raw() {
+        "it belongs to another user"
+    } else if metadata.mode() & 0o022 != 0 {
+        "others may write it"
+    } else {
+        return Ok(());
+    };
+    Err(CatalogError::CacheNotPrivate { path: path.to_owned(), reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_file_that_others_may_write_is_not_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&folder.path().join("cache"), "engine".into()).unwrap();
+        let key = cache.key(Digest::of(b"module"), Contract::Command);
+        let compiled = Compiled { module: b"code".to_vec(), component: false, described: None };
+        assert!(cache.read(&key).unwrap().is_none());
+        cache.write(&key, &compiled).unwrap();
+        assert_eq!(cache.read(&key).unwrap(), Some(compiled));
+        let path = cache.folder.join(&key.0);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(matches!(cache.read(&key), Err(CatalogError::CacheNotPrivate { .. })));
+        std::fs::set_permissions(&cache.folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(Cache::open(&cache.folder, "engine".into()).is_err());
+    }
+}

@@ -1,0 +1,144 @@
+//! Compilation, in a child process with limits on CPU, memory and time.
+//!
+//! A small module can take gigabytes and minutes to compile. The child is this same program with the
+//! command `compile-module`; it reads the module on standard input and answers on standard output.
+
+use super::CatalogError;
+use crate::tool::Contract;
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The largest module that is compiled, in bytes.
+pub(super) const MOST_MODULE_BYTES: usize = 64 << 20;
+
+/// Starts the compiler's process.
+#[derive(Debug, Clone)]
+pub struct Compiler {
+    program: PathBuf,
+}
+
+/// What is to be compiled.
+#[derive(Debug)]
+pub struct CompileJob {
+    /// The module or component.
+    pub wasm: Vec<u8>,
+    /// The contract that it should fit.
+    pub contract: Contract,
+}
+
+/// What a compilation gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compiled {
+    /// Machine code for one engine.
+    pub module: Vec<u8>,
+    /// Whether it is a component.
+    pub component: bool,
+    /// A typed tool's own name, version, description and argument schema.
+    pub described: Option<[String; 4]>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    component: bool,
+    described: Option<[String; 4]>,
+    module_bytes: usize,
+}
+
+impl Compiled {
+    /// One line of JSON, and the module.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let header = Header {
+            component: self.component,
+            described: self.described.clone(),
+            module_bytes: self.module.len(),
+        };
+        let mut bytes = serde_json::to_vec(&header).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes.extend_from_slice(&self.module);
+        bytes
+    }
+
+    /// Reads what [`Self::encode`] wrote; `None` when it was cut or is something else.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.iter().position(|&byte| byte == b'\n')?;
+        let (header, module) = (bytes.get(..end)?, bytes.get(end + 1..)?);
+        let Header { component, described, module_bytes } = serde_json::from_slice(header).ok()?;
+        (module.len() == module_bytes).then(|| Self { module: module.to_vec(), component, described })
+    }
+}
+
+impl Compiler {
+    /// A compiler that starts `program`, which has to be this program.
+    #[must_use]
+    pub fn new(program: PathBuf) -> Self {
+        Self { program }
+    }
+
+    /// Compiles one module.
+    ///
+    /// # Errors
+    /// [`CatalogError::Module`] with the child's own words, or with the limit that ended it.
+    pub fn run(&self, job: &CompileJob) -> Result<Compiled, CatalogError> {
+        if job.wasm.len() > MOST_MODULE_BYTES {
+            return Err(CatalogError::Module(format!(
+                "the module has {} bytes, and {MOST_MODULE_BYTES} are the most that is compiled",
+                job.wasm.len()
+            )));
+        }
+        let io = |error| CatalogError::io(&self.program, error);
+        let mut child = Command::new(&self.program)
+            .args(["compile-module", "--contract", job.contract.as_str()])
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(io)?;
+        let stdin = child.stdin.take();
+        let mut stdout = child.stdout.take();
+        // The child reads all of its input before it writes, so this order cannot lock up. A child
+        // that ended early closes the pipe; its own words say why.
+        let _child_says_why = stdin.map(|mut stdin| stdin.write_all(&job.wasm));
+        let mut answer = Vec::new();
+        if let Some(stdout) = stdout.as_mut() {
+            stdout.read_to_end(&mut answer).map_err(io)?;
+        }
+        let output = child.wait_with_output().map_err(io)?;
+        if !output.status.success() {
+            return Err(CatalogError::Module(reason(&output)));
+        }
+        Compiled::decode(&answer)
+            .ok_or_else(|| CatalogError::Module("the compiler's process gave no answer".to_owned()))
+    }
+}
+
+fn reason(output: &std::process::Output) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.signal() {
+        Some(signal) => {
+            format!("compiling the module took more than its limit of CPU, memory or time (signal {signal})")
+        }
+        None if said.trim().is_empty() => "the compiler's process failed".to_owned(),
+        None => said.trim().trim_start_matches("error: ").to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_file_is_no_compiled_module() {
+        let described = Some(["a", "b", "c", "{}"].map(String::from));
+        let compiled = Compiled { module: b"\n\0code".to_vec(), component: true, described };
+        let bytes = compiled.encode();
+        assert_eq!(Compiled::decode(&bytes), Some(compiled));
+        assert_eq!(Compiled::decode(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(Compiled::decode(b""), None);
+    }
+}

@@ -1,0 +1,30 @@
+//! Core modules become components, with the preview 1 adapter of the same wasmtime release.
+
+use super::CatalogError;
+use wasi_preview1_component_adapter_provider::{
+    WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
+};
+
+/// Wraps a typed core module, as `wasm32-wasip1` builds it, into a component.
+///
+/// # Errors
+/// [`CatalogError::Module`] when the module does not carry the world `a2g:tool/tool`.
+pub fn componentize(wasm: &[u8]) -> Result<Vec<u8>, CatalogError> {
+    let refused = |error: &dyn std::fmt::Display| {
+        CatalogError::Module(format!("the module cannot be made a component: {error}"))
+    };
+    let adapter = (WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER);
+    wit_component::ComponentEncoder::default()
+        .module(wasm)
+        .and_then(|encoder| encoder.adapter(adapter.0, adapter.1))
+        .and_then(|encoder| encoder.validate(true).encode())
+        .map_err(|error| refused(&format_args!("{error:#}")))
+}
+
+/// Whether a core module carries the type of a component, as `wit-bindgen` leaves it.
+#[must_use]
+pub fn is_typed_core_module(wasm: &[u8]) -> bool {
+    wasmparser::Parser::new(0).parse_all(wasm).any(|payload| {
+        matches!(payload, Ok(wasmparser::Payload::CustomSection(section)) if section.name().starts_with("component-type"))
+    })
+}

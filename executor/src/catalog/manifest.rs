@@ -1,0 +1,264 @@
+//! `tool.toml`: what a tool's author declares, and what its installation pins.
+
+use super::CatalogError;
+use crate::ident::ToolName;
+use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
+use crate::tool::{Contract, Declared, DeclaredFilesystem};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// The name of the file in a tool's folder.
+pub(super) const FILE: &str = "tool.toml";
+
+/// A checked `tool.toml`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolManifest {
+    /// The tool's name.
+    pub name: ToolName,
+    /// Its semantic version.
+    pub version: String,
+    /// What it does.
+    pub description: String,
+    /// How it is called.
+    pub contract: Contract,
+    /// The module's file name, beside `tool.toml`.
+    pub module: PathBuf,
+    /// The pinned SHA-256 of the module, in lower-case hexadecimal.
+    pub sha256: Option<String>,
+    /// What it declares that it needs.
+    pub capabilities: Declared,
+    /// The JSON Schema of a command's arguments. A typed tool describes its own.
+    pub arguments: Option<Value>,
+}
+
+/// The file as written.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    version: String,
+    description: String,
+    contract: ContractWord,
+    #[serde(default = "default_module")]
+    module: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
+    #[serde(default)]
+    capabilities: CapabilitiesTable,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<Value>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ContractWord {
+    Command,
+    Typed,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct CapabilitiesTable {
+    filesystem: FilesystemWord,
+    network: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_memory_mb: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_cpu_percent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout_seconds: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum FilesystemWord {
+    #[default]
+    None,
+    Read,
+    ReadWrite,
+}
+
+fn default_module() -> String {
+    "tool.wasm".to_owned()
+}
+
+impl ToolManifest {
+    /// Reads and checks a `tool.toml`.
+    ///
+    /// # Errors
+    /// [`CatalogError::Manifest`] names line and key.
+    pub fn read(path: &Path) -> Result<Self, CatalogError> {
+        let text = std::fs::read_to_string(path).map_err(|error| CatalogError::io(path, error))?;
+        Self::parse(&text).map_err(|reason| CatalogError::Manifest { path: path.to_owned(), reason })
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let file: File = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        let File { name, version, description, contract, module, sha256, capabilities, arguments } = file;
+        let contract = match contract {
+            ContractWord::Command => Contract::Command,
+            ContractWord::Typed => Contract::Typed,
+        };
+        match (contract, &arguments) {
+            (Contract::Command, None) => {
+                return Err("a command needs `[arguments]`, the JSON Schema of its arguments".into());
+            }
+            (Contract::Typed, Some(_)) => {
+                return Err("`[arguments]` is for commands: a typed tool describes its own arguments".into());
+            }
+            (Contract::Command, Some(_)) | (Contract::Typed, None) => {}
+        }
+        let module = PathBuf::from(module);
+        if module.components().count() != 1 || module.file_name().is_none() {
+            return Err("`module` has to be the name of a file beside `tool.toml`".into());
+        }
+        Ok(Self {
+            name: ToolName::parse(&name).map_err(|error| format!("`name`: {error}"))?,
+            version,
+            description,
+            contract,
+            module,
+            sha256,
+            capabilities: capabilities.check()?,
+            arguments,
+        })
+    }
+
+    /// A manifest for a bare typed module, from what it says about itself.
+    #[must_use]
+    pub fn of_described(name: ToolName, described: &[String; 4]) -> Self {
+        let [_, version, description, _] = described;
+        Self {
+            name,
+            version: version.clone(),
+            description: description.clone(),
+            contract: Contract::Typed,
+            module: default_module().into(),
+            sha256: None,
+            capabilities: Declared::default(),
+            arguments: None,
+        }
+    }
+
+    /// Adds what a typed tool says about itself, and gives the schema of the arguments.
+    ///
+    /// # Errors
+    /// [`CatalogError::Module`] when the tool calls itself by another name or its schema is no JSON.
+    pub(super) fn complete(self, described: Option<[String; 4]>) -> Result<(Self, Value), CatalogError> {
+        let Some([name, _, _, schema]) = described else {
+            let schema = self.arguments.clone().unwrap_or_else(|| json!({ "type": "object" }));
+            return Ok((self, schema));
+        };
+        if name != self.name.as_str() {
+            let called = crate::ident::excerpt(&name);
+            return Err(CatalogError::Module(format!(
+                "the module calls itself `{called}`, but `tool.toml` says `{}`",
+                self.name
+            )));
+        }
+        let schema =
+            serde_json::from_str(&schema).map_err(|error| CatalogError::Schema(error.to_string()))?;
+        Ok((self, schema))
+    }
+
+    /// The manifest as text.
+    ///
+    /// # Errors
+    /// When a schema holds what TOML cannot, such as `null`.
+    pub fn to_toml(&self) -> Result<String, String> {
+        let Self { name, version, description, contract, module, sha256, capabilities, arguments } = self;
+        let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
+        let file = File {
+            name: name.as_str().to_owned(),
+            version: version.clone(),
+            description: description.clone(),
+            contract: match contract {
+                Contract::Command => ContractWord::Command,
+                Contract::Typed => ContractWord::Typed,
+            },
+            module: module.display().to_string(),
+            sha256: sha256.clone(),
+            capabilities: CapabilitiesTable {
+                filesystem: match filesystem {
+                    DeclaredFilesystem::None => FilesystemWord::None,
+                    DeclaredFilesystem::Read => FilesystemWord::Read,
+                    DeclaredFilesystem::ReadWrite => FilesystemWord::ReadWrite,
+                },
+                network: *network,
+                max_memory_mb: memory.map(MemoryLimit::mb),
+                max_cpu_percent: cpu.map(|cpu| u64::from(cpu.get())),
+                timeout_seconds: timeout.map(Timeout::seconds),
+            },
+            arguments: arguments.clone(),
+        };
+        toml::to_string(&file).map_err(|error| error.to_string())
+    }
+}
+
+impl CapabilitiesTable {
+    fn check(self) -> Result<Declared, String> {
+        let Self { filesystem, network, max_memory_mb, max_cpu_percent, timeout_seconds } = self;
+        fn ranged<T>(
+            key: &str,
+            value: Option<u64>,
+            make: impl Fn(u64) -> Result<T, crate::quantity::OutOfRange>,
+        ) -> Result<Option<T>, String> {
+            value.map(make).transpose().map_err(|error| format!("`capabilities.{key}` {error}"))
+        }
+        Ok(Declared {
+            filesystem: match filesystem {
+                FilesystemWord::None => DeclaredFilesystem::None,
+                FilesystemWord::Read => DeclaredFilesystem::Read,
+                FilesystemWord::ReadWrite => DeclaredFilesystem::ReadWrite,
+            },
+            network,
+            memory: ranged("max_memory_mb", max_memory_mb, MemoryLimit::from_mb)?,
+            cpu: ranged("max_cpu_percent", max_cpu_percent, CpuPercent::new)?,
+            timeout: ranged("timeout_seconds", timeout_seconds, Timeout::from_seconds)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMAND: &str = r#"
+name = "greet"
+version = "1.0.0"
+description = "Greets."
+contract = "command"
+[capabilities]
+filesystem = "read"
+max_memory_mb = 8
+[arguments]
+type = "object"
+required = ["who"]
+[arguments.properties.who]
+type = "string"
+"#;
+
+    #[test]
+    fn a_manifest_is_read_and_written_back() {
+        let manifest = ToolManifest::parse(COMMAND).unwrap();
+        assert_eq!(manifest.capabilities.filesystem, DeclaredFilesystem::Read);
+        assert_eq!(ToolManifest::parse(&manifest.to_toml().unwrap()).unwrap(), manifest);
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        let cases = [
+            (COMMAND.replace("max_memory_mb = 8", "max_memory_mb = 0"), "capabilities.max_memory_mb"),
+            (COMMAND.replace("max_memory_mb", "max_memry_mb"), "max_memry_mb"),
+            (COMMAND.replace("\"greet\"", "\"../greet\""), "`name`"),
+            (COMMAND.replace("\"command\"", "\"typed\""), "[arguments]"),
+            (COMMAND.replace("[arguments]", "[nothing]"), "nothing"),
+            (COMMAND.replace("version = \"1.0.0\"", "module = \"../x.wasm\"\nversion = \"1\""), "`module`"),
+        ];
+        for (text, named) in cases {
+            let error = ToolManifest::parse(&text).unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Why a call was not answered with a successful report: the closed set of what a caller may be
+//! told.
+//!
+//! A fault's message is safe for the caller: it names what was refused, which limit, who set it
+//! and what to change, and never a host path outside the caller's scope, an address or a
+//! backtrace. Detail that is only for the log travels in [`Fault::Internal`].
+
+use crate::ident::IntentId;
+use crate::limit::Limit;
+use crate::outcome::Receipt;
+use std::sync::Arc;
+
+/// What refused an intent before it ran (`data.blocked_by`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BlockedBy {
+    /// The verdict is DENIED.
+    VerdictDenied,
+    /// The verdict's `expires_at` has passed.
+    VerdictExpired,
+    /// The verdict answers another intent, or contradicts what was asked.
+    VerdictMismatch,
+    /// Nothing shows that the verdict is the governor's.
+    VerdictUntrusted,
+    /// The verdict was used before.
+    VerdictReplayed,
+    /// A condition that this executor cannot enforce.
+    ConditionUnknown,
+    /// A person has not yet answered.
+    EscalationPending,
+    /// A filesystem pattern that this executor cannot enforce exactly.
+    ScopeUnenforceable,
+    /// The standing policy of the agent.
+    StandingPolicy,
+    /// The governor could not be asked.
+    GovernorUnavailable,
+}
+
+impl BlockedBy {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::VerdictDenied => "verdict_denied",
+            Self::VerdictExpired => "verdict_expired",
+            Self::VerdictMismatch => "verdict_mismatch",
+            Self::VerdictUntrusted => "verdict_untrusted",
+            Self::VerdictReplayed => "verdict_replayed",
+            Self::ConditionUnknown => "condition_unknown",
+            Self::EscalationPending => "escalation_pending",
+            Self::ScopeUnenforceable => "scope_unenforceable",
+            Self::StandingPolicy => "standing_policy",
+            Self::GovernorUnavailable => "governor_unavailable",
+        }
+    }
+}
+
+/// Everything that can come back instead of a successful report.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// The body is not JSON as this door reads it (syntax, encoding, duplicate key, depth, size).
+    Parse(String),
+    /// The body is JSON but not a request of this door.
+    InvalidRequest(String),
+    /// No such method.
+    MethodNotFound(String),
+    /// The parameters break their description.
+    InvalidParams {
+        /// What is wrong.
+        message: String,
+        /// Where, as an RFC 6901 JSON Pointer into `params`.
+        pointer: String,
+    },
+    /// Refused before anything ran.
+    Refused {
+        /// The intent that was refused.
+        intent: IntentId,
+        /// The governor's score, when there was one.
+        risk_score: Option<f64>,
+        /// What refused it.
+        blocked_by: BlockedBy,
+        /// What to change.
+        message: String,
+    },
+    /// The governor does not accept this agent.
+    RegistrationFailed(String),
+    /// The governor does not know this agent's session; it has to register again.
+    SessionExpired(String),
+    /// The tool ran and failed, or was stopped.
+    Failed(Arc<Receipt>),
+    /// The tool ran and a limit ended it.
+    LimitReached(Arc<Receipt>, Limit),
+    /// No room now: the queue is full or the executor is shutting down.
+    Busy {
+        /// What is full.
+        message: String,
+        /// When to come again.
+        retry_after_ms: u64,
+    },
+    /// Something of ours is broken. The text is for the log only.
+    Internal(String),
+}
+
+impl Fault {
+    /// A parameter fault.
+    pub fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::InvalidParams { message: message.into(), pointer: pointer.into() }
+    }
+}

@@ -1,0 +1,176 @@
+//! Names that callers give to things: parsed once, then trusted.
+//!
+//! Every type here is a string whose alphabet and length were checked when it was made, so that no
+//! later room has to ask again. None of them can hold a control character, white space or a path
+//! separator trick.
+
+use std::fmt;
+
+/// Why a name was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdentError {
+    /// Not a DID as DID Core 1.0 section 3.1 writes it.
+    #[error("`{0}` is not a DID such as `did:aeon:agent:1.0:abc123`")]
+    AgentDid(String),
+    /// Not a UUID in its hyphenated form.
+    #[error("`{0}` is not a UUID such as `550e8400-e29b-41d4-a716-446655440000`")]
+    IntentId(String),
+    /// Not a tool name.
+    #[error("`{0}` is not a tool name: 1 to 64 of letters, digits, `_`, `-` and `.`, starting with a letter")]
+    ToolName(String),
+}
+
+/// Cuts caller-supplied text to a length that is safe to echo in an error or a log line.
+#[must_use]
+pub fn excerpt(text: &str) -> String {
+    const LONGEST: usize = 64;
+    let mut shown: String = text.chars().take(LONGEST).flat_map(char::escape_default).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// The decentralised identifier of an agent: `did:<method>:<id>`, at most 256 bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AgentDid(Box<str>);
+
+impl AgentDid {
+    /// Parses a DID.
+    ///
+    /// # Errors
+    /// [`IdentError::AgentDid`] when the text is not `did:`, a method of lower-case letters and
+    /// digits, and an identifier of letters, digits and `._:%-`.
+    pub fn parse(text: &str) -> Result<Self, IdentError> {
+        let refuse = || IdentError::AgentDid(excerpt(text));
+        if text.len() > 256 {
+            return Err(refuse());
+        }
+        let (method, id) =
+            text.strip_prefix("did:").and_then(|rest| rest.split_once(':')).ok_or_else(refuse)?;
+        let method_ok =
+            !method.is_empty() && method.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let id_ok = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:%-".contains(&b));
+        if method_ok && id_ok { Ok(Self(text.into())) } else { Err(refuse()) }
+    }
+
+    /// The DID as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for AgentDid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The UUID of one intent. Written in lower case, as RFC 9562 asks; read in either case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IntentId(uuid::Uuid);
+
+impl IntentId {
+    /// Parses the hyphenated form of a UUID, of any version.
+    ///
+    /// # Errors
+    /// [`IdentError::IntentId`] for anything else, braces, URNs and bare hexadecimal included.
+    pub fn parse(text: &str) -> Result<Self, IdentError> {
+        let refuse = || IdentError::IntentId(excerpt(text));
+        if text.len() != 36 {
+            return Err(refuse());
+        }
+        uuid::Uuid::try_parse(text).map(Self).map_err(|_| refuse())
+    }
+
+    /// A fresh random identifier (UUID version 4), for intents that start in this process.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4())
+    }
+}
+
+impl fmt::Display for IntentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+/// The name of a tool in the catalogue. It is also the name of the tool's folder.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ToolName(Box<str>);
+
+impl ToolName {
+    /// Parses a tool name.
+    ///
+    /// # Errors
+    /// [`IdentError::ToolName`] unless it is 1 to 64 letters, digits, `_`, `-` and `.`, of which
+    /// the first is a letter.
+    pub fn parse(text: &str) -> Result<Self, IdentError> {
+        let alphabet = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+        let starts_with_letter = text.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());
+        if starts_with_letter && text.len() <= 64 && text.bytes().all(alphabet) {
+            Ok(Self(text.into()))
+        } else {
+            Err(IdentError::ToolName(excerpt(text)))
+        }
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ToolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dids() {
+        for good in ["did:aeon:myagent:1.0:abc123", "did:key:z6Mk", "did:web:example.com%3A3000"] {
+            assert_eq!(AgentDid::parse(good).unwrap().as_str(), good);
+        }
+        let long = format!("did:a:{}", "x".repeat(256));
+        for bad in ["", "did:", "did:aeon", "did:aeon:", "did::x", "DID:a:b", "did:a:b c", "did:a:b\n", &long]
+        {
+            assert!(AgentDid::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn intent_ids() {
+        let upper = "550E8400-E29B-41D4-A716-446655440000";
+        assert_eq!(IntentId::parse(upper).unwrap().to_string(), upper.to_lowercase());
+        for bad in ["", "req-1", "550e8400e29b41d4a716446655440000", "{50e8400-e29b-41d4-a716-446655440000}"]
+        {
+            assert!(IntentId::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn tool_names() {
+        for good in ["write_file", "a", "git.status-2"] {
+            assert!(ToolName::parse(good).is_ok());
+        }
+        let long = "x".repeat(65);
+        for bad in ["", ".hidden", "..", "a/b", "a b", "1st", "ü", &long] {
+            assert!(ToolName::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_excerpt_is_short_and_printable() {
+        let shown = excerpt(&"\u{1b}[31m\n".repeat(100));
+        assert!(shown.chars().all(|c| c.is_ascii_graphic() || c == '…'), "{shown}");
+        assert!(shown.len() < 500);
+    }
+}

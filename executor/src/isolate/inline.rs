@@ -1,0 +1,81 @@
+//! Executions on threads of this process, one thread each.
+//!
+//! A guest's file calls block its thread, so that their CPU time is counted where it is spent. The
+//! task that waits for the outcome holds the deadline as well: when a host call keeps the guest's
+//! thread past it, the outcome is given without that thread, which ends when the kernel lets it go.
+
+use crate::capability::Permit;
+use crate::clock::Clock;
+use crate::limit::Limit;
+use crate::outcome::{End, Outcome};
+use crate::sandbox::{Artifact, Execution, Input, Sandbox};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long after its deadline or its cancellation a guest may still end by itself, so that its own
+/// account of the end is preferred.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// Runs guests inside this process.
+#[derive(Clone)]
+pub struct Inline {
+    sandbox: Arc<Sandbox>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Inline {
+    /// Runs guests in `sandbox`.
+    #[must_use]
+    pub fn new(sandbox: Arc<Sandbox>, clock: Arc<dyn Clock>) -> Self {
+        Self { sandbox, clock }
+    }
+
+    /// The sandbox.
+    #[must_use]
+    pub fn sandbox(&self) -> &Arc<Sandbox> {
+        &self.sandbox
+    }
+
+    /// The handle by which a run under `permit` can be watched and stopped.
+    #[must_use]
+    pub fn begin(&self, permit: &Permit) -> Execution {
+        self.sandbox.begin(permit)
+    }
+
+    /// Runs one guest, and comes back at its end, or shortly after its deadline or cancellation
+    /// whatever the guest or its host call does.
+    pub async fn run(
+        &self,
+        artifact: Artifact,
+        permit: Permit,
+        input: Input,
+        execution: &Execution,
+    ) -> Outcome {
+        let (sandbox, watched) = (Arc::clone(&self.sandbox), execution.clone());
+        let runtime = tokio::runtime::Handle::current();
+        let guest = tokio::task::spawn_blocking(move || {
+            runtime.block_on(sandbox.execute(&artifact, permit, input, &watched))
+        });
+        let abort = Arc::clone(execution.abort());
+        let stuck = async {
+            tokio::select! {
+                reason = abort.wait() => { tokio::time::sleep(GRACE).await; End::Aborted(reason) }
+                () = tokio::time::sleep_until((execution.deadline() + GRACE).into()) => {
+                    End::LimitReached(Limit::Time)
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            ended = guest => match ended {
+                Ok(outcome) => outcome,
+                Err(panicked) => {
+                    tracing::error!(%panicked, "the thread of a guest panicked");
+                    let end = End::Trapped("the executor failed while it ran the guest".to_owned());
+                    execution.outcome(end, self.clock.monotonic())
+                }
+            },
+            end = stuck => execution.outcome(end, self.clock.monotonic()),
+        }
+    }
+}

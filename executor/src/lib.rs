@@ -1,0 +1,14 @@
+//! A2G executor.
+pub mod call;
+pub mod capability;
+pub mod catalog;
+pub mod clock;
+pub mod fault;
+pub mod ident;
+pub mod isolate;
+pub mod limit;
+pub mod outcome;
+pub mod quantity;
+pub mod sandbox;
+pub mod tool;
+pub mod verdict;

@@ -1,0 +1,102 @@
+//! The limits that a run stands under, and the layers that may set them.
+
+use std::fmt;
+
+/// The five layers whose meet is a grant, in the order in which ties are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Layer {
+    /// The capability manifest of the verdict.
+    Verdict,
+    /// A condition of the verdict.
+    Condition,
+    /// The standing policy of the agent (`g2a/policy`).
+    StandingPolicy,
+    /// What the tool itself declares in its `tool.toml`.
+    Tool,
+    /// The executor's own ceilings, from its configuration.
+    Executor,
+}
+
+impl Layer {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Verdict => "verdict",
+            Self::Condition => "condition",
+            Self::StandingPolicy => "standing_policy",
+            Self::Tool => "tool",
+            Self::Executor => "executor",
+        }
+    }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A limit's value together with the layer that set it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Bound<T> {
+    /// The value in force.
+    pub value: T,
+    /// The layer that it came from.
+    pub layer: Layer,
+}
+
+impl<T: Ord> Bound<T> {
+    /// The narrower of two bounds; at a tie, the one whose layer comes first.
+    #[must_use]
+    pub fn narrower(self, other: Self) -> Self {
+        let first = (&self.value, self.layer) <= (&other.value, other.layer);
+        if first { self } else { other }
+    }
+}
+
+/// A limit whose excess ends a run. (CPU over its limit slows a run down, and never ends it.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// Guest memories and tables together.
+    Memory,
+    /// The deadline on the monotonic clock.
+    Time,
+    /// Result, logs and artifacts together.
+    Output,
+    /// The guest's call stack.
+    Stack,
+}
+
+impl Limit {
+    /// The word on the wire (`data.limit`).
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Time => "time",
+            Self::Output => "output",
+            Self::Stack => "stack",
+        }
+    }
+}
+
+/// Whether files may be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// Files and folders may be read and listed.
+    ReadOnly,
+    /// They may be created, changed and removed as well.
+    ReadWrite,
+}
+
+impl Access {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "read-only",
+            Self::ReadWrite => "read-write",
+        }
+    }
+}

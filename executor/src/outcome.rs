@@ -1,0 +1,337 @@
+//! What became of a run: its end, its output, what it used and what it was denied.
+//!
+//! Every number here was measured by the executor or the kernel. A guest can fill `result`, logs
+//! and artifacts, and nothing else.
+
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::limit::{Access, Bound, Limit};
+use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use serde_json::Value;
+use std::time::Duration;
+
+/// The four words of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// The tool ran and said that it succeeded.
+    Success,
+    /// The tool ran and failed, or a limit other than time ended it.
+    Failure,
+    /// The deadline ended it.
+    Timeout,
+    /// A cancel, a revocation or the end of the executor ended it.
+    Aborted,
+}
+
+impl Status {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "SUCCESS",
+            Self::Failure => "FAILURE",
+            Self::Timeout => "TIMEOUT",
+            Self::Aborted => "ABORTED",
+        }
+    }
+}
+
+/// Why a running tool was stopped from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AbortReason {
+    /// `a2g/cancel`.
+    Cancelled,
+    /// `g2a/revoke`.
+    Revoked,
+    /// The executor is shutting down.
+    Shutdown,
+}
+
+impl AbortReason {
+    /// A sentence for the report.
+    #[must_use]
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled by `a2g/cancel`",
+            Self::Revoked => "revoked by the governor (`g2a/revoke`)",
+            Self::Shutdown => "the executor shut down while the tool was running",
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum End {
+    /// The tool answered.
+    Returned(Value),
+    /// The tool answered with an error of its own.
+    ToolError {
+        /// The tool's own code.
+        code: String,
+        /// The tool's own words.
+        message: String,
+        /// More, as the tool gave it.
+        detail: Option<Value>,
+    },
+    /// A command exited with a code other than 0.
+    Exited {
+        /// The exit code.
+        code: i32,
+        /// The end of what it wrote to standard error.
+        stderr_tail: String,
+    },
+    /// A command exited with 0 but its standard output is not JSON.
+    ResultNotJson,
+    /// The guest trapped. The text is wasmtime's name of the trap, never a backtrace.
+    Trapped(String),
+    /// The guest asks for something that is not there, such as an import that is not linked.
+    Unlinkable(String),
+    /// A limit ended it.
+    LimitReached(Limit),
+    /// It was stopped from outside.
+    Aborted(AbortReason),
+}
+
+impl End {
+    /// The status word of this end.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Returned(_) => Status::Success,
+            Self::ToolError { .. }
+            | Self::Exited { .. }
+            | Self::ResultNotJson
+            | Self::Trapped(_)
+            | Self::Unlinkable(_)
+            | Self::LimitReached(Limit::Memory | Limit::Output | Limit::Stack) => Status::Failure,
+            Self::LimitReached(Limit::Time) => Status::Timeout,
+            Self::Aborted(_) => Status::Aborted,
+        }
+    }
+}
+
+/// How much a log line matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LogLevel {
+    /// For the tool's author.
+    Debug,
+    /// For the record.
+    Info,
+    /// Something is off, and the tool goes on.
+    Warn,
+    /// Something failed.
+    Error,
+}
+
+impl LogLevel {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// One line of a guest's log. Control characters were escaped when it was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// How much it matters.
+    pub level: LogLevel,
+    /// What it says.
+    pub message: String,
+}
+
+/// A named piece of output that is not the result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Artifact {
+    /// The tool's name for it.
+    pub name: String,
+    /// Its media type, as the tool named it.
+    pub mime: String,
+    /// Its bytes.
+    pub content: Vec<u8>,
+}
+
+/// How far a guest says it has come.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// From 0 to 100, when the tool knows.
+    pub percent: Option<f32>,
+    /// What it is doing.
+    pub message: String,
+}
+
+/// What a guest handed out beside its result, under the output limit.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Output {
+    /// Log lines in order.
+    pub logs: Vec<LogLine>,
+    /// The latest progress.
+    pub progress: Option<Progress>,
+    /// Finished artifacts in order.
+    pub artifacts: Vec<Artifact>,
+    /// Whether something was dropped at the output limit.
+    pub truncated: bool,
+}
+
+/// What was measured of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Metrics {
+    /// Wall time from before the store was made to after the guest's last instruction, on the
+    /// monotonic clock.
+    pub wall: Duration,
+    /// CPU time of the thread that ran the guest, host calls included, from the kernel.
+    pub cpu: Duration,
+    /// The most bytes that guest memories and tables had at once.
+    pub peak_memory_bytes: u64,
+    /// Bytes of result, logs and artifacts taken.
+    pub output_bytes: u64,
+}
+
+impl Metrics {
+    /// Peak memory in whole MB, rounded up.
+    #[must_use]
+    pub fn memory_used_mb(&self) -> u64 {
+        self.peak_memory_bytes.div_ceil(BYTES_PER_MB)
+    }
+
+    /// CPU time over wall time in percent, to one decimal; 100 is one core.
+    #[must_use]
+    pub fn cpu_percent(&self) -> f64 {
+        if self.wall.is_zero() {
+            return 0.0;
+        }
+        (self.cpu.as_secs_f64() / self.wall.as_secs_f64() * 1000.0).round() / 10.0
+    }
+
+    /// Wall time in whole milliseconds, rounded up, so that a run never took no time.
+    #[must_use]
+    pub fn duration_ms(&self) -> u64 {
+        u64::try_from(self.wall.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    }
+}
+
+/// What a guest reached for without having it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DenialReason {
+    /// The path lies under no granted root.
+    OutsideScope,
+    /// The path leaves its root by `..` or a symbolic link.
+    EscapesRoot,
+    /// The grant is read-only here.
+    ReadOnly,
+    /// The host's own file permissions.
+    HostPermissions,
+}
+
+impl DenialReason {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OutsideScope => "outside_scope",
+            Self::EscapesRoot => "escapes_root",
+            Self::ReadOnly => "read_only",
+            Self::HostPermissions => "host_permissions",
+        }
+    }
+}
+
+/// One thing that was denied, with how often.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denial {
+    /// The guest path. Control characters are escaped.
+    pub what: String,
+    /// Why it was denied.
+    pub reason: DenialReason,
+    /// How often.
+    pub count: u64,
+}
+
+/// A granted tree as it stood in the store's own preopens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantedTree {
+    /// The guest path of its root.
+    pub path: String,
+    /// What may be done below it.
+    pub access: Bound<Access>,
+    /// The layer whose pattern it is.
+    pub set_by: crate::limit::Layer,
+}
+
+/// The limits that were in force, read back from the live store, and what was denied.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Usage {
+    /// The memory limit of the store's limiter.
+    pub memory: Bound<MemoryLimit>,
+    /// The CPU limit of the store's throttle.
+    pub cpu: Bound<CpuPercent>,
+    /// The timeout of the store's deadline.
+    pub timeout: Bound<Timeout>,
+    /// The output limit of the store's streams.
+    pub output: Bound<OutputLimit>,
+    /// The trees that the store had open.
+    pub filesystem: Vec<GrantedTree>,
+    /// The layer that left no tree at all, when there was none.
+    pub filesystem_emptied_by: Option<crate::limit::Layer>,
+    /// Whether the grant allowed the network, and which layer said so.
+    pub network: Bound<bool>,
+    /// Whether the linker had any network interface.
+    pub network_linked: bool,
+    /// What was denied, the first [`Usage::MOST_DENIALS`] kinds of it.
+    pub denied: Vec<Denial>,
+    /// Whether more kinds were denied than are listed.
+    pub denied_truncated: bool,
+}
+
+impl Usage {
+    /// How many different denials a report lists.
+    pub const MOST_DENIALS: usize = 32;
+}
+
+/// All that is known of one run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// How it ended.
+    pub end: End,
+    /// What it handed out.
+    pub output: Output,
+    /// What was measured.
+    pub metrics: Metrics,
+    /// What was in force.
+    pub usage: Usage,
+}
+
+/// The record of one run, as it is reported. Made once, when the run is over.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Receipt {
+    /// The agent that asked.
+    pub agent: AgentDid,
+    /// The intent that ran.
+    pub intent: IntentId,
+    /// The tool that ran.
+    pub tool: ToolName,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_duration_are_rounded_up() {
+        let metrics = Metrics {
+            wall: Duration::from_micros(1001),
+            cpu: Duration::from_micros(500),
+            peak_memory_bytes: BYTES_PER_MB + 1,
+            output_bytes: 0,
+        };
+        assert_eq!((metrics.memory_used_mb(), metrics.duration_ms()), (2, 2));
+        assert!((metrics.cpu_percent() - 50.0).abs() < 0.1);
+        assert!(Metrics::default().cpu_percent().abs() < f64::EPSILON);
+    }
+}

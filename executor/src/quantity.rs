@@ -1,0 +1,181 @@
+//! Quantities with their unit in the type.
+//!
+//! A quantity can only be made inside its range, so zero never means "unlimited" and a number that
+//! does not fit is refused where it enters. 1 MB is 2^20 bytes here and on every wire.
+
+use std::fmt;
+use std::time::Duration;
+
+/// One MB, as every manifest, policy and report counts it.
+pub const BYTES_PER_MB: u64 = 1 << 20;
+
+/// A number outside the range of its quantity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be an integer from {least} to {most}")]
+pub struct OutOfRange {
+    /// The smallest value allowed, in the unit of the quantity.
+    pub least: u64,
+    /// The largest value allowed, in the unit of the quantity.
+    pub most: u64,
+}
+
+fn in_range(value: u64, least: u64, most: u64) -> Result<u64, OutOfRange> {
+    if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRange { least, most }) }
+}
+
+/// An amount of guest memory: whole MB, from 1 MB to 1 TiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemoryLimit {
+    mb: u64,
+}
+
+impl MemoryLimit {
+    /// The largest limit that can be asked for, in MB.
+    pub const MOST_MB: u64 = 1 << 20;
+
+    /// A limit of `mb` MB.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] outside 1 to [`Self::MOST_MB`].
+    pub fn from_mb(mb: u64) -> Result<Self, OutOfRange> {
+        in_range(mb, 1, Self::MOST_MB).map(|mb| Self { mb })
+    }
+
+    /// The limit in MB.
+    #[must_use]
+    pub fn mb(self) -> u64 {
+        self.mb
+    }
+
+    /// The limit in bytes.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        self.mb * BYTES_PER_MB
+    }
+}
+
+/// A share of CPU time over wall time in percent; 100 is one core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuPercent(u32);
+
+impl CpuPercent {
+    /// The largest share that can be asked for: a hundred cores.
+    pub const MOST: u64 = 10_000;
+
+    /// A share of `percent`.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] outside 1 to [`Self::MOST`].
+    pub fn new(percent: u64) -> Result<Self, OutOfRange> {
+        let percent = in_range(percent, 1, Self::MOST)?;
+        u32::try_from(percent).map(Self).map_err(|_| OutOfRange { least: 1, most: Self::MOST })
+    }
+
+    /// The share in percent.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// How long a run may take on the monotonic clock: whole seconds, up to a week.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timeout {
+    seconds: u64,
+}
+
+impl Timeout {
+    /// The longest timeout that can be asked for, in seconds.
+    pub const MOST_SECONDS: u64 = 7 * 24 * 60 * 60;
+
+    /// A timeout of `seconds`.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] outside 1 to [`Self::MOST_SECONDS`].
+    pub fn from_seconds(seconds: u64) -> Result<Self, OutOfRange> {
+        in_range(seconds, 1, Self::MOST_SECONDS).map(|seconds| Self { seconds })
+    }
+
+    /// The timeout in seconds.
+    #[must_use]
+    pub fn seconds(self) -> u64 {
+        self.seconds
+    }
+
+    /// The timeout as a duration.
+    #[must_use]
+    pub fn duration(self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+}
+
+/// How many bytes a guest may hand out: its result, its logs and its artifacts together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OutputLimit {
+    bytes: u64,
+}
+
+impl OutputLimit {
+    /// The largest limit that can be asked for, in bytes.
+    pub const MOST_BYTES: u64 = 1 << 30;
+
+    /// A limit of `bytes`.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] outside 1 to [`Self::MOST_BYTES`].
+    pub fn from_bytes(bytes: u64) -> Result<Self, OutOfRange> {
+        in_range(bytes, 1, Self::MOST_BYTES).map(|bytes| Self { bytes })
+    }
+
+    /// The limit in bytes.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        self.bytes
+    }
+}
+
+impl fmt::Display for MemoryLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} MB", self.mb)
+    }
+}
+
+impl fmt::Display for CpuPercent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} %", self.0)
+    }
+}
+
+impl fmt::Display for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} s", self.seconds)
+    }
+}
+
+impl fmt::Display for OutputLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_is_never_unlimited() {
+        assert!(MemoryLimit::from_mb(0).is_err());
+        assert!(CpuPercent::new(0).is_err());
+        assert!(Timeout::from_seconds(0).is_err());
+        assert!(OutputLimit::from_bytes(0).is_err());
+    }
+
+    #[test]
+    fn the_largest_value_fits_and_one_more_does_not() {
+        assert_eq!(MemoryLimit::from_mb(MemoryLimit::MOST_MB).unwrap().bytes(), 1 << 40);
+        assert!(MemoryLimit::from_mb(MemoryLimit::MOST_MB + 1).is_err());
+        assert!(CpuPercent::new(CpuPercent::MOST).is_ok());
+        assert!(CpuPercent::new(CpuPercent::MOST + 1).is_err());
+        assert!(Timeout::from_seconds(u64::MAX).is_err());
+    }
+}

@@ -1,0 +1,123 @@
+//! What a guest reached for without having it: counted, capped, and never trusted for more.
+
+use super::state::{Preopen, PreopenKind};
+use crate::limit::{Access, Bound};
+use crate::outcome::{Denial, DenialReason, Usage};
+use std::sync::{Mutex, PoisonError};
+
+/// How a filesystem call was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// `EACCES`: ours for what lies outside, otherwise the host's own file permissions.
+    Access,
+    /// `EPERM` or `ENOTCAPABLE`: wasmtime-wasi's beneath-only resolution, or a read-only root.
+    Permission,
+}
+
+/// The denials of one execution.
+#[derive(Debug, Default)]
+pub(super) struct Denials(Mutex<Listed>);
+
+#[derive(Debug, Default)]
+struct Listed {
+    denied: Vec<Denial>,
+    more: bool,
+}
+
+/// How much of a path a report quotes, in bytes.
+const LONGEST_PATH: usize = 256;
+
+impl Denials {
+    /// Counts one denial.
+    pub(super) fn record(&self, what: &str, reason: DenialReason) {
+        let mut what: String = what.chars().flat_map(escape_control).collect();
+        if what.len() > LONGEST_PATH {
+            let end = (0..=LONGEST_PATH).rev().find(|&end| what.is_char_boundary(end)).unwrap_or(0);
+            what.truncate(end);
+            what.push('…');
+        }
+        let mut listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = listed.denied.iter_mut().find(|d| d.what == what && d.reason == reason) {
+            known.count = known.count.saturating_add(1);
+        } else if listed.denied.len() < Usage::MOST_DENIALS {
+            listed.denied.push(Denial { what, reason, count: 1 });
+        } else {
+            listed.more = true;
+        }
+    }
+
+    /// Records a refused filesystem call: each path with the preopened folder that it starts from,
+    /// when it starts from one.
+    pub(super) fn refused(&self, refusal: Refusal, paths: Vec<(Option<&Preopen>, String)>) {
+        let outside = |preopen: &Option<&Preopen>| preopen.is_some_and(|p| p.kind == PreopenKind::Outside);
+        let any_outside = paths.iter().any(|(preopen, _)| outside(preopen));
+        for (preopen, path) in &paths {
+            // When one path of two lies outside, that one was refused and not the other.
+            if any_outside && !outside(preopen) {
+                continue;
+            }
+            let root = preopen.map_or("…", |preopen| preopen.path.trim_end_matches('/'));
+            let reason = match (preopen.map(|preopen| preopen.kind), refusal) {
+                (Some(PreopenKind::Outside), _) => DenialReason::OutsideScope,
+                (_, Refusal::Access) => DenialReason::HostPermissions,
+                (_, Refusal::Permission) if escapes(path) => DenialReason::EscapesRoot,
+                (
+                    Some(PreopenKind::Granted { access: Bound { value: Access::ReadOnly, .. }, .. }),
+                    Refusal::Permission,
+                ) => DenialReason::ReadOnly,
+                (Some(PreopenKind::Granted { .. }) | None, Refusal::Permission) => DenialReason::EscapesRoot,
+            };
+            self.record(&format!("{root}/{path}"), reason);
+        }
+    }
+
+    /// The list, and whether there was more.
+    pub(super) fn list(&self) -> (Vec<Denial>, bool) {
+        let listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (listed.denied.clone(), listed.more)
+    }
+}
+
+/// Whether a path leaves the folder that it starts from by its letters alone.
+fn escapes(path: &str) -> bool {
+    let mut depth = 0i32;
+    path.starts_with('/')
+        || path.split('/').any(|component| {
+            depth += match component {
+                "" | "." => 0,
+                ".." => -1,
+                _name => 1,
+            };
+            depth < 0
+        })
+}
+
+fn escape_control(c: char) -> Vec<char> {
+    if c.is_control() { c.escape_default().collect() } else { vec![c] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_denials_are_counted_and_different_ones_capped() {
+        let denials = Denials::default();
+        denials.record("/etc/passwd", DenialReason::OutsideScope);
+        denials.record("/etc/passwd", DenialReason::OutsideScope);
+        assert_eq!(denials.list().0.first().map(|d| d.count), Some(2));
+        for i in 0..Usage::MOST_DENIALS {
+            denials.record(&format!("/{i}"), DenialReason::OutsideScope);
+        }
+        let (listed, more) = denials.list();
+        assert_eq!((listed.len(), more), (Usage::MOST_DENIALS, true));
+    }
+
+    #[test]
+    fn a_long_path_is_cut_at_a_character() {
+        let denials = Denials::default();
+        denials.record(&"ü\n".repeat(400), DenialReason::EscapesRoot);
+        let what = denials.list().0.remove(0).what;
+        assert!(what.len() <= LONGEST_PATH + 4 && !what.contains('\n'), "{what}");
+    }
+}

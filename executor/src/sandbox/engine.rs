@@ -1,0 +1,167 @@
+//! The wasmtime engine and its clock.
+//!
+//! Every proposal that this executor does not need is switched off here, in the one place that
+//! makes a [`Config`], so that a module compiled for one process runs in another. The ticker
+//! advances the epoch once a [`TICK`] while something runs, and sleeps when nothing does.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, WasmFeatures};
+
+/// How often a running guest is looked at. A guest overshoots its deadline by at most this much
+/// plus one host call.
+pub(super) const TICK: Duration = Duration::from_millis(1);
+
+/// The guest's own stack. What it does not use of the host's stack stays free for host calls.
+const WASM_STACK_BYTES: usize = 512 << 10;
+/// The stack of the fibre that a guest and its host calls run on.
+const FIBRE_STACK_BYTES: usize = 1 << 20;
+
+/// How many core instances, memories and tables one execution may have. A componentised tool has
+/// four core instances; the rest is room for components that compose others.
+pub(super) const MOST_INSTANCES: u32 = 12;
+pub(super) const MOST_MEMORIES: u32 = 4;
+pub(super) const MOST_TABLES: u32 = 12;
+/// The most elements of one table.
+const MOST_TABLE_ELEMENTS: usize = 100_000;
+/// Bytes of a memory or table that are cleared in place rather than given back to the kernel
+/// between two executions: what a small tool touches, so that it does not fault every page anew.
+const KEEP_RESIDENT_BYTES: usize = 256 << 10;
+
+/// The proposals that a tool may use. Everything else is refused when it is compiled.
+const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
+    .union(WasmFeatures::SATURATING_FLOAT_TO_INT)
+    .union(WasmFeatures::SIGN_EXTENSION)
+    .union(WasmFeatures::REFERENCE_TYPES)
+    .union(WasmFeatures::MULTI_VALUE)
+    .union(WasmFeatures::BULK_MEMORY)
+    .union(WasmFeatures::SIMD)
+    .union(WasmFeatures::FLOATS)
+    .union(WasmFeatures::MULTI_MEMORY)
+    .union(WasmFeatures::EXTENDED_CONST)
+    .union(WasmFeatures::COMPONENT_MODEL);
+
+/// An engine for `concurrent` executions at once.
+///
+/// # Errors
+/// When the machine cannot reserve the address space.
+pub(super) fn engine(concurrent: u32) -> wasmtime::Result<Engine> {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(concurrent)
+        .total_core_instances(concurrent.saturating_mul(MOST_INSTANCES))
+        .total_memories(concurrent.saturating_mul(MOST_MEMORIES))
+        .total_tables(concurrent.saturating_mul(MOST_TABLES))
+        .total_stacks(concurrent)
+        .max_core_instances_per_component(MOST_INSTANCES)
+        .max_memories_per_component(MOST_MEMORIES)
+        .max_tables_per_component(MOST_TABLES)
+        .max_memories_per_module(MOST_MEMORIES)
+        .max_tables_per_module(MOST_TABLES)
+        .table_elements(MOST_TABLE_ELEMENTS)
+        .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
+        .table_keep_resident(KEEP_RESIDENT_BYTES);
+    let mut config = config();
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    Engine::new(&config)
+}
+
+/// What decides whether a compiled module fits an engine: the same in the server and in the
+/// compiler's child.
+fn config() -> Config {
+    let mut config = Config::new();
+    for (_, flag) in WasmFeatures::all().iter_names() {
+        config.wasm_features(flag, FEATURES.contains(flag));
+    }
+    config
+        .epoch_interruption(true)
+        .concurrency_support(false)
+        .max_wasm_stack(WASM_STACK_BYTES)
+        .async_stack_size(FIBRE_STACK_BYTES)
+        .wasm_backtrace_max_frames(None)
+        .memory_init_cow(true);
+    config
+}
+
+/// Advances the epoch of one engine while at least one [`Running`] exists, and for a short while
+/// after, so that a stream of small executions does not wake a thread for each of them.
+#[derive(Debug, Clone)]
+pub(super) struct Ticker(Arc<TickerState>);
+
+#[derive(Debug)]
+struct TickerState {
+    running: AtomicUsize,
+    asleep: Mutex<bool>,
+    wake: Condvar,
+}
+
+/// How many ticks the ticker goes on after the last execution.
+const LINGER_TICKS: u32 = 500;
+
+/// Keeps the ticker awake.
+#[derive(Debug)]
+pub(super) struct Running(Arc<TickerState>);
+
+impl Ticker {
+    /// Starts the thread. It ends when the engine is gone.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(super) fn start(engine: &Engine) -> std::io::Result<Self> {
+        let state = Arc::new(TickerState {
+            running: AtomicUsize::new(0),
+            asleep: Mutex::new(false),
+            wake: Condvar::new(),
+        });
+        let (engine, ticking) = (engine.weak(), Arc::clone(&state));
+        std::thread::Builder::new().name("epoch-ticker".into()).spawn(move || {
+            let mut idle = 0;
+            while let Some(engine) = engine.upgrade() {
+                std::thread::sleep(TICK);
+                engine.increment_epoch();
+                drop(engine);
+                idle = if ticking.running.load(Ordering::SeqCst) > 0 { 0 } else { idle + 1 };
+                if idle > LINGER_TICKS {
+                    ticking.sleep_until_needed();
+                    idle = 0;
+                }
+            }
+        })?;
+        Ok(Self(state))
+    }
+
+    /// Counts one execution for as long as the returned value lives.
+    pub(super) fn running(&self) -> Running {
+        self.0.running.fetch_add(1, Ordering::SeqCst);
+        let mut asleep = self.0.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut *asleep) {
+            self.0.wake.notify_one();
+        }
+        Running(Arc::clone(&self.0))
+    }
+}
+
+impl TickerState {
+    fn sleep_until_needed(&self) {
+        let mut asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        // A `running()` that counted before this lock was taken is seen here; one that counts
+        // later finds `asleep` set and wakes us. The time limit lets the thread see a dropped engine.
+        *asleep = self.running.load(Ordering::SeqCst) == 0;
+        while *asleep {
+            let (guard, timeout) = self
+                .wake
+                .wait_timeout(asleep, Duration::from_secs(10))
+                .unwrap_or_else(PoisonError::into_inner);
+            asleep = guard;
+            if timeout.timed_out() {
+                *asleep = false;
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+    }
+}

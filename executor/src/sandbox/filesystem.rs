@@ -1,0 +1,209 @@
+//! The filesystem of WASI 0.2, around wasmtime's own.
+//!
+//! Every call goes through [`Watched`]: what reaches under the folder that stands for all that is
+//! not granted is refused with `access`, and every refusal is recorded. Nothing here looks at a
+//! guest path to decide; wasmtime-wasi resolves beneath the opened roots.
+
+use super::denials::Refusal;
+use super::state::{Preopen, PreopenKind, State};
+use std::sync::Arc;
+use wasmtime::component::{HasData, Linker, Resource};
+use wasmtime_wasi::WasiView as _;
+use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemCtxView, WasiFilesystemView as _};
+use wasmtime_wasi::p2::bindings::filesystem::types::{
+    Advice, DescriptorFlags, DescriptorStat, DescriptorType, DirectoryEntry, DirectoryEntryStream, ErrorCode,
+    Filesize, Host, HostDescriptor, HostDirectoryEntryStream, MetadataHashValue, NewTimestamp, OpenFlags,
+    PathFlags, add_to_linker as link_types,
+};
+use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, FsError, FsResult};
+
+/// Links `wasi:filesystem/types`.
+pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    link_types::<State, HasWatched>(linker, |state| Watched(state))
+}
+
+struct HasWatched;
+
+impl HasData for HasWatched {
+    type Data<'a> = Watched<'a>;
+}
+
+struct Watched<'a>(&'a mut State);
+
+impl Watched<'_> {
+    fn inner(&mut self) -> WasiFilesystemCtxView<'_> {
+        self.0.filesystem()
+    }
+
+    /// The preopened folder that a descriptor is, when it is one.
+    fn preopen(&mut self, fd: &Resource<Descriptor>) -> Option<Preopen> {
+        let handle = match self.0.wasi.ctx().table.get(fd) {
+            Ok(Descriptor::Dir(dir)) => Arc::clone(&dir.dir),
+            Ok(Descriptor::File(_)) | Err(_) => return None,
+        };
+        self.0.preopens.iter().find(|preopen| Arc::ptr_eq(&preopen.handle, &handle)).cloned()
+    }
+
+    /// Refuses what starts from the folder that stands for all that is not granted.
+    fn enter(&mut self, paths: &[(Option<Preopen>, &str)]) -> FsResult<()> {
+        let outside = |p: &Option<Preopen>| p.as_ref().is_some_and(|p| p.kind == PreopenKind::Outside);
+        if paths.iter().any(|(preopen, _)| outside(preopen)) {
+            self.record(Refusal::Access, paths);
+            return Err(ErrorCode::Access.into());
+        }
+        Ok(())
+    }
+
+    /// Looks at a result, and records it when it is a refusal.
+    fn watch<T>(&mut self, paths: &[(Option<Preopen>, &str)], result: FsResult<T>) -> FsResult<T> {
+        if let Err(error) = &result {
+            match error.downcast_ref() {
+                Some(ErrorCode::Access) => self.record(Refusal::Access, paths),
+                Some(ErrorCode::NotPermitted) => self.record(Refusal::Permission, paths),
+                Some(_) | None => {}
+            }
+        }
+        result
+    }
+
+    fn record(&mut self, refusal: Refusal, paths: &[(Option<Preopen>, &str)]) {
+        let paths = paths.iter().map(|(preopen, path)| (preopen.as_ref(), (*path).to_owned())).collect();
+        self.0.gauges.denials.refused(refusal, paths);
+    }
+}
+
+impl Host for Watched<'_> {
+    fn convert_error_code(&mut self, error: FsError) -> wasmtime::Result<ErrorCode> {
+        self.inner().convert_error_code(error)
+    }
+
+    fn filesystem_error_code(
+        &mut self,
+        error: Resource<wasmtime::Error>,
+    ) -> wasmtime::Result<Option<ErrorCode>> {
+        self.inner().filesystem_error_code(error)
+    }
+}
+
+/// A call that takes one path below a descriptor.
+macro_rules! watched {
+    ($($name:ident($fd:ident, $path:ident: String; $($before:ident: $bt:ty),*; $($after:ident: $at:ty),*) -> $out:ty;)*) => {
+        $(async fn $name(
+            &mut self, $fd: Resource<Descriptor>, $($before: $bt,)* $path: String $(, $after: $at)*
+        ) -> FsResult<$out> {
+            let paths = [(self.preopen(&$fd), $path.as_str())];
+            self.enter(&paths)?;
+            let result = self.inner().$name($fd, $($before,)* $path.clone() $(, $after)*).await;
+            self.watch(&paths, result)
+        })*
+    };
+}
+
+/// A call that takes no path.
+macro_rules! passed_on {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
+        $(async fn $name(&mut self, $($arg: $ty),*) -> $out {
+            self.inner().$name($($arg),*).await
+        })*
+    };
+}
+
+impl HostDescriptor for Watched<'_> {
+    watched! {
+        create_directory_at(fd, path: String; ;) -> ();
+        stat_at(fd, path: String; flags: PathFlags;) -> DescriptorStat;
+        set_times_at(fd, path: String; flags: PathFlags; atim: NewTimestamp, mtim: NewTimestamp) -> ();
+        open_at(fd, path: String; follow: PathFlags; open: OpenFlags, flags: DescriptorFlags) -> Resource<Descriptor>;
+        readlink_at(fd, path: String; ;) -> String;
+        remove_directory_at(fd, path: String; ;) -> ();
+        unlink_file_at(fd, path: String; ;) -> ();
+        metadata_hash_at(fd, path: String; flags: PathFlags;) -> MetadataHashValue;
+    }
+
+    passed_on! {
+        advise(fd: Resource<Descriptor>, offset: Filesize, len: Filesize, advice: Advice) -> FsResult<()>;
+        sync_data(fd: Resource<Descriptor>) -> FsResult<()>;
+        get_flags(fd: Resource<Descriptor>) -> FsResult<DescriptorFlags>;
+        get_type(fd: Resource<Descriptor>) -> FsResult<DescriptorType>;
+        set_size(fd: Resource<Descriptor>, size: Filesize) -> FsResult<()>;
+        set_times(fd: Resource<Descriptor>, atim: NewTimestamp, mtim: NewTimestamp) -> FsResult<()>;
+        read(fd: Resource<Descriptor>, len: Filesize, offset: Filesize) -> FsResult<(Vec<u8>, bool)>;
+        write(fd: Resource<Descriptor>, bytes: Vec<u8>, offset: Filesize) -> FsResult<Filesize>;
+        read_directory(fd: Resource<Descriptor>) -> FsResult<Resource<DirectoryEntryStream>>;
+        sync(fd: Resource<Descriptor>) -> FsResult<()>;
+        stat(fd: Resource<Descriptor>) -> FsResult<DescriptorStat>;
+        metadata_hash(fd: Resource<Descriptor>) -> FsResult<MetadataHashValue>;
+        is_same_object(a: Resource<Descriptor>, b: Resource<Descriptor>) -> wasmtime::Result<bool>;
+    }
+
+    async fn link_at(
+        &mut self,
+        fd: Resource<Descriptor>,
+        flags: PathFlags,
+        old: String,
+        new_fd: Resource<Descriptor>,
+        new: String,
+    ) -> FsResult<()> {
+        let paths = [(self.preopen(&fd), old.as_str()), (self.preopen(&new_fd), new.as_str())];
+        self.enter(&paths)?;
+        let result = self.inner().link_at(fd, flags, old.clone(), new_fd, new.clone()).await;
+        self.watch(&paths, result)
+    }
+
+    async fn rename_at(
+        &mut self,
+        fd: Resource<Descriptor>,
+        old: String,
+        new_fd: Resource<Descriptor>,
+        new: String,
+    ) -> FsResult<()> {
+        let paths = [(self.preopen(&fd), old.as_str()), (self.preopen(&new_fd), new.as_str())];
+        self.enter(&paths)?;
+        let result = self.inner().rename_at(fd, old.clone(), new_fd, new.clone()).await;
+        self.watch(&paths, result)
+    }
+
+    async fn symlink_at(&mut self, fd: Resource<Descriptor>, target: String, path: String) -> FsResult<()> {
+        let paths = [(self.preopen(&fd), path.as_str())];
+        self.enter(&paths)?;
+        let result = self.inner().symlink_at(fd, target, path.clone()).await;
+        self.watch(&paths, result)
+    }
+
+    fn read_via_stream(
+        &mut self,
+        fd: Resource<Descriptor>,
+        offset: Filesize,
+    ) -> FsResult<Resource<DynInputStream>> {
+        self.inner().read_via_stream(fd, offset)
+    }
+
+    fn write_via_stream(
+        &mut self,
+        fd: Resource<Descriptor>,
+        offset: Filesize,
+    ) -> FsResult<Resource<DynOutputStream>> {
+        self.inner().write_via_stream(fd, offset)
+    }
+
+    fn append_via_stream(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DynOutputStream>> {
+        self.inner().append_via_stream(fd)
+    }
+
+    fn drop(&mut self, fd: Resource<Descriptor>) -> wasmtime::Result<()> {
+        HostDescriptor::drop(&mut self.inner(), fd)
+    }
+}
+
+impl HostDirectoryEntryStream for Watched<'_> {
+    async fn read_directory_entry(
+        &mut self,
+        stream: Resource<DirectoryEntryStream>,
+    ) -> FsResult<Option<DirectoryEntry>> {
+        self.inner().read_directory_entry(stream).await
+    }
+
+    fn drop(&mut self, stream: Resource<DirectoryEntryStream>) -> wasmtime::Result<()> {
+        HostDirectoryEntryStream::drop(&mut self.inner(), stream)
+    }
+}

@@ -1,0 +1,119 @@
+//! The memory limit: one sum over all memories and tables of a store.
+
+use super::engine::{MOST_INSTANCES, MOST_MEMORIES, MOST_TABLES};
+use crate::limit::Bound;
+use crate::quantity::MemoryLimit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use wasmtime::ResourceLimiter;
+
+/// What a limiter has seen. Shared, so that it can be read while a guest is stuck.
+#[derive(Debug, Default)]
+pub(super) struct MemoryGauge {
+    /// The most bytes at once.
+    pub(super) peak: AtomicU64,
+    /// Whether a growth was refused. The guest only sees -1, so this is what says "memory".
+    pub(super) refused: AtomicBool,
+}
+
+/// One execution's memory limit.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    limit: Bound<MemoryLimit>,
+    bytes: u64,
+    /// What the last allowed growth added, in case that growth then fails in the allocator.
+    last_growth: u64,
+    gauge: Arc<MemoryGauge>,
+}
+
+/// What one table element takes on the host: wasmtime's own figure, a pointer.
+const TABLE_ELEMENT_BYTES: u64 = size_of::<usize>() as u64;
+
+impl Limiter {
+    pub(super) fn new(limit: Bound<MemoryLimit>, gauge: Arc<MemoryGauge>) -> Self {
+        Self { limit, bytes: 0, last_growth: 0, gauge }
+    }
+
+    /// The limit in force.
+    pub(super) fn limit(&self) -> Bound<MemoryLimit> {
+        self.limit
+    }
+
+    fn grow(&mut self, current: usize, desired: usize, unit: u64) -> bool {
+        let added = u64::try_from(desired.saturating_sub(current)).unwrap_or(u64::MAX).saturating_mul(unit);
+        let total = self.bytes.saturating_add(added);
+        if total > self.limit.value.bytes() {
+            self.gauge.refused.store(true, Ordering::Relaxed);
+            return false;
+        }
+        self.bytes = total;
+        self.last_growth = added;
+        self.gauge.peak.fetch_max(total, Ordering::Relaxed);
+        true
+    }
+
+    fn give_back(&mut self) {
+        self.bytes = self.bytes.saturating_sub(std::mem::take(&mut self.last_growth));
+    }
+}
+
+impl ResourceLimiter for Limiter {
+    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(self.grow(current, desired, 1))
+    }
+
+    fn memory_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
+        self.give_back();
+        Ok(())
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(self.grow(current, desired, TABLE_ELEMENT_BYTES))
+    }
+
+    fn table_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
+        self.give_back();
+        Ok(())
+    }
+
+    fn instances(&self) -> usize {
+        MOST_INSTANCES as usize
+    }
+
+    fn tables(&self) -> usize {
+        MOST_TABLES as usize
+    }
+
+    fn memories(&self) -> usize {
+        MOST_MEMORIES as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Layer;
+
+    #[test]
+    fn memories_and_tables_are_summed() {
+        let gauge = Arc::new(MemoryGauge::default());
+        let value = MemoryLimit::from_mb(1).unwrap();
+        let mut limiter = Limiter::new(Bound { value, layer: Layer::Verdict }, Arc::clone(&gauge));
+        assert!(limiter.memory_growing(0, 512 << 10, None).unwrap());
+        assert!(limiter.memory_growing(0, 256 << 10, None).unwrap());
+        assert!(limiter.table_growing(0, (256 << 10) / 8, None).unwrap());
+        assert!(!gauge.refused.load(Ordering::Relaxed));
+        assert!(!limiter.memory_growing(0, 1, None).unwrap());
+        assert!(gauge.refused.load(Ordering::Relaxed));
+        assert_eq!(gauge.peak.load(Ordering::Relaxed), 1 << 20);
+    }
+
+    #[test]
+    fn a_growth_that_the_allocator_refuses_does_not_count() {
+        let value = MemoryLimit::from_mb(1).unwrap();
+        let mut limiter = Limiter::new(Bound { value, layer: Layer::Verdict }, Arc::default());
+        assert!(limiter.memory_growing(0, 1 << 20, None).unwrap());
+        limiter.memory_grow_failed(wasmtime::Error::msg("no pages")).unwrap();
+        assert!(limiter.memory_growing(0, 1 << 20, None).unwrap());
+    }
+}

@@ -1,0 +1,59 @@
+//! What a guest may import: everything that is linked, and nothing else.
+//!
+//! Neither linker has a network interface. A guest that imports one cannot be prepared, and
+//! [`NETWORK_LINKED`] is what a report says about it.
+
+use super::state::State;
+use super::{filesystem, preview1, typed};
+use wasmtime::component::{HasData, HasSelf, Linker as ComponentLinker, ResourceTable};
+use wasmtime::{Engine, Linker as CoreLinker};
+use wasmtime_wasi::WasiView as _;
+use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
+use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
+use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemView as _};
+use wasmtime_wasi::p2::bindings::{cli, clocks, filesystem as wasi_filesystem, io, random};
+use wasmtime_wasi::random::WasiRandom;
+
+/// Whether any linker has a network interface.
+pub(super) const NETWORK_LINKED: bool = false;
+
+/// What core modules may import.
+pub(super) fn core(engine: &Engine) -> wasmtime::Result<CoreLinker<State>> {
+    let mut linker = CoreLinker::new(engine);
+    preview1::add_to_linker(&mut linker)?;
+    Ok(linker)
+}
+
+struct HasTable;
+
+impl HasData for HasTable {
+    type Data<'a> = &'a mut ResourceTable;
+}
+
+/// What components may import.
+pub(super) fn component(engine: &Engine) -> wasmtime::Result<ComponentLinker<State>> {
+    let mut linker = ComponentLinker::new(engine);
+    let l = &mut linker;
+    io::error::add_to_linker::<State, HasTable>(l, |state| state.ctx().table)?;
+    io::poll::add_to_linker::<State, HasTable>(l, |state| state.ctx().table)?;
+    io::streams::add_to_linker::<State, HasTable>(l, |state| state.ctx().table)?;
+    clocks::wall_clock::add_to_linker::<State, WasiClocks>(l, State::clocks)?;
+    clocks::monotonic_clock::add_to_linker::<State, WasiClocks>(l, State::clocks)?;
+    random::random::add_to_linker::<State, WasiRandom>(l, |state| state.ctx().ctx.random())?;
+    random::insecure::add_to_linker::<State, WasiRandom>(l, |state| state.ctx().ctx.random())?;
+    random::insecure_seed::add_to_linker::<State, WasiRandom>(l, |state| state.ctx().ctx.random())?;
+    wasi_filesystem::preopens::add_to_linker::<State, WasiFilesystem>(l, State::filesystem)?;
+    filesystem::add_to_linker(l)?;
+    cli::exit::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::environment::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::stdin::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::stdout::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::stderr::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::terminal_input::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::terminal_output::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::terminal_stdin::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::terminal_stdout::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    cli::terminal_stderr::add_to_linker::<State, WasiCli>(l, State::cli)?;
+    typed::add_to_linker::<State, HasSelf<State>>(l, |state| state)?;
+    Ok(linker)
+}

@@ -1,0 +1,502 @@
+//! One execution in one store.
+//!
+//! ```text
+//! Artifact + Permit + Input ─▶ Execution::new ─▶ execute ─▶ Outcome
+//!                                   │ store made: limiter, throttle, deadline, streams, preopens
+//!                                   │ limits read back from the live store
+//!                                   │ guest runs, watched at every tick of the epoch
+//!                                   └ store dropped
+//! ```
+//! [`Sandbox::execute`] does not know where it runs: it needs a thread that may block, and a tokio
+//! runtime for its timers. It never panics on a guest's account, never trusts a number that a guest
+//! gives, and uses no store twice.
+
+mod artifact;
+mod denials;
+mod engine;
+mod filesystem;
+mod limiter;
+mod linkers;
+mod meter;
+mod output;
+mod preview1;
+mod state;
+mod stop;
+mod throttle;
+mod typed;
+
+pub use artifact::{Artifact, ArtifactError, is_component};
+pub use stop::Abort;
+
+use crate::capability::{Permit, Roots};
+use crate::clock::Clock;
+use crate::limit::{Access, Limit};
+use crate::outcome::{End, GrantedTree, Metrics, Outcome, Usage};
+use crate::tool::Contract;
+use artifact::Prepared;
+use meter::{Meter, Metered};
+use output::{Channel, GuestStream, Recorder};
+use serde_json::Value;
+use state::{Deadline, Gauges, InForce, Preopen, PreopenKind, State};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+use stop::{Stop, end_of};
+use wasmtime::component::Linker as ComponentLinker;
+use wasmtime::{Engine, Linker as CoreLinker, Store, UpdateDeadline};
+use wasmtime_wasi::filesystem::WasiFilesystemView as _;
+use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
+use wasmtime_wasi::{FsPerms, WasiCtxBuilder, WasiView as _};
+
+/// The most random bytes of one call.
+const MOST_RANDOM_BYTES: u64 = 64 << 10;
+/// The most handles of one store, and the most entries of its resource table.
+const MOST_HANDLES: usize = 1024;
+/// The most bytes that one host call may copy out of a guest. A guest that reads or writes a file
+/// in one call passes a buffer as large as the file, so this bounds that call too.
+const MOST_HOSTCALL_BYTES: usize = 16 << 20;
+
+/// The engine and everything that a guest can be linked with. One for each process.
+pub struct Sandbox {
+    engine: Engine,
+    core: CoreLinker<State>,
+    component: ComponentLinker<State>,
+    ticker: engine::Ticker,
+    /// An empty folder without a name, which no path leads to and in which nothing can be made.
+    outside: OwnedFd,
+    clock: Arc<dyn Clock>,
+}
+
+/// Why a sandbox could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The engine or a linker refused.
+    #[error("the WebAssembly engine cannot be set up: {0}")]
+    Engine(String),
+    /// The machine refused a thread or a folder.
+    #[error("the sandbox cannot be set up")]
+    System(#[from] std::io::Error),
+}
+
+/// What goes into a guest.
+#[derive(Debug)]
+pub enum Input {
+    /// A governed call: the arguments object as JSON text. Output is recorded.
+    Arguments(String),
+    /// An operator's own try of a module: standard streams are the executor's own.
+    Passthrough {
+        /// The command line, the program's name first.
+        args: Vec<String>,
+        /// The environment.
+        env: Vec<(String, String)>,
+    },
+}
+
+/// One execution, from the outside: what can be seen of it while it runs.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    gauges: Arc<Gauges>,
+    grant: crate::capability::Grant,
+    abort: Arc<Abort>,
+    began: Instant,
+}
+
+impl Execution {
+    /// The switch that stops it.
+    #[must_use]
+    pub fn abort(&self) -> &Arc<Abort> {
+        &self.abort
+    }
+
+    /// The latest moment at which the guest may still run.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.began + self.grant.timeout().value.duration()
+    }
+
+    /// What is known now, with `end` as its end. For the runner of a guest that is stuck in a host
+    /// call, and for `execute` itself.
+    #[must_use]
+    pub fn outcome(&self, end: End, now: Instant) -> Outcome {
+        let gauges = &self.gauges;
+        let (denied, denied_truncated) = gauges.denials.list();
+        // A guest that could not even be instantiated has no live store to read back from; what
+        // would have been in force is the grant.
+        let in_force = gauges.in_force.get().cloned().unwrap_or_else(|| InForce {
+            memory: self.grant.memory(),
+            cpu: self.grant.cpu(),
+            timeout: self.grant.timeout(),
+            filesystem: Vec::new(),
+        });
+        Outcome {
+            end,
+            metrics: Metrics {
+                wall: now.saturating_duration_since(self.began),
+                cpu: gauges.meter.seen_from_outside(),
+                peak_memory_bytes: gauges.memory.peak.load(std::sync::atomic::Ordering::Relaxed),
+                output_bytes: gauges.recorder.bytes(),
+            },
+            output: gauges.recorder.finish(),
+            usage: Usage {
+                memory: in_force.memory,
+                cpu: in_force.cpu,
+                timeout: in_force.timeout,
+                output: gauges.recorder.limit(),
+                filesystem: in_force.filesystem,
+                filesystem_emptied_by: self.grant.emptied_by(),
+                network: self.grant.network(),
+                network_linked: linkers::NETWORK_LINKED,
+                denied,
+                denied_truncated,
+            },
+        }
+    }
+}
+
+impl Sandbox {
+    /// Sets up the engine for `concurrent` executions at once.
+    ///
+    /// # Ambient Authority
+    /// Makes an empty folder in the system's temporary folder and takes its name away again.
+    ///
+    /// # Errors
+    /// [`SandboxError`] when the machine cannot reserve the address space or start the ticker.
+    pub fn new(concurrent: u32, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
+        let refused = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
+        let engine = engine::engine(concurrent).map_err(refused)?;
+        let folder = tempfile::tempdir()?;
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+        let outside = rustix::fs::open(folder.path(), flags, rustix::fs::Mode::empty())
+            .map_err(std::io::Error::from)?;
+        folder.close()?;
+        Ok(Self {
+            core: linkers::core(&engine).map_err(refused)?,
+            component: linkers::component(&engine).map_err(refused)?,
+            ticker: engine::Ticker::start(&engine)?,
+            engine,
+            outside,
+            clock,
+        })
+    }
+
+    /// Compiles a module or component for this sandbox.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Invalid`] when it is not valid or uses a proposal that is switched off.
+    pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, ArtifactError> {
+        artifact::compile(&self.engine, wasm)
+    }
+
+    /// What decides whether compiled bytes can be loaded here: versions, settings and processor.
+    #[must_use]
+    pub fn compatibility(&self) -> String {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        self.engine.precompile_compatibility_hash().hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
+    }
+
+    /// Loads what [`Self::compile`] made and links it.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Load`] when the bytes are of another engine, [`ArtifactError::Unlinkable`]
+    /// when the module imports what is not linked or lacks the export of its contract.
+    pub fn load(
+        &self,
+        compiled: &[u8],
+        component: bool,
+        contract: Contract,
+    ) -> Result<Artifact, ArtifactError> {
+        let load = |error: wasmtime::Error| ArtifactError::Load(format!("{error:#}"));
+        let unlinkable = artifact::unlinkable(contract);
+        let prepared = match (component, contract) {
+            (false, Contract::Command) => {
+                let module = artifact::load_module(&self.engine, compiled).map_err(load)?;
+                if module.get_export("_start").is_none() {
+                    return Err(unlinkable(wasmtime::Error::msg("it exports no `_start`")));
+                }
+                Prepared::CoreCommand(self.core.instantiate_pre(&module).map_err(unlinkable)?)
+            }
+            (false, Contract::Typed) => {
+                return Err(unlinkable(wasmtime::Error::msg("a typed tool has to be a component")));
+            }
+            (true, contract) => {
+                let component = artifact::load_component(&self.engine, compiled).map_err(load)?;
+                let pre = self.component.instantiate_pre(&component).map_err(&unlinkable)?;
+                match contract {
+                    Contract::Command => Prepared::ComponentCommand(
+                        wasmtime_wasi::p2::bindings::CommandPre::new(pre).map_err(unlinkable)?,
+                    ),
+                    Contract::Typed => Prepared::Typed(typed::ToolPre::new(pre).map_err(unlinkable)?),
+                }
+            }
+        };
+        Ok(Artifact(prepared))
+    }
+
+    /// The handle by which a run under `permit` can be watched and stopped. The run's clock starts
+    /// here.
+    #[must_use]
+    pub fn begin(&self, permit: &Permit) -> Execution {
+        let grant = permit.grant();
+        Execution {
+            gauges: Arc::new(Gauges {
+                meter: Arc::new(Meter::default()),
+                memory: Arc::default(),
+                recorder: Arc::new(Recorder::new(grant.output())),
+                denials: denials::Denials::default(),
+                in_force: std::sync::OnceLock::new(),
+            }),
+            grant: grant.clone(),
+            abort: Arc::default(),
+            began: self.clock.monotonic(),
+        }
+    }
+
+    /// Runs one guest to its end.
+    ///
+    /// Has to be polled on a thread that may block: the guest's file calls happen inside the poll,
+    /// so that their CPU time is counted.
+    pub async fn execute(
+        &self,
+        artifact: &Artifact,
+        permit: Permit,
+        input: Input,
+        execution: &Execution,
+    ) -> Outcome {
+        let _ticking = self.ticker.running();
+        let meter = Arc::clone(&execution.gauges.meter);
+        let guest = Metered::new(meter, self.guest(artifact, permit, input, execution));
+        let end = tokio::select! {
+            biased;
+            end = guest => end,
+            reason = execution.abort.wait() => End::Aborted(reason),
+            () = tokio::time::sleep_until(execution.deadline().into()) => End::LimitReached(Limit::Time),
+        };
+        execution.outcome(end, self.clock.monotonic())
+    }
+
+    /// Runs a typed tool's `describe`, and gives its four fields.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Unlinkable`] when the tool does not answer within the permit.
+    pub async fn describe(&self, artifact: &Artifact, permit: Permit) -> Result<[String; 4], ArtifactError> {
+        let unlinkable = artifact::unlinkable(Contract::Typed);
+        let Prepared::Typed(tool) = &artifact.0 else {
+            return Err(unlinkable(wasmtime::Error::msg("it does not export `describe`")));
+        };
+        let _ticking = self.ticker.running();
+        let execution = self.begin(&permit);
+        let described = Metered::new(Arc::clone(&execution.gauges.meter), async {
+            let mut store = self.store(permit, &Input::Arguments(String::new()), &execution)?;
+            tool.instantiate_async(&mut store).await?.call_describe(&mut store).await
+        });
+        let described = tokio::time::timeout_at(execution.deadline().into(), described)
+            .await
+            .map_err(|_| unlinkable(wasmtime::Error::msg("`describe` did not answer in time")))?;
+        let typed::a2g::tool::types::Descriptor { name, version, description, arguments_schema } =
+            described.map_err(unlinkable)?;
+        Ok([name, version, description, arguments_schema])
+    }
+
+    async fn guest(&self, artifact: &Artifact, permit: Permit, input: Input, execution: &Execution) -> End {
+        let gauges = &execution.gauges;
+        let mut store = match self.store(permit, &input, execution) {
+            Ok(store) => store,
+            Err(error) => return End::Unlinkable(format!("the store cannot be made: {error:#}")),
+        };
+        let governed = matches!(input, Input::Arguments(_));
+        let ended = match &artifact.0 {
+            Prepared::CoreCommand(pre) => core_command(pre, &mut store).await,
+            Prepared::ComponentCommand(pre) => component_command(pre, &mut store).await,
+            Prepared::Typed(pre) => match input {
+                Input::Arguments(arguments) => return typed_tool(pre, &mut store, &arguments, gauges).await,
+                Input::Passthrough { .. } => {
+                    return End::Unlinkable("a typed tool is run by its name, with arguments".to_owned());
+                }
+            },
+        };
+        let failed = match &ended {
+            Ok(()) => None,
+            Err(error) => end_of(error, &gauges.memory),
+        };
+        match failed {
+            Some(End::Exited { code, .. }) => {
+                End::Exited { code, stderr_tail: gauges.recorder.stderr_tail() }
+            }
+            Some(end) => end,
+            None if governed => command_result(&gauges.recorder.take_stdout()),
+            None => End::Returned(Value::Null),
+        }
+    }
+
+    /// Makes the store of one execution and reads its limits back.
+    fn store(&self, permit: Permit, input: &Input, execution: &Execution) -> wasmtime::Result<Store<State>> {
+        let gauges = &execution.gauges;
+        let grant = permit.grant();
+        let mut wasi = WasiCtxBuilder::new();
+        wasi.allow_blocking_current_thread(true).max_random_size(MOST_RANDOM_BYTES);
+        let stream = |channel, passthrough| GuestStream {
+            recorder: Arc::clone(&gauges.recorder),
+            channel,
+            passthrough,
+        };
+        match input {
+            Input::Arguments(arguments) => {
+                wasi.stdin(wasmtime_wasi::p2::pipe::MemoryInputPipe::new(arguments.clone()))
+                    .stdout(stream(Channel::Stdout, false))
+                    .stderr(stream(Channel::Stderr, false));
+            }
+            Input::Passthrough { args, env } => {
+                wasi.inherit_stdin()
+                    .args(args)
+                    .envs(env)
+                    .stdout(stream(Channel::Stdout, true))
+                    .stderr(stream(Channel::Stderr, true));
+            }
+        }
+        let kinds = self.preopen(&mut wasi, permit.roots(), grant)?;
+        let now = self.clock.monotonic();
+        let state = State {
+            wasi: wasi.build_p1(),
+            limiter: limiter::Limiter::new(grant.memory(), Arc::clone(&gauges.memory)),
+            throttle: throttle::Throttle::new(grant.cpu(), now),
+            deadline: Deadline { timeout: grant.timeout(), at: execution.deadline() },
+            preopens: Vec::new(),
+            gauges: Arc::clone(gauges),
+        };
+        let mut store = Store::new(&self.engine, state);
+        store.limiter(|state| &mut state.limiter);
+        store.set_hostcall_fuel(MOST_HOSTCALL_BYTES);
+        store.set_max_component_handles(MOST_HANDLES);
+        store.data_mut().wasi.ctx().table.set_max_capacity(MOST_HANDLES);
+        store.set_epoch_deadline(1);
+        let (clock, abort) = (Arc::clone(&self.clock), Arc::clone(&execution.abort));
+        store.epoch_deadline_callback(move |mut store| at_tick(store.data_mut(), &*clock, &abort));
+        read_back(store.data_mut(), kinds)?;
+        Ok(store)
+    }
+
+    /// Opens the granted folders for the guest, and the one that stands for everything else.
+    fn preopen(
+        &self,
+        wasi: &mut WasiCtxBuilder,
+        roots: &Roots,
+        grant: &crate::capability::Grant,
+    ) -> wasmtime::Result<Vec<PreopenKind>> {
+        let access = grant.access();
+        let perms = match access.value {
+            Access::ReadOnly => FsPerms::ReadOnly,
+            Access::ReadWrite => FsPerms::ReadWrite,
+        };
+        // The handle was checked when it was opened; this opens the same folder again by its
+        // handle, so that no path is resolved a second time.
+        let again = |handle: std::os::fd::BorrowedFd<'_>| format!("/proc/self/fd/{}", handle.as_raw_fd());
+        let mut kinds = Vec::new();
+        for root in roots.as_slice() {
+            wasi.preopened_dir(again(root.dir.as_fd()), &root.guest, perms)?;
+            kinds.push(PreopenKind::Granted { access, set_by: root.layer });
+        }
+        if roots.watch_outside() {
+            wasi.preopened_dir(again(self.outside.as_fd()), "/", FsPerms::ReadOnly)?;
+            kinds.push(PreopenKind::Outside);
+        }
+        Ok(kinds)
+    }
+}
+
+/// Looks at a running guest: is it cancelled, is it late, has it used too much CPU?
+fn at_tick(state: &mut State, clock: &dyn Clock, abort: &Abort) -> wasmtime::Result<UpdateDeadline> {
+    if let Some(reason) = abort.reason() {
+        return Err(Stop::Aborted(reason).into());
+    }
+    let now = clock.monotonic();
+    if now >= state.deadline.at {
+        return Err(Stop::Limit(Limit::Time).into());
+    }
+    Ok(match state.throttle.owed(state.gauges.meter.cpu(), now) {
+        Some(sleep) => UpdateDeadline::YieldCustom(1, Box::pin(tokio::time::sleep(sleep))),
+        None => UpdateDeadline::Continue(1),
+    })
+}
+
+/// Reads the limits back from the live store, before the guest's first instruction.
+fn read_back(state: &mut State, kinds: Vec<PreopenKind>) -> wasmtime::Result<()> {
+    let mut trees = Vec::new();
+    for ((descriptor, path), kind) in state.filesystem().get_directories()?.into_iter().zip(kinds) {
+        let wasmtime_wasi::filesystem::Descriptor::Dir(dir) = state.ctx().table.delete(descriptor)? else {
+            return Err(wasmtime::Error::msg("a preopened folder is not a folder"));
+        };
+        if let PreopenKind::Granted { access, set_by } = kind {
+            let value = if dir.perms.write_not_permitted() { Access::ReadOnly } else { Access::ReadWrite };
+            let access = crate::limit::Bound { value, layer: access.layer };
+            trees.push(GrantedTree { path: path.clone(), access, set_by });
+        }
+        state.preopens.push(Preopen { path, kind, handle: dir.dir });
+    }
+    let in_force = InForce {
+        memory: state.limiter.limit(),
+        cpu: state.throttle.limit(),
+        timeout: state.deadline.timeout,
+        filesystem: trees,
+    };
+    let _set_once = state.gauges.in_force.set(in_force);
+    Ok(())
+}
+
+async fn core_command(pre: &wasmtime::InstancePre<State>, store: &mut Store<State>) -> wasmtime::Result<()> {
+    let instance = pre.instantiate_async(&mut *store).await?;
+    let start = instance.get_typed_func::<(), ()>(&mut *store, "_start")?;
+    start.call_async(store, ()).await
+}
+
+async fn component_command(
+    pre: &wasmtime_wasi::p2::bindings::CommandPre<State>,
+    store: &mut Store<State>,
+) -> wasmtime::Result<()> {
+    let command = pre.instantiate_async(&mut *store).await?;
+    match command.wasi_cli_run().call_run(store).await? {
+        Ok(()) => Ok(()),
+        Err(()) => Err(wasmtime_wasi::I32Exit(1).into()),
+    }
+}
+
+async fn typed_tool(
+    pre: &typed::ToolPre<State>,
+    store: &mut Store<State>,
+    arguments: &str,
+    gauges: &Gauges,
+) -> End {
+    let answered = async {
+        let tool = pre.instantiate_async(&mut *store).await?;
+        tool.call_invoke(&mut *store, arguments).await
+    };
+    match answered.await {
+        Ok(Ok(result)) => match gauges.recorder.answer(result.len()) {
+            Ok(()) => serde_json::from_str(&result).map_or(End::ResultNotJson, End::Returned),
+            Err(stop) => stop.into(),
+        },
+        Ok(Err(typed::a2g::tool::types::ToolError { code, message, detail })) => {
+            let said = code.len() + message.len() + detail.as_ref().map_or(0, String::len);
+            match gauges.recorder.answer(said) {
+                Ok(()) => End::ToolError {
+                    code,
+                    message,
+                    detail: detail.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
+                },
+                Err(stop) => stop.into(),
+            }
+        }
+        // A typed tool that exits has not answered, whatever the code.
+        Err(error) => end_of(&error, &gauges.memory)
+            .unwrap_or(End::Exited { code: 0, stderr_tail: gauges.recorder.stderr_tail() }),
+    }
+}
+
+/// The result of a command: its standard output as JSON, `null` when it wrote nothing.
+fn command_result(stdout: &[u8]) -> End {
+    if stdout.iter().all(u8::is_ascii_whitespace) {
+        return End::Returned(Value::Null);
+    }
+    serde_json::from_slice(stdout).map_or(End::ResultNotJson, End::Returned)
+}

@@ -1,0 +1,319 @@
+//! What a guest hands out, under one limit: standard output and error, logs, progress and artifacts.
+//!
+//! The streams are our own because they have to be: they take bytes only while the limit allows,
+//! never buffer ahead of it, and never let a guest make the host allocate by writing nothing.
+
+use super::stop::Stop;
+use crate::limit::{Bound, Limit};
+use crate::outcome::{Artifact, LogLevel, LogLine, Output, Progress};
+use crate::quantity::OutputLimit;
+use bytes::Bytes;
+use std::io::Write;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
+
+/// The largest single write that a stream offers.
+const LARGEST_WRITE: usize = 64 << 10;
+/// The longest log line, in bytes; a longer one is split.
+const LONGEST_LINE: usize = 8 << 10;
+/// How many bytes of standard error a report quotes when a command fails.
+const STDERR_TAIL: usize = 2 << 10;
+
+/// Everything that one execution handed out so far.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    limit: Bound<OutputLimit>,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    bytes: u64,
+    stdout: Vec<u8>,
+    /// The last line of standard error, while it has no end yet.
+    stderr_line: Vec<u8>,
+    open_artifacts: Vec<Artifact>,
+    output: Output,
+}
+
+/// Which of the two standard streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Channel {
+    Stdout,
+    Stderr,
+}
+
+impl Recorder {
+    pub(super) fn new(limit: Bound<OutputLimit>) -> Self {
+        Self { limit, taken: Mutex::default() }
+    }
+
+    /// The limit in force.
+    pub(super) fn limit(&self) -> Bound<OutputLimit> {
+        self.limit
+    }
+
+    /// Bytes taken so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `added` bytes from what is left of the limit, or ends the run.
+    fn charge(&self, taken: &mut Taken, added: usize) -> Result<(), Stop> {
+        let total = taken.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
+        if total > self.limit.value.bytes() {
+            taken.output.truncated = true;
+            return Err(Stop::Limit(Limit::Output));
+        }
+        taken.bytes = total;
+        Ok(())
+    }
+
+    fn write(&self, channel: Channel, bytes: &[u8]) -> Result<(), Stop> {
+        let mut taken = self.lock();
+        self.charge(&mut taken, bytes.len())?;
+        match channel {
+            Channel::Stdout => taken.stdout.extend_from_slice(bytes),
+            Channel::Stderr => {
+                for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+                    taken.stderr_line.extend_from_slice(piece);
+                    if piece.ends_with(b"\n") || taken.stderr_line.len() >= LONGEST_LINE {
+                        taken.end_stderr_line();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn log(&self, level: LogLevel, message: &str) -> Result<(), Stop> {
+        let mut taken = self.lock();
+        self.charge(&mut taken, message.len() + 1)?;
+        taken.output.logs.push(LogLine { level, message: printable(message) });
+        Ok(())
+    }
+
+    pub(super) fn progress(&self, percent: Option<f32>, message: &str) -> Result<(), Stop> {
+        let mut taken = self.lock();
+        self.charge(&mut taken, message.len() + 1)?;
+        let percent = percent.filter(|percent| percent.is_finite()).map(|percent| percent.clamp(0.0, 100.0));
+        taken.output.progress = Some(Progress { percent, message: printable(message) });
+        Ok(())
+    }
+
+    pub(super) fn artifact(&self, name: &str, mime: &str, chunk: &[u8], last: bool) -> Result<(), Stop> {
+        let mut taken = self.lock();
+        let open = taken.open_artifacts.iter().position(|artifact| artifact.name == name);
+        let named = if open.is_some() { 0 } else { name.len() + mime.len() + 1 };
+        self.charge(&mut taken, chunk.len() + named)?;
+        let index = open.unwrap_or_else(|| {
+            taken.open_artifacts.push(Artifact { name: name.into(), mime: mime.into(), content: Vec::new() });
+            taken.open_artifacts.len() - 1
+        });
+        if let Some(artifact) = taken.open_artifacts.get_mut(index) {
+            artifact.content.extend_from_slice(chunk);
+        }
+        if last {
+            let artifact = taken.open_artifacts.remove(index);
+            taken.output.artifacts.push(artifact);
+        }
+        Ok(())
+    }
+
+    /// Counts a typed tool's answer of `length` bytes against the limit.
+    pub(super) fn answer(&self, length: usize) -> Result<(), Stop> {
+        let mut taken = self.lock();
+        self.charge(&mut taken, length)
+    }
+
+    /// Standard output so far.
+    pub(super) fn take_stdout(&self) -> Vec<u8> {
+        std::mem::take(&mut self.lock().stdout)
+    }
+
+    /// The end of what went to standard error, as printable text.
+    pub(super) fn stderr_tail(&self) -> String {
+        let mut taken = self.lock();
+        taken.end_stderr_line();
+        let mut tail = Vec::new();
+        let mut length = 0;
+        for line in taken.output.logs.iter().rev() {
+            length += line.message.len() + 1;
+            if length > STDERR_TAIL {
+                break;
+            }
+            tail.push(line.message.as_str());
+        }
+        tail.reverse();
+        tail.join("\n")
+    }
+
+    /// Everything beside the result. What a guest left unfinished is finished here.
+    pub(super) fn finish(&self) -> Output {
+        let mut taken = self.lock();
+        taken.end_stderr_line();
+        let unfinished = std::mem::take(&mut taken.open_artifacts);
+        let mut output = std::mem::take(&mut taken.output);
+        output.truncated |= !unfinished.is_empty();
+        output.artifacts.extend(unfinished);
+        output
+    }
+}
+
+impl Taken {
+    fn end_stderr_line(&mut self) {
+        let line = std::mem::take(&mut self.stderr_line);
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end_matches(['\n', '\r']);
+        if !text.is_empty() {
+            self.output.logs.push(LogLine { level: LogLevel::Info, message: printable(text) });
+        }
+    }
+}
+
+/// Escapes control characters, so that no log can move a terminal's cursor.
+fn printable(text: &str) -> String {
+    if text.chars().all(|c| !c.is_control() || c == '\t' || c == '\n') {
+        return text.to_owned();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && c != '\t' && c != '\n' {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// One standard stream of a guest.
+#[derive(Clone)]
+pub(super) struct GuestStream {
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) channel: Channel,
+    /// Whether bytes go to the executor's own standard stream instead of being recorded.
+    pub(super) passthrough: bool,
+}
+
+impl GuestStream {
+    fn take(&self, bytes: &[u8]) -> Result<(), StreamError> {
+        if self.passthrough {
+            let result = match self.channel {
+                Channel::Stdout => {
+                    std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush())
+                }
+                Channel::Stderr => std::io::stderr().write_all(bytes),
+            };
+            return result.map_err(|error| match error.kind() {
+                std::io::ErrorKind::BrokenPipe => StreamError::Closed,
+                _kind => StreamError::LastOperationFailed(error.into()),
+            });
+        }
+        self.recorder.write(self.channel, bytes).map_err(|stop| StreamError::Trap(stop.into()))
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for GuestStream {
+    async fn ready(&mut self) {}
+}
+
+#[wasmtime_wasi::async_trait]
+impl OutputStream for GuestStream {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.take(&bytes)
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(LARGEST_WRITE)
+    }
+}
+
+impl tokio::io::AsyncWrite for GuestStream {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        Poll::Ready(self.take(bytes).map(|()| bytes.len()).map_err(std::io::Error::other))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl IsTerminal for GuestStream {
+    fn is_terminal(&self) -> bool {
+        self.passthrough
+            && match self.channel {
+                Channel::Stdout => std::io::IsTerminal::is_terminal(&std::io::stdout()),
+                Channel::Stderr => std::io::IsTerminal::is_terminal(&std::io::stderr()),
+            }
+    }
+}
+
+impl StdoutStream for GuestStream {
+    fn async_stream(&self) -> Box<dyn tokio::io::AsyncWrite + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Layer;
+
+    fn recorder(bytes: u64) -> Recorder {
+        let value = OutputLimit::from_bytes(bytes).unwrap();
+        Recorder::new(Bound { value, layer: Layer::Verdict })
+    }
+
+    #[test]
+    fn all_kinds_of_output_share_one_limit() {
+        let recorder = recorder(20);
+        recorder.write(Channel::Stdout, b"12345").unwrap();
+        recorder.write(Channel::Stderr, b"1234\n").unwrap();
+        recorder.log(LogLevel::Warn, "1234").unwrap();
+        recorder.answer(5).unwrap();
+        assert_eq!(recorder.bytes(), 20);
+        assert!(matches!(recorder.write(Channel::Stdout, b"x"), Err(Stop::Limit(Limit::Output))));
+        assert!(recorder.finish().truncated);
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_a_terminal() {
+        let recorder = recorder(1000);
+        recorder.write(Channel::Stderr, b"\x1b[2Jred\nplain\nno end").unwrap();
+        let logs = recorder.finish().logs;
+        let lines = logs.iter().map(|line| line.message.as_str()).collect::<Vec<_>>();
+        assert_eq!(lines, ["\\u{1b}[2Jred", "plain", "no end"]);
+    }
+
+    #[test]
+    fn artifacts_are_joined_by_name() {
+        let recorder = recorder(1000);
+        recorder.artifact("a", "text/plain", b"one ", false).unwrap();
+        recorder.artifact("b", "text/plain", b"other", true).unwrap();
+        recorder.artifact("a", "", b"two", true).unwrap();
+        let artifacts = recorder.finish().artifacts;
+        let seen = artifacts.iter().map(|a| (a.name.as_str(), a.content.as_slice())).collect::<Vec<_>>();
+        assert_eq!(seen, [("b", b"other".as_slice()), ("a", b"one two".as_slice())]);
+    }
+}

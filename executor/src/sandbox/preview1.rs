@@ -1,0 +1,163 @@
+//! WASI preview 1 for core modules: wasmtime's own, with the path calls watched.
+//!
+//! Every call that takes a path is linked over wasmtime's, does the same, and then looks at the
+//! result: a refusal is recorded, and a path under the folder that stands for all that is not
+//! granted is refused with `EACCES`. `poll_oneoff` is bounded, because each subscription costs the
+//! host memory.
+
+use super::denials::Refusal;
+use super::state::{PreopenKind, State};
+use wasmtime::{Caller, Extern, Linker};
+use wasmtime_wasi::p1::wasi_snapshot_preview1 as wasi;
+use wiggle::GuestMemory;
+
+/// The first preopened descriptor.
+const FIRST_PREOPEN: i32 = 3;
+/// The most subscriptions of one `poll_oneoff`.
+const MOST_SUBSCRIPTIONS: i32 = 1024;
+
+/// The preview 1 error numbers that this file gives or recognises.
+mod errno {
+    pub(super) const ACCES: i32 = 2;
+    pub(super) const INVAL: i32 = 28;
+    pub(super) const NOTCAPABLE: i32 = 76;
+    pub(super) const PERM: i32 = 63;
+}
+
+/// Links all of preview 1.
+pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    wasmtime_wasi::p1::add_to_linker_async(linker, |state: &mut State| &mut state.wasi)?;
+    linker.allow_shadowing(true);
+    watch_paths(linker)?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+/// Links one call again, watched: the descriptor and the path (pointer, length) that it looks at
+/// are named, the rest is passed on.
+macro_rules! watched {
+    ($linker:ident, $name:ident($($arg:ident: $ty:ty),*), paths $(($fd:ident, $pointer:ident, $length:ident)),+) => {
+        $linker.func_wrap_async(
+            "wasi_snapshot_preview1",
+            stringify!($name),
+            |mut caller: Caller<'_, State>, ($($arg,)*): ($($ty,)*)| {
+                Box::new(async move {
+                    let paths = [$(Named { fd: $fd, pointer: $pointer, length: $length }),+];
+                    if paths.iter().any(|path| path.is_outside(caller.data())) {
+                        return Ok(record(&mut caller, &paths, errno::ACCES));
+                    }
+                    let result = {
+                        let (mut memory, state) = guest(&mut caller)?;
+                        wasi::$name(&mut state.wasi, &mut memory $(, $arg)*).await?
+                    };
+                    Ok(record(&mut caller, &paths, result))
+                })
+            },
+        )?;
+    };
+}
+
+fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    watched!(linker, path_create_directory(fd: i32, path: i32, len: i32), paths (fd, path, len));
+    watched!(linker, path_filestat_get(fd: i32, flags: i32, path: i32, len: i32, out: i32), paths (fd, path, len));
+    watched!(
+        linker,
+        path_filestat_set_times(fd: i32, flags: i32, path: i32, len: i32, atim: i64, mtim: i64, which: i32),
+        paths (fd, path, len)
+    );
+    watched!(
+        linker,
+        path_link(old_fd: i32, flags: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32),
+        paths (old_fd, old, old_len), (new_fd, new, new_len)
+    );
+    watched!(
+        linker,
+        path_open(
+            fd: i32, dirflags: i32, path: i32, len: i32, oflags: i32, rights: i64, inherited: i64, fdflags: i32, out: i32
+        ),
+        paths (fd, path, len)
+    );
+    watched!(
+        linker,
+        path_readlink(fd: i32, path: i32, len: i32, buffer: i32, buffer_len: i32, out: i32),
+        paths (fd, path, len)
+    );
+    watched!(linker, path_remove_directory(fd: i32, path: i32, len: i32), paths (fd, path, len));
+    watched!(
+        linker,
+        path_rename(old_fd: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32),
+        paths (old_fd, old, old_len), (new_fd, new, new_len)
+    );
+    watched!(
+        linker,
+        path_symlink(target: i32, target_len: i32, fd: i32, path: i32, len: i32),
+        paths (fd, path, len)
+    );
+    watched!(linker, path_unlink_file(fd: i32, path: i32, len: i32), paths (fd, path, len));
+    linker.func_wrap_async(
+        "wasi_snapshot_preview1",
+        "poll_oneoff",
+        |mut caller: Caller<'_, State>, (input, output, count, out): (i32, i32, i32, i32)| {
+            Box::new(async move {
+                if !(0..=MOST_SUBSCRIPTIONS).contains(&count) {
+                    return Ok(errno::INVAL);
+                }
+                let (mut memory, state) = guest(&mut caller)?;
+                wasi::poll_oneoff(&mut state.wasi, &mut memory, input, output, count, out).await
+            })
+        },
+    )?;
+    Ok(())
+}
+
+/// A path argument: a descriptor and a text in guest memory.
+struct Named {
+    fd: i32,
+    pointer: i32,
+    length: i32,
+}
+
+impl Named {
+    fn is_outside(&self, state: &State) -> bool {
+        preopen(state, self.fd).is_some_and(|preopen| preopen.kind == PreopenKind::Outside)
+    }
+
+    fn read(&self, memory: &[u8]) -> Option<String> {
+        let start = usize::try_from(self.pointer.cast_unsigned()).ok()?;
+        let length = usize::try_from(self.length.cast_unsigned()).ok()?;
+        let bytes = memory.get(start..start.checked_add(length)?)?;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+}
+
+fn preopen(state: &State, fd: i32) -> Option<&super::state::Preopen> {
+    state.preopens.get(usize::try_from(fd.checked_sub(FIRST_PREOPEN)?).ok()?)
+}
+
+/// The guest's memory and the store's state, as preview 1 wants them.
+fn guest<'a>(caller: &'a mut Caller<'_, State>) -> wasmtime::Result<(GuestMemory<'a>, &'a mut State)> {
+    use wasi::WasiSnapshotPreview1 as _;
+    let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
+        return Err(wasmtime::Error::msg("the module exports no memory"));
+    };
+    let fuel = wasmtime::AsContextMut::as_context_mut(caller).hostcall_fuel();
+    let (memory, state) = memory.data_and_store_mut(caller);
+    state.wasi.set_hostcall_fuel(fuel);
+    Ok((GuestMemory::Unshared(memory), state))
+}
+
+/// Records a refusal, and gives the error number on.
+fn record(caller: &mut Caller<'_, State>, paths: &[Named], result: i32) -> i32 {
+    let refusal = match result {
+        errno::ACCES => Refusal::Access,
+        errno::PERM | errno::NOTCAPABLE => Refusal::Permission,
+        _allowed => return result,
+    };
+    let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
+        return result;
+    };
+    let (memory, state) = memory.data_and_store_mut(caller);
+    let named = paths.iter().filter_map(|named| Some((preopen(state, named.fd), named.read(memory)?)));
+    state.gauges.denials.refused(refusal, named.collect());
+    result
+}

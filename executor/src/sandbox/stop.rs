@@ -1,0 +1,94 @@
+//! Why the executor ends a guest from inside its store, and what to make of the error that comes out.
+
+use super::limiter::MemoryGauge;
+use crate::limit::Limit;
+use crate::outcome::{AbortReason, End};
+use std::sync::atomic::{AtomicU8, Ordering};
+use tokio::sync::Notify;
+use wasmtime::Trap;
+
+/// A decision of the executor, travelling as an error through wasmtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Stop {
+    #[error("the {} limit was reached", .0.as_str())]
+    Limit(Limit),
+    #[error("{}", .0.message())]
+    Aborted(AbortReason),
+}
+
+impl From<Stop> for End {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Limit(limit) => Self::LimitReached(limit),
+            Stop::Aborted(reason) => Self::Aborted(reason),
+        }
+    }
+}
+
+/// The switch by which a running guest is stopped from outside. The first reason wins.
+#[derive(Debug, Default)]
+pub struct Abort {
+    reason: AtomicU8,
+    pulled: Notify,
+}
+
+impl Abort {
+    /// Stops the guest, unless it was stopped before.
+    pub fn pull(&self, reason: AbortReason) {
+        let code = match reason {
+            AbortReason::Cancelled => 1,
+            AbortReason::Revoked => 2,
+            AbortReason::Shutdown => 3,
+        };
+        let _first_wins = self.reason.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
+        self.pulled.notify_waiters();
+    }
+
+    /// The reason, once there is one.
+    #[must_use]
+    pub fn reason(&self) -> Option<AbortReason> {
+        match self.reason.load(Ordering::SeqCst) {
+            0 => None,
+            1 => Some(AbortReason::Cancelled),
+            2 => Some(AbortReason::Revoked),
+            _shutdown => Some(AbortReason::Shutdown),
+        }
+    }
+
+    /// Waits for a reason.
+    pub async fn wait(&self) -> AbortReason {
+        loop {
+            let pulled = self.pulled.notified();
+            if let Some(reason) = self.reason() {
+                return reason;
+            }
+            pulled.await;
+        }
+    }
+}
+
+/// What a guest's own error means. An exit with code 0 is no error, and is `None`.
+pub(super) fn end_of(error: &wasmtime::Error, memory: &MemoryGauge) -> Option<End> {
+    if let Some(stop) = error.downcast_ref::<Stop>() {
+        return Some((*stop).into());
+    }
+    let refused_memory = memory.refused.load(Ordering::Relaxed);
+    if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
+        return match exit.0 {
+            0 => None,
+            _failed if refused_memory => Some(End::LimitReached(Limit::Memory)),
+            code => Some(End::Exited { code, stderr_tail: String::new() }),
+        };
+    }
+    if error.downcast_ref::<Trap>() == Some(&Trap::StackOverflow) {
+        return Some(End::LimitReached(Limit::Stack));
+    }
+    // A guest that was refused memory usually aborts with an `unreachable`.
+    if refused_memory {
+        return Some(End::LimitReached(Limit::Memory));
+    }
+    Some(match error.downcast_ref::<Trap>() {
+        Some(trap) => End::Trapped(trap.to_string()),
+        None => End::Trapped("the guest broke the contract of a host call".to_owned()),
+    })
+}

@@ -1,0 +1,104 @@
+//! The CPU limit: a leaky bucket of CPU time.
+//!
+//! At every tick the CPU time used since the last tick is poured into the bucket, which leaks at the
+//! granted share of wall time. When more than [`SLACK`] is in it, the guest sleeps until it has
+//! leaked out. The bucket may run below empty by the same slack, so that a sleep that lasts too long
+//! is made up for; beyond that, idle time is never saved up. Over any window a guest therefore uses
+//! at most its share plus twice the slack and one tick.
+
+use crate::limit::Bound;
+use crate::quantity::CpuPercent;
+use std::time::{Duration, Instant};
+
+/// How far a guest may run ahead of its share or behind it, in CPU time.
+const SLACK: f64 = 0.002;
+
+/// One execution's CPU limit.
+#[derive(Debug)]
+pub(super) struct Throttle {
+    limit: Bound<CpuPercent>,
+    /// CPU seconds in the bucket.
+    level: f64,
+    last_cpu: Duration,
+    last_wall: Instant,
+}
+
+impl Throttle {
+    pub(super) fn new(limit: Bound<CpuPercent>, now: Instant) -> Self {
+        Self { limit, level: 0.0, last_cpu: Duration::ZERO, last_wall: now }
+    }
+
+    /// The limit in force.
+    pub(super) fn limit(&self) -> Bound<CpuPercent> {
+        self.limit
+    }
+
+    /// Accounts for what was used until now, and says how long the guest has to sleep.
+    pub(super) fn owed(&mut self, cpu: Duration, now: Instant) -> Option<Duration> {
+        let share = f64::from(self.limit.value.get()) / 100.0;
+        let used = cpu.saturating_sub(self.last_cpu).as_secs_f64();
+        let leaked = now.saturating_duration_since(self.last_wall).as_secs_f64() * share;
+        self.level = (self.level + used - leaked).max(-SLACK);
+        self.last_cpu = cpu;
+        self.last_wall = now;
+        (self.level > SLACK).then(|| Duration::from_secs_f64(self.level / share))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Layer;
+
+    /// Runs a guest that is always busy on a simulated clock and returns its CPU per window.
+    fn busiest_and_laziest_second(percent: u64, oversleep: Duration) -> (f64, f64) {
+        let value = CpuPercent::new(percent).unwrap();
+        let start = crate::clock::Clock::monotonic(&crate::clock::SystemClock);
+        let mut throttle = Throttle::new(Bound { value, layer: Layer::Verdict }, start);
+        let tick = Duration::from_millis(1);
+        let (mut wall, mut cpu) = (Duration::ZERO, Duration::ZERO);
+        let mut history = vec![(wall, cpu)];
+        while wall < Duration::from_secs(20) {
+            (wall, cpu) = (wall + tick, cpu + tick);
+            history.push((wall, cpu));
+            if let Some(sleep) = throttle.owed(cpu, start + wall) {
+                wall += sleep + oversleep;
+                history.push((wall, cpu));
+            }
+        }
+        let cpu_at = |t: Duration| {
+            let after = history.partition_point(|(wall, _)| *wall <= t);
+            let ((w0, c0), (w1, c1)) = (history[after - 1], history[after]);
+            c0.as_secs_f64() + (c1 - c0).as_secs_f64() * (t - w0).as_secs_f64() / (w1 - w0).as_secs_f64()
+        };
+        let windows = (0..1800).map(|i| Duration::from_millis(i * 10));
+        let per_second = windows.map(|t| cpu_at(t + Duration::from_secs(1)) - cpu_at(t)).collect::<Vec<_>>();
+        let most = per_second.iter().copied().fold(0.0, f64::max);
+        let least = per_second.iter().copied().fold(f64::MAX, f64::min);
+        (most * 100.0, least * 100.0)
+    }
+
+    #[test]
+    fn any_second_holds_within_the_promise() {
+        for percent in [1u64, 5, 10, 25, 50, 90] {
+            for oversleep_us in [0, 100, 1000] {
+                let (most, least) = busiest_and_laziest_second(percent, Duration::from_micros(oversleep_us));
+                let limit = f64::from(u32::try_from(percent).unwrap());
+                let allowed = if percent <= 10 { 1.0 } else { limit / 10.0 };
+                assert!(most <= limit + allowed, "{percent} %: {most} in some second");
+                assert!(least >= limit - allowed, "{percent} %: only {least} in some second");
+            }
+        }
+    }
+
+    #[test]
+    fn idle_time_is_not_saved_up() {
+        let start = crate::clock::Clock::monotonic(&crate::clock::SystemClock);
+        let value = CpuPercent::new(10).unwrap();
+        let mut throttle = Throttle::new(Bound { value, layer: Layer::Verdict }, start);
+        let later = start + Duration::from_secs(3600);
+        assert_eq!(throttle.owed(Duration::ZERO, later), None);
+        let owed = throttle.owed(Duration::from_millis(10), later + Duration::from_millis(10)).unwrap();
+        assert!(owed > Duration::from_millis(60), "{owed:?}");
+    }
+}

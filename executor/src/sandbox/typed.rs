@@ -1,0 +1,36 @@
+//! The host's side of the WIT world `a2g:tool/tool`.
+
+use super::state::State;
+use crate::outcome::LogLevel;
+
+wasmtime::component::bindgen!({
+    path: "../guest-sdk/wit",
+    world: "tool",
+    imports: { default: trappable },
+    exports: { default: async },
+});
+
+pub(super) use a2g::tool::host::{Host, add_to_linker};
+use a2g::tool::types::Level;
+
+impl a2g::tool::types::Host for State {}
+
+impl Host for State {
+    fn log(&mut self, level: Level, message: String) -> wasmtime::Result<()> {
+        let level = match level {
+            Level::Debug => LogLevel::Debug,
+            Level::Info => LogLevel::Info,
+            Level::Warn => LogLevel::Warn,
+            Level::Error => LogLevel::Error,
+        };
+        Ok(self.gauges.recorder.log(level, &message)?)
+    }
+
+    fn progress(&mut self, percent: Option<f32>, message: String) -> wasmtime::Result<()> {
+        Ok(self.gauges.recorder.progress(percent, &message)?)
+    }
+
+    fn artifact(&mut self, name: String, mime: String, chunk: Vec<u8>, last: bool) -> wasmtime::Result<()> {
+        Ok(self.gauges.recorder.artifact(&name, &mime, &chunk, last)?)
+    }
+}
