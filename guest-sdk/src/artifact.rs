@@ -1,0 +1,72 @@
+//! An artifact in the making.
+//!
+//! ```text
+//! artifact_writer ──▶ open ──write──▶ open ──finish──▶ complete
+//!                       └────────drop───────▶ incomplete, and the executor sees that it is
+//! ```
+
+use std::io::{self, Write};
+
+use crate::host::Host;
+
+/// How much is handed over at once: large enough that calls do not matter, small enough that
+/// neither side holds much of the artifact.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Writes one artifact in chunks. Writing never fails; [`finish`](Self::finish) completes it.
+///
+/// A writer that is dropped unfinished, for example by `?`, leaves the artifact incomplete on
+/// purpose: half a report must not pass for a whole one.
+#[derive(Debug)]
+#[must_use = "an artifact is complete only after `finish`"]
+pub struct ArtifactWriter<'a> {
+    host: &'a Host,
+    name: String,
+    mime: String,
+    pending: Vec<u8>,
+}
+
+impl<'a> ArtifactWriter<'a> {
+    pub(crate) fn new(host: &'a Host, name: &str, mime: &str) -> Self {
+        Self { host, name: name.to_owned(), mime: mime.to_owned(), pending: Vec::new() }
+    }
+
+    /// Hands over what is left and completes the artifact.
+    pub fn finish(self) {
+        self.send(&self.pending, true);
+    }
+
+    pub(crate) fn append(&mut self, mut bytes: &[u8]) {
+        while self.pending.len() + bytes.len() > CHUNK_BYTES {
+            let room = CHUNK_BYTES - self.pending.len();
+            let (head, tail) = bytes.split_at(room);
+            self.pending.extend_from_slice(head);
+            self.send_pending();
+            bytes = tail;
+        }
+        self.pending.extend_from_slice(bytes);
+    }
+
+    fn send_pending(&mut self) {
+        if !self.pending.is_empty() {
+            self.send(&self.pending, false);
+            self.pending.clear();
+        }
+    }
+
+    fn send(&self, chunk: &[u8], last: bool) {
+        self.host.artifact(&self.name, &self.mime, chunk, last);
+    }
+}
+
+impl Write for ArtifactWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.append(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.send_pending();
+        Ok(())
+    }
+}

@@ -1,0 +1,52 @@
+//! What a tool can tell the executor while it runs. It tells, it never asks: nothing here reads
+//! from the host, so a tool behaves the same whether or not somebody listens.
+
+use crate::artifact::ArtifactWriter;
+use crate::host::Host;
+
+/// How important a log line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// For the author of the tool.
+    Debug,
+    /// For whoever follows the execution.
+    Info,
+    /// The result stands, but something about it deserves attention.
+    Warn,
+    /// Part of the work failed.
+    Error,
+}
+
+/// The executor as the tool sees it, for the length of one invocation.
+#[derive(Debug, Default)]
+pub struct Context {
+    pub(crate) host: Host,
+}
+
+impl Context {
+    /// Adds one line to the log of this invocation.
+    pub fn log(&self, level: Level, message: impl AsRef<str>) {
+        self.host.log(level, message.as_ref());
+    }
+
+    /// Reports what the tool is doing and, where it knows, how far it is in percent: `progress(50.0,
+    /// "halfway")` or `progress(None, "reading")`. A percentage is clamped to 0 to 100.
+    pub fn progress(&self, percent: impl Into<Option<f32>>, message: impl AsRef<str>) {
+        let percent =
+            percent.into().filter(|percent| !percent.is_nan()).map(|percent| percent.clamp(0.0, 100.0));
+        self.host.progress(percent, message.as_ref());
+    }
+
+    /// Hands over a whole artifact: something for the caller beside the result, such as a report.
+    pub fn artifact(&self, name: &str, mime: &str, content: impl AsRef<[u8]>) {
+        let mut writer = self.artifact_writer(name, mime);
+        writer.append(content.as_ref());
+        writer.finish();
+    }
+
+    /// Opens an artifact that is written piece by piece, so that the tool never holds all of it.
+    #[must_use = "an artifact is complete only after `finish`"]
+    pub fn artifact_writer(&self, name: &str, mime: &str) -> ArtifactWriter<'_> {
+        ArtifactWriter::new(&self.host, name, mime)
+    }
+}

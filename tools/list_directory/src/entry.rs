@@ -1,0 +1,64 @@
+//! One line of a listing.
+
+use std::fs::{FileType, Metadata};
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use a2g_guest_sdk::prelude::*;
+use a2g_guest_sdk::serde;
+
+/// What a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(crate = "serde", rename_all = "snake_case")]
+pub(crate) enum Kind {
+    File,
+    Directory,
+    Symlink,
+    Other,
+}
+
+impl From<FileType> for Kind {
+    fn from(file_type: FileType) -> Self {
+        if file_type.is_file() {
+            Self::File
+        } else if file_type.is_dir() {
+            Self::Directory
+        } else if file_type.is_symlink() {
+            Self::Symlink
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// A name below the listed directory, and what could be learnt about it.
+#[derive(Debug, Serialize)]
+#[serde(crate = "serde")]
+pub(crate) struct Entry {
+    /// Relative to the listed directory, with `/` between names.
+    path: String,
+    kind: Kind,
+    /// In bytes, of files only: the size of a directory means something else on each filesystem.
+    size: Option<u64>,
+    /// In whole seconds since 1970.
+    modified: Option<u64>,
+}
+
+impl Entry {
+    /// The grant may allow to see a name but not to look at what it stands for; the entry then says
+    /// less.
+    pub(crate) fn new(relative: &Path, kind: Kind, metadata: Option<&Metadata>) -> Self {
+        Self {
+            path: relative.to_string_lossy().into_owned(),
+            kind,
+            size: metadata.filter(|_| kind == Kind::File).map(Metadata::len),
+            modified: metadata.and_then(modified),
+        }
+    }
+}
+
+fn modified(metadata: &Metadata) -> Option<u64> {
+    let modified = metadata.modified().ok()?;
+    let since = modified.duration_since(UNIX_EPOCH).ok()?;
+    Some(since.as_secs())
+}
