@@ -1,0 +1,209 @@
+//! `test`: every test of both workspaces, on a machine that may just have been cloned to.
+//!
+//! It guarantees that the executor and the tools are built before the tests that need them, that all
+//! tests run although some fail, and that a test that is left out is named. It never repeats a test
+//! until it passes.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::run::{self, Failure, Workspace};
+use crate::setup::{self, WANTED};
+use crate::tools;
+
+pub(crate) const HELP: &str = "\
+Run every test of the executor and of the tools.
+
+Usage: cargo xtask test [ARGUMENTS OF CARGO TEST]...
+
+It sets up, builds the tools and the executor's binary, and runs `cargo test` for
+the main workspace and, natively, for the tools. Arguments go to the `cargo test`
+of the main workspace; with any, the tools' own tests are left out:
+  cargo xtask test                       everything
+  cargo xtask test -p tests              one crate
+  cargo xtask test revocation            the tests with this in their name
+  cargo xtask test -- --test-threads=1   what follows -- is for the test programs
+
+Tests with `wasip2` in their name need the target wasm32-wasip2; where it cannot
+be had they are skipped, and the summary names them.";
+
+/// The part of a test's name that says that it needs [`WANTED`].
+const NEEDS_WANTED: &str = "wasip2";
+
+/// What the test programs said, added up.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    failed_names: Vec<String>,
+}
+
+impl Tally {
+    /// Reads one line of a test program; most say nothing that counts.
+    fn read(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
+            self.failed_names.push(name.to_owned());
+        }
+        if line.starts_with("test result: ") {
+            self.passed += number_before(line, " passed");
+            self.failed += number_before(line, " failed");
+        }
+    }
+}
+
+/// One `cargo test`, for the summary.
+struct Outcome {
+    what: &'static str,
+    ok: bool,
+    tally: Tally,
+    seconds: u64,
+}
+
+/// The command itself.
+///
+/// # Errors
+/// As [`setup::prepare`] and [`tools::build`], when the executor does not compile, or when a test fails.
+pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<(), Failure> {
+    let guests = setup::prepare(workspace)?;
+    tools::build(workspace, &guests.toolchain)?;
+    build_executor(workspace)?;
+    let skipped = if guests.has_wanted { Vec::new() } else { tests_that_need_wanted(workspace, arguments) };
+    let mut outcomes = vec![attempt("executor", &mut main_tests(workspace, arguments, guests.has_wanted))?];
+    if arguments.is_empty() {
+        outcomes.push(attempt("tools", &mut tools_tests(workspace))?);
+    }
+    summarise(&outcomes, &skipped);
+    if outcomes.iter().all(|outcome| outcome.ok) { Ok(()) } else { Err(Failure::Tests) }
+}
+
+/// Builds the binary that the integration tests look for beside themselves.
+///
+/// # Errors
+/// When it does not compile.
+pub(crate) fn build_executor(workspace: &Workspace) -> Result<(), Failure> {
+    run::progress("Building", "the executor (the first time, wasmtime takes some minutes)");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--locked", "-p", "a2g-executor"]);
+    run::visibly("build the executor", &mut cargo)
+}
+
+fn main_tests(workspace: &Workspace, arguments: &[String], has_wanted: bool) -> Command {
+    let (for_cargo, for_tests) = split(arguments);
+    let mut cargo = workspace.cargo();
+    cargo.args(["test", "--locked", "--no-fail-fast"]);
+    if !names_a_package(for_cargo) {
+        cargo.arg("--workspace");
+    }
+    cargo.args(for_cargo).arg("--").args(for_tests);
+    if !has_wanted {
+        cargo.args(["--skip", NEEDS_WANTED]);
+    }
+    cargo
+}
+
+fn tools_tests(workspace: &Workspace) -> Command {
+    let mut cargo = workspace.cargo();
+    cargo.args(["test", "--locked", "--no-fail-fast", "--workspace"]);
+    cargo.arg("--manifest-path").arg(workspace.root.join("tools/Cargo.toml"));
+    cargo.arg("--target-dir").arg(workspace.guest_target());
+    cargo
+}
+
+/// The names of the selected tests that cannot run. Best effort: if listing fails, so will the test run.
+fn tests_that_need_wanted(workspace: &Workspace, arguments: &[String]) -> Vec<String> {
+    let (for_cargo, for_tests) = split(arguments);
+    let mut cargo = workspace.cargo();
+    cargo.args(["test", "--locked", "--quiet"]);
+    if !names_a_package(for_cargo) {
+        cargo.arg("--workspace");
+    }
+    cargo.args(for_cargo).arg("--").args(for_tests).args(["--list", "--format", "terse"]);
+    let listing = run::output(&mut cargo).unwrap_or_default();
+    let names = listing.lines().filter_map(|line| line.strip_suffix(": test"));
+    names.filter(|name| name.contains(NEEDS_WANTED)).map(str::to_owned).collect()
+}
+
+/// What is for cargo and what is for the test programs.
+fn split(arguments: &[String]) -> (&[String], &[String]) {
+    let at = arguments.iter().position(|word| word == "--").unwrap_or(arguments.len());
+    let (for_cargo, rest) = arguments.split_at(at);
+    (for_cargo, rest.split_first().map_or(&[][..], |(_, words)| words))
+}
+
+fn names_a_package(words: &[String]) -> bool {
+    words.iter().any(|word| word.starts_with("-p") || word.starts_with("--package"))
+}
+
+/// Runs the tests and shows their output while reading along.
+fn attempt(what: &'static str, cargo: &mut Command) -> Result<Outcome, Failure> {
+    run::progress("Testing", what);
+    let started: Instant = run::now();
+    let cannot =
+        |error: std::io::Error| Failure::Program(format!("could not run the tests of the {what}: {error}"));
+    let mut child = cargo.stdout(Stdio::piped()).spawn().map_err(cannot)?;
+    let mut tally = Tally::default();
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).split(b'\n') {
+            let line = line.map_err(cannot)?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            tally.read(&line);
+        }
+    }
+    let ok = child.wait().map_err(cannot)?.success();
+    Ok(Outcome { what, ok, tally, seconds: started.elapsed().as_secs() })
+}
+
+fn summarise(outcomes: &[Outcome], skipped: &[String]) {
+    println!();
+    for Outcome { what, ok, tally, seconds } in outcomes {
+        let verdict = if *ok { "ok" } else { "FAILED" };
+        println!("{what}: {verdict}, {} passed, {} failed, {seconds} s", tally.passed, tally.failed);
+        for name in &tally.failed_names {
+            println!("  failed: {name}");
+        }
+    }
+    for name in skipped {
+        println!("  skipped, as {WANTED} is not installed: {name}");
+    }
+}
+
+fn number_before(line: &str, word: &str) -> u64 {
+    let before = line.split_once(word).map_or("", |(before, _)| before);
+    before.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn results_are_added_up_and_failures_named() {
+        let mut tally = Tally::default();
+        for line in [
+            "running 3 tests",
+            "test a::works ... ok",
+            "test a::breaks ... FAILED",
+            "test result: FAILED. 12 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s",
+            "test result: ok. 30 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s",
+        ] {
+            tally.read(line);
+        }
+        assert_eq!(tally, Tally { passed: 42, failed: 1, failed_names: vec!["a::breaks".to_owned()] });
+    }
+
+    #[test]
+    fn arguments_find_their_program() {
+        let arguments = words("-p tests journal -- --nocapture");
+        let (for_cargo, for_tests) = split(&arguments);
+        assert_eq!((for_cargo.len(), for_tests), (3, &words("--nocapture")[..]));
+        assert!(names_a_package(for_cargo));
+        assert!(!names_a_package(&words("journal --lib")));
+        assert_eq!(split(&[]), (&[][..], &[][..]));
+    }
+}

@@ -1,0 +1,177 @@
+//! `tools`: builds the guest tools and lays out the catalogue that the executor reads.
+//!
+//! A tool is a folder of `tools/` with a `tool.toml`; its crate has the folder's name. In the catalogue
+//! the descriptor carries the module's digest. Files change by rename, the module before its
+//! descriptor, and only when their content differs: a reader sees the old tool, the new tool, or (for a
+//! moment) a digest that does not fit, which it must refuse. Nothing half-written is ever visible.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use sha2::{Digest, Sha256};
+
+use crate::run::{self, AtPath, Failure, Workspace};
+use crate::setup::{self, GuestToolchain, REQUIRED};
+
+pub(crate) const HELP: &str = "\
+Build the guest tools and lay out their catalogue.
+
+Usage: cargo xtask tools
+
+Each folder of tools/ with a tool.toml is a tool. It is built in release for
+wasm32-wasip1, and the catalogue gets it as
+  target/tools/<NAME>/tool.wasm   the module
+  target/tools/<NAME>/tool.toml   its descriptor, with the module's SHA-256
+Point the executor's catalogue at target/tools. Files that did not change are
+left alone; tools that are no longer in tools/ are taken out.
+
+Calls `cargo xtask setup` first.";
+
+const DESCRIPTOR: &str = "tool.toml";
+const MODULE: &str = "tool.wasm";
+
+/// The command itself.
+///
+/// # Errors
+/// As [`setup::prepare`] and [`build`].
+pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
+    let guests = setup::prepare(workspace)?;
+    build(workspace, &guests.toolchain)
+}
+
+/// Builds every tool and brings the catalogue up to date.
+///
+/// # Errors
+/// When a tool does not compile, a descriptor already has a digest, or a file cannot be written.
+pub(crate) fn build(workspace: &Workspace, toolchain: &GuestToolchain) -> Result<(), Failure> {
+    let names = discover(&workspace.root.join("tools"))?;
+    compile(workspace, toolchain)?;
+    let catalogue = workspace.target.join("tools");
+    let mut changed = take_out_others(&catalogue, &names)?;
+    for name in &names {
+        changed += usize::from(lay_out(workspace, &catalogue, name)?);
+    }
+    let total = names.len();
+    run::progress("Catalogue", &format!("{} ({total} tools, {changed} changed)", catalogue.display()));
+    Ok(())
+}
+
+/// The names of the tools, sorted.
+fn discover(folder: &Path) -> Result<Vec<String>, Failure> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).at(folder)? {
+        let entry = entry.at(folder)?;
+        if entry.path().join(DESCRIPTOR).is_file() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    if names.is_empty() {
+        return Err(Failure::Missing(format!("{} has no folder with a {DESCRIPTOR}", folder.display())));
+    }
+    Ok(names)
+}
+
+fn compile(workspace: &Workspace, toolchain: &GuestToolchain) -> Result<(), Failure> {
+    run::progress("Building", &format!("the guest tools for {REQUIRED}"));
+    let mut cargo = toolchain.cargo(workspace);
+    cargo.args(["build", "--locked", "--release", "--quiet", "--target", REQUIRED]);
+    cargo.arg("--manifest-path").arg(workspace.root.join("tools/Cargo.toml"));
+    cargo.arg("--target-dir").arg(workspace.guest_target());
+    run::visibly("build the guest tools", &mut cargo)
+}
+
+/// Whether anything changed.
+fn lay_out(workspace: &Workspace, catalogue: &Path, name: &str) -> Result<bool, Failure> {
+    let artifact = workspace.guest_target().join(REQUIRED).join("release");
+    let artifact = artifact.join(format!("{}.wasm", name.replace('-', "_")));
+    let module = fs::read(&artifact).at(&artifact)?;
+    let source = workspace.root.join("tools").join(name).join(DESCRIPTOR);
+    let descriptor = fs::read_to_string(&source).at(&source)?;
+    if has_digest(&descriptor) {
+        return Err(Failure::Program(format!("{} has a `sha256` of its own: take it out", source.display())));
+    }
+    let descriptor = with_digest(&descriptor, &hex_digest(&module));
+    let folder = catalogue.join(name);
+    fs::create_dir_all(&folder).at(&folder)?;
+    let new_module = replace(&folder.join(MODULE), &module)?;
+    let new_descriptor = replace(&folder.join(DESCRIPTOR), descriptor.as_bytes())?;
+    Ok(new_module || new_descriptor)
+}
+
+/// How many folders of the catalogue were no tool any more. The catalogue is generated: all of it is ours.
+fn take_out_others(catalogue: &Path, names: &[String]) -> Result<usize, Failure> {
+    fs::create_dir_all(catalogue).at(catalogue)?;
+    let mut count = 0;
+    for entry in fs::read_dir(catalogue).at(catalogue)? {
+        let entry = entry.at(catalogue)?;
+        if !names.iter().any(|name| entry.file_name() == name.as_str()) && entry.path().is_dir() {
+            fs::remove_dir_all(entry.path()).at(&entry.path())?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+fn hex_digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Whether the top level, which ends at the first table, already names a digest.
+fn has_digest(descriptor: &str) -> bool {
+    let top_level = descriptor.lines().map(str::trim).take_while(|line| !line.starts_with('['));
+    top_level.filter_map(|line| line.split_once('=')).any(|(key, _)| key.trim() == "sha256")
+}
+
+/// The digest comes first: whatever follows, that is the top level.
+fn with_digest(descriptor: &str, digest: &str) -> String {
+    format!(
+        "# Laid out by `cargo xtask tools`; edit the source instead.\nsha256 = \"{digest}\"\n{descriptor}"
+    )
+}
+
+/// Replaces the file by rename when its content differs. Returns whether it did.
+fn replace(path: &Path, content: &[u8]) -> Result<bool, Failure> {
+    if fs::read(path).is_ok_and(|old| old == content) {
+        return Ok(false);
+    }
+    let temporary: PathBuf = path.with_extension(format!("{}.tmp", process::id()));
+    fs::write(&temporary, content).at(&temporary)?;
+    fs::rename(&temporary, path).at(path)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_stands_at_the_top_level() {
+        let laid_out = with_digest("name = \"x\"\n[capabilities]\nnetwork = false\n", &hex_digest(b"abc"));
+        assert!(has_digest(&laid_out));
+        let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert!(laid_out.contains(&format!("\nsha256 = \"{digest}\"\nname = \"x\"\n")));
+    }
+
+    #[test]
+    fn only_a_digest_at_the_top_level_is_one() {
+        assert!(has_digest("name = \"x\"\nsha256=\"…\"\n"));
+        assert!(!has_digest("name = \"x\"\n# sha256 = 1\n[other]\nsha256 = \"…\"\n"));
+    }
+
+    #[test]
+    fn a_file_is_replaced_only_when_it_differs() {
+        let path = std::env::temp_dir().join(format!("xtask-replace-{}", process::id()));
+        assert!(replace(&path, b"one").unwrap());
+        assert!(!replace(&path, b"one").unwrap());
+        assert!(replace(&path, b"two").unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        fs::remove_file(&path).unwrap();
+    }
+}
