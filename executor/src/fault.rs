@@ -5,7 +5,7 @@
 //! and what to change, and never a host path outside the caller's scope, an address or a
 //! backtrace. Detail that is only for the log travels in [`Fault::Internal`].
 
-use crate::ident::IntentId;
+use crate::ident::{IntentId, ToolName};
 use crate::limit::Limit;
 use crate::outcome::Receipt;
 use std::sync::Arc;
@@ -70,10 +70,17 @@ pub enum Fault {
         /// Where, as an RFC 6901 JSON Pointer into `params`.
         pointer: String,
     },
+    /// The tool is known, but cannot be run.
+    ToolUnavailable {
+        /// The tool.
+        tool: ToolName,
+        /// What is wrong with it.
+        message: String,
+    },
     /// Refused before anything ran.
     Refused {
-        /// The intent that was refused.
-        intent: IntentId,
+        /// The intent that was refused, when it was about one.
+        intent: Option<IntentId>,
         /// The governor's score, when there was one.
         risk_score: Option<f64>,
         /// What refused it.

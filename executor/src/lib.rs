@@ -1,14 +1,34 @@
-//! A2G executor.
+//! The A2G executor: an approved intent runs as one WebAssembly tool, under exactly the
+//! capabilities that its verdict grants, and is reported.
+//!
+//! ```text
+//! bytes ─ wire: decode ─▶ Call ─ govern: admit ─▶ Admitted ─ capability: meet ─▶ Grant
+//!    ─ run: slot, journal ─▶ Permit (not Clone, used up by the run)
+//!    ─ isolate ─▶ sandbox::execute ─▶ Outcome ─ journal ─▶ Receipt ─ wire: encode ─▶ bytes
+//!                                                             └─ deliver ─▶ a2g/report
+//! ```
+//! Each arrow is a type that only the room before it can make. The modules below are in reading
+//! order; `docs/architecture.md` says who may use whom.
+
 pub mod call;
-pub mod capability;
-pub mod catalog;
 pub mod clock;
 pub mod fault;
 pub mod ident;
-pub mod isolate;
 pub mod limit;
 pub mod outcome;
 pub mod quantity;
-pub mod sandbox;
 pub mod tool;
 pub mod verdict;
+
+pub mod capability;
+pub mod catalog;
+pub mod cli;
+pub mod config;
+pub mod deliver;
+pub mod govern;
+pub mod isolate;
+pub mod journal;
+pub mod run;
+pub mod sandbox;
+pub mod serve;
+pub mod wire;

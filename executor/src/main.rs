@@ -1,1 +1,12 @@
-fn main() {}
+//! Arguments → command → exit code.
+
+use clap::Parser as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = a2g_executor::cli::Cli::parse();
+    match a2g_executor::cli::main(cli) {
+        Ok(code) => code,
+        Err(error) => a2g_executor::cli::fail(&error),
+    }
+}

@@ -77,6 +77,17 @@ pub enum CatalogError {
 }
 
 impl CatalogError {
+    /// What a caller may be told: the same without host paths.
+    #[must_use]
+    pub fn public_message(&self) -> String {
+        match self {
+            Self::Io { .. } => "its module cannot be read".to_owned(),
+            Self::Manifest { .. } => "its `tool.toml` is not valid".to_owned(),
+            Self::CacheNotPrivate { .. } => "the executor's compile cache is not private".to_owned(),
+            Self::Digest { .. } | Self::Name(_) | Self::Module(_) | Self::Schema(_) => self.to_string(),
+        }
+    }
+
     pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
         Self::Io { path: path.to_owned(), source }
     }

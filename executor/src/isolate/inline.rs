@@ -8,7 +8,7 @@ use crate::capability::Permit;
 use crate::clock::Clock;
 use crate::limit::Limit;
 use crate::outcome::{End, Outcome};
-use crate::sandbox::{Artifact, Execution, Input, Sandbox};
+use crate::sandbox::{Abort, Artifact, Execution, Input, Sandbox};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,10 +36,10 @@ impl Inline {
         &self.sandbox
     }
 
-    /// The handle by which a run under `permit` can be watched and stopped.
+    /// The handle by which a run under `permit` can be watched, and stopped by `abort`.
     #[must_use]
-    pub fn begin(&self, permit: &Permit) -> Execution {
-        self.sandbox.begin(permit)
+    pub fn begin(&self, permit: &Permit, abort: Arc<Abort>) -> Execution {
+        self.sandbox.begin(permit, abort)
     }
 
     /// Runs one guest, and comes back at its end, or shortly after its deadline or cancellation

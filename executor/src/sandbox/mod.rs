@@ -234,10 +234,10 @@ impl Sandbox {
         Ok(Artifact(prepared))
     }
 
-    /// The handle by which a run under `permit` can be watched and stopped. The run's clock starts
-    /// here.
+    /// The handle by which a run under `permit` can be watched, and stopped by `abort`. The run's
+    /// clock starts here.
     #[must_use]
-    pub fn begin(&self, permit: &Permit) -> Execution {
+    pub fn begin(&self, permit: &Permit, abort: Arc<Abort>) -> Execution {
         let grant = permit.grant();
         Execution {
             gauges: Arc::new(Gauges {
@@ -248,7 +248,7 @@ impl Sandbox {
                 in_force: std::sync::OnceLock::new(),
             }),
             grant: grant.clone(),
-            abort: Arc::default(),
+            abort,
             began: self.clock.monotonic(),
         }
     }
@@ -286,7 +286,7 @@ impl Sandbox {
             return Err(unlinkable(wasmtime::Error::msg("it does not export `describe`")));
         };
         let _ticking = self.ticker.running();
-        let execution = self.begin(&permit);
+        let execution = self.begin(&permit, Arc::default());
         let described = Metered::new(Arc::clone(&execution.gauges.meter), async {
             let mut store = self.store(permit, &Input::Arguments(String::new()), &execution)?;
             tool.instantiate_async(&mut store).await?.call_describe(&mut store).await

@@ -1,0 +1,214 @@
+//! The commands and their options, as `--help` shows them.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  a2g-executor serve --config executor.toml       serve behind the governor that the file names
+  a2g-executor run hash_file --arguments '{\"path\":\"/tmp/x\"}' --scope '/tmp/**'
+  a2g-executor run ./any.wasm --mount .:/data -- --verbose
+  a2g-executor tool list                          what the catalogue holds
+
+Exit codes:
+  0 done   1 the tool or the command failed   2 wrong usage or configuration
+  3 refused before anything ran   4 ended by a limit
+  `run ./any.wasm` exits with the module's own code, 124 at the timeout, 134 at a trap.
+
+Environment:
+  RUST_LOG   what is logged, such as `info` or `a2g_executor=debug`
+  NO_COLOR   no colours, also on a terminal";
+
+/// Runs approved agent intents as WebAssembly tools, under exactly the capabilities that their
+/// verdict grants.
+#[derive(Debug, Parser)]
+#[command(name = "a2g-executor", version, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Serve intents over HTTP and WebSocket (`/jsonrpc`), or over stdio
+    Serve(Serve),
+    /// Run one tool of the catalogue, or try any WebAssembly module
+    Run(Run),
+    /// List, inspect and add tools
+    Tool {
+        #[command(subcommand)]
+        command: Tool,
+    },
+    /// Start the governor to pair with: simple rules from policy files, no model, no people
+    Governor(Governor),
+    /// Look at a configuration
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  a2g-executor completions bash > /etc/bash_completion.d/a2g-executor")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Compile a module from standard input to standard output, under limits
+    #[command(hide = true)]
+    CompileModule {
+        /// The contract that the module should fit
+        #[arg(long)]
+        contract: ContractWord,
+    },
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum ContractWord {
+    Command,
+    Typed,
+}
+
+/// Where the configuration, the tools and the folders are.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Setup {
+    /// The configuration file; `executor.toml` in this folder is read when it is there
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// The folder of tools, over the configuration's
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) tools: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without `--governor` and without `governor.url` in the configuration, a governor runs inside, with
+the policies of `--policies`.
+
+Examples:
+  a2g-executor serve
+  a2g-executor serve --governor ws://127.0.0.1:7410/jsonrpc
+  a2g-executor serve --stdio < requests.ndjson")]
+pub(super) struct Serve {
+    #[command(flatten)]
+    pub(super) setup: Setup,
+    /// The address to listen on
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(super) listen: Option<SocketAddr>,
+    /// The governor to ask: http, https, ws or wss
+    #[arg(long, value_name = "URL", conflicts_with = "policies")]
+    pub(super) governor: Option<String>,
+    /// The policies of the governor inside
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) policies: Option<PathBuf>,
+    /// Where the governor inside records reports, one JSON object a line
+    #[arg(long, value_name = "FILE", conflicts_with = "governor")]
+    pub(super) reports: Option<PathBuf>,
+    /// Serve one JSON-RPC message a line on standard input and output instead of listening
+    #[arg(long)]
+    pub(super) stdio: bool,
+    /// Run any verdict that comes with a call, and obey anyone who sends `g2a/…`. For a developer's
+    /// own machine: only loopback addresses are listened on
+    #[arg(long)]
+    pub(super) insecure_accept_unsigned: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  a2g-executor run write_file --arguments '{\"path\":\"/tmp/a.txt\",\"content\":\"hi\"}' --scope '/tmp/**'
+  echo '{\"path\":\"/tmp/a.txt\"}' | a2g-executor run read_file --arguments - --policy policies/default.json
+  a2g-executor run ./hello.wasm --mount ./data:/data --env LANG=C --max-memory-mb 32 -- one two")]
+pub(super) struct Run {
+    #[command(flatten)]
+    pub(super) setup: Setup,
+    /// A tool of the catalogue, or the path of a module (with a `/` or ending in `.wasm`)
+    pub(super) tool: String,
+    /// The arguments of a tool: JSON, `@FILE`, or `-` for standard input
+    #[arg(long, value_name = "JSON|@FILE|-", default_value = "{}")]
+    pub(super) arguments: String,
+    /// Decide by this policy file or folder instead of by the limits below
+    #[arg(long, value_name = "PATH")]
+    pub(super) policy: Option<PathBuf>,
+    /// The agent in whose name a tool runs
+    #[arg(long, value_name = "DID", default_value = "did:a2g:cli:1.0:local")]
+    pub(super) agent: String,
+    /// A folder tree that a tool may touch, such as `/tmp/**`; can be given more than once
+    #[arg(long, value_name = "PATTERN")]
+    pub(super) scope: Vec<String>,
+    /// The most memory
+    #[arg(long, value_name = "MB")]
+    pub(super) max_memory_mb: Option<u64>,
+    /// The largest share of CPU; 100 is one core
+    #[arg(long, value_name = "PERCENT")]
+    pub(super) max_cpu_percent: Option<u64>,
+    /// The longest run
+    #[arg(long, value_name = "SECONDS")]
+    pub(super) timeout_seconds: Option<u64>,
+    /// A host folder that a module finds under a guest path; can be given more than once
+    #[arg(long, value_name = "HOST:GUEST")]
+    pub(super) mount: Vec<String>,
+    /// A variable of a module's environment; can be given more than once
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(super) env: Vec<String>,
+    /// Print the whole report as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    /// The module's own arguments
+    #[arg(last = true)]
+    pub(super) args: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Tool {
+    /// List the tools of the catalogue
+    List {
+        #[command(flatten)]
+        setup: Setup,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one tool: digest, capabilities, argument schema
+    Inspect {
+        #[command(flatten)]
+        setup: Setup,
+        /// The tool's name
+        name: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add a tool to the catalogue, or replace the one of that name
+    Add {
+        #[command(flatten)]
+        setup: Setup,
+        /// A folder with `tool.toml` and its module, or a bare typed module
+        path: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+It is deliberately simple: it decides by policy files and a table of rules, keeps nothing but the
+reports, and knows no users. An operator approves an escalated intent with a `g2a/directive` to this
+governor; executors that are connected by WebSocket get it at once.
+
+Example:
+  a2g-executor governor --policies policies/ --reports reports.ndjson")]
+pub(super) struct Governor {
+    /// The address to listen on
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7410")]
+    pub(super) listen: SocketAddr,
+    /// The folder of policies; a built-in policy without it
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) policies: Option<PathBuf>,
+    /// Where reports are recorded, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(super) reports: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigCommand {
+    /// Check a configuration and print what is in force
+    Check(Setup),
+}

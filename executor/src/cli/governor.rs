@@ -1,0 +1,37 @@
+//! `governor`: the governor to pair with, in a process of its own.
+
+use super::arguments::Governor;
+use super::output::{note, start_logging};
+use super::serve::{local_governor, records, stop_signal};
+use crate::clock::SystemClock;
+use crate::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
+use crate::serve::{HttpDoor, HttpSettings, Rpc};
+use crate::wire::strict_json::JsonBounds;
+use anyhow::Context as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::sync::broadcast;
+
+/// The largest message that it reads: a report holds what a tool gave back.
+const LARGEST_MESSAGE: usize = 64 << 20;
+
+pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
+    start_logging("info");
+    let Governor { listen, policies, reports } = arguments;
+    let governor = Arc::new(local_governor(policies.as_deref(), Arc::new(SystemClock))?);
+    let records = records(reports.as_deref())?;
+    let (pushes, _) = broadcast::channel(256);
+    let methods = methods(GovernorDoor { governor, records, pushes: pushes.clone() })?;
+    let bounds = JsonBounds { max_bytes: LARGEST_MESSAGE, ..JsonBounds::default() };
+    let rpc = Rpc::new(methods.into(), bounds, NOTIFICATIONS);
+    let settings =
+        HttpSettings { allowed_hosts: Vec::new(), allowed_origins: Vec::new(), pushes: Some(pushes) };
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+        let door = HttpDoor::bind(listen, rpc, settings)
+            .await
+            .with_context(|| format!("cannot listen on {listen}"))?;
+        note(format_args!("a2g-executor governor listens on http://{}/jsonrpc", door.address()));
+        door.serve(stop_signal()).await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}

@@ -1,0 +1,50 @@
+//! The command line: one file a command.
+
+mod arguments;
+mod compile;
+mod governor;
+mod output;
+mod run;
+mod serve;
+mod setup;
+mod tool;
+
+pub use arguments::Cli;
+
+use arguments::Command;
+use clap::CommandFactory as _;
+use std::process::ExitCode;
+
+/// Runs one command.
+///
+/// # Errors
+/// What stopped it, for people.
+pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command {
+        Command::Serve(arguments) => serve::main(arguments),
+        Command::Run(arguments) => run::main(arguments),
+        Command::Tool { command } => tool::main(command),
+        Command::Governor(arguments) => governor::main(arguments),
+        Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "a2g-executor", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::CompileModule { contract } => compile::main(contract),
+    }
+}
+
+/// A command line that cannot be followed. Exit code 2, as for what clap refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// Says why a command failed, and gives the exit code.
+#[must_use]
+pub fn fail(error: &anyhow::Error) -> ExitCode {
+    output::note(format_args!("error: {error:#}"));
+    let usage = error.is::<Usage>()
+        || error.is::<crate::config::ConfigError>()
+        || error.is::<crate::govern::local::PolicyFileError>();
+    ExitCode::from(if usage { 2 } else { 1 })
+}

@@ -1,0 +1,298 @@
+//! `run`: one tool under limits that the operator names, or any module with its standard streams
+//! passed through.
+
+use super::Usage;
+use super::arguments::Run;
+use super::output::{note, print, start_logging, table, verdict_cell};
+use super::serve::local_governor;
+use super::setup::{Workshop, config};
+use crate::call::{Call, Door};
+use crate::capability::{Claims, Grant, Permit, Roots};
+use crate::catalog::{CompileJob, Compiled};
+use crate::config::Config;
+use crate::fault::Fault;
+use crate::govern::local::{LocalGovernor, PolicySet};
+use crate::govern::{AcceptUnsigned, Authentic, Governor};
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::isolate::Inline;
+use crate::limit::{Layer, Limit};
+use crate::outcome::{End, Outcome, Receipt};
+use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, Timeout};
+use crate::run::{Executor, Settings};
+use crate::sandbox::{Input, is_component};
+use crate::tool::Contract;
+use crate::verdict::{Decision, Manifest, Verdict};
+use crate::wire::a2g::{encode, fault};
+use crate::wire::strict_json;
+use anyhow::{Context as _, bail};
+use serde_json::{Map, Value};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// How long the verdict of a command line holds.
+const VALIDITY: time::Duration = time::Duration::minutes(5);
+
+pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
+    start_logging("warn");
+    let config = config(&arguments.setup)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
+    let code = if is_path {
+        runtime.block_on(module(&arguments, &config))
+    } else {
+        runtime.block_on(tool(&arguments, config))
+    };
+    runtime.shutdown_background();
+    code
+}
+
+/// Limits as the options name them.
+struct Limits {
+    memory: Option<MemoryLimit>,
+    cpu: Option<CpuPercent>,
+    timeout: Option<Timeout>,
+}
+
+fn limits(arguments: &Run) -> Result<Limits, Usage> {
+    fn ranged<T>(
+        option: &str,
+        value: Option<u64>,
+        make: fn(u64) -> Result<T, OutOfRange>,
+    ) -> Result<Option<T>, Usage> {
+        value.map(make).transpose().map_err(|error| Usage(format!("`{option}` {error}")))
+    }
+    Ok(Limits {
+        memory: ranged("--max-memory-mb", arguments.max_memory_mb, MemoryLimit::from_mb)?,
+        cpu: ranged("--max-cpu-percent", arguments.max_cpu_percent, CpuPercent::new)?,
+        timeout: ranged("--timeout-seconds", arguments.timeout_seconds, Timeout::from_seconds)?,
+    })
+}
+
+/// Runs a tool of the catalogue through the same pipeline as every door.
+async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
+    if !(arguments.mount.is_empty() && arguments.env.is_empty() && arguments.args.is_empty()) {
+        bail!(Usage(
+            "`--mount`, `--env` and arguments after `--` are for modules; a tool takes `--arguments`".into()
+        ));
+    }
+    let call = Call {
+        door: Door::Cli,
+        agent: AgentDid::parse(&arguments.agent).map_err(|error| Usage(format!("`--agent` {error}")))?,
+        intent: IntentId::random(),
+        tool: ToolName::parse(&arguments.tool).map_err(|error| Usage(error.to_string()))?,
+        arguments: tool_arguments(&arguments.arguments)?,
+        context: None,
+    };
+    let workshop = Workshop::new(&config, 1)?;
+    let catalog = workshop.catalog(&config)?;
+    let local = match &arguments.policy {
+        Some(path) => policy(path, &workshop)?,
+        None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&workshop.clock)),
+    };
+    let settings = Settings {
+        ceilings: config.ceilings.clone(),
+        mounts: config.mounts.clone(),
+        concurrent: 1,
+        queue: 1,
+        accept_unsigned: None,
+    };
+    let governor = Governor::Local(Arc::new(local), Arc::default());
+    let executor =
+        Arc::new(Executor::new(settings, catalog, governor, workshop.inline(), Arc::clone(&workshop.clock)));
+    let ran = if arguments.policy.is_some() {
+        executor.intent(call).await.map(|answer| (Some(answer.verdict), answer.receipt))
+    } else {
+        // Whoever types the limits is the governor of this one call.
+        let verdict = typed_verdict(arguments, &call, workshop.clock.now())?;
+        let leave = AcceptUnsigned::given_on_the_command_line();
+        match Authentic::with_call(verdict, None, Some(leave)) {
+            Ok(verdict) => executor.execute(call, verdict).await.map(|receipt| (None, Some(receipt))),
+            Err(fault) => Err(fault),
+        }
+    };
+    Ok(match ran {
+        Ok((_, Some(receipt))) => show(&receipt, arguments.json),
+        Ok((verdict, None)) => {
+            let decision = verdict.map_or("no verdict", |verdict| verdict.decision.as_str());
+            note(format_args!("refused: the verdict is {decision}, which waits for a person"));
+            ExitCode::from(3)
+        }
+        Err(Fault::Failed(receipt) | Fault::LimitReached(receipt, _)) => show(&receipt, arguments.json),
+        Err(refused) => {
+            let (_, message, data) = fault::error(&refused);
+            match data.filter(|_| arguments.json) {
+                Some(data) => print(serde_json::json!({ "error": message, "data": data })),
+                None => note(format_args!("refused: {message}")),
+            }
+            ExitCode::from(3)
+        }
+    })
+}
+
+fn policy(path: &Path, workshop: &Workshop) -> anyhow::Result<LocalGovernor> {
+    if path.is_dir() {
+        return local_governor(Some(path), Arc::clone(&workshop.clock));
+    }
+    Ok(LocalGovernor::new(PolicySet::load_file(path)?, Arc::clone(&workshop.clock)))
+}
+
+/// The arguments: JSON as given, from a file, or from standard input.
+fn tool_arguments(given: &str) -> anyhow::Result<Map<String, Value>> {
+    let text = match given.strip_prefix('@') {
+        Some(path) => std::fs::read_to_string(path).with_context(|| format!("`{path}` cannot be read"))?,
+        None if given == "-" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("standard input is not text")?;
+            text
+        }
+        None => given.to_owned(),
+    };
+    let bounds = strict_json::JsonBounds { max_bytes: 64 << 20, ..Default::default() };
+    strict_json::check(text.as_bytes(), &bounds)
+        .map_err(|fault| Usage(format!("`--arguments`: {}", fault::error(&fault).1)))?;
+    serde_json::from_str(&text).map_err(|_| {
+        Usage("`--arguments` has to be a JSON object such as '{\"path\": \"/tmp/x\"}'".to_owned()).into()
+    })
+}
+
+fn typed_verdict(arguments: &Run, call: &Call, now: time::OffsetDateTime) -> Result<Verdict, Usage> {
+    let Limits { memory, cpu, timeout } = limits(arguments)?;
+    Ok(Verdict {
+        decision: Decision::Approved,
+        intent: call.intent,
+        risk: None,
+        manifest: Manifest {
+            max_memory: memory,
+            max_cpu: cpu,
+            timeout,
+            network_allowed: None,
+            filesystem_scope: arguments.scope.clone(),
+        },
+        conditions: Vec::new(),
+        expires_at: Some(now + VALIDITY),
+        reason: None,
+    })
+}
+
+/// Prints a report: the result on standard output, the measurements beside it on standard error.
+fn show(receipt: &Receipt, json: bool) -> ExitCode {
+    let report = encode::report(receipt);
+    if json {
+        print(&report);
+    } else {
+        let Outcome { end, output, metrics, usage } = &receipt.outcome;
+        for line in &output.logs {
+            note(format_args!("{:5} {}", line.level.as_str(), line.message));
+        }
+        match end {
+            End::Returned(result) => print(serde_json::to_string_pretty(result).unwrap_or_default()),
+            End::ToolError { .. }
+            | End::Exited { .. }
+            | End::ResultNotJson
+            | End::Trapped(_)
+            | End::Unlinkable(_)
+            | End::LimitReached(_)
+            | End::Aborted(_) => note(format_args!("error: {}", sentence(&receipt.outcome))),
+        }
+        for denial in &usage.denied {
+            note(format_args!("denied {} ({}, {} times)", denial.what, denial.reason.as_str(), denial.count));
+        }
+        let status = end.status();
+        let mut table = table(&["status", "time", "cpu", "memory"]);
+        table.add_row([
+            verdict_cell(status.as_str(), matches!(end, End::Returned(_))),
+            format!("{:.1} ms of {}", metrics.wall.as_secs_f64() * 1000.0, usage.timeout.value).into(),
+            format!("{} % of {}", metrics.cpu_percent(), usage.cpu.value).into(),
+            format!("{} MB of {}", metrics.memory_used_mb(), usage.memory.value).into(),
+        ]);
+        note(table);
+    }
+    match &receipt.outcome.end {
+        End::Returned(_) => ExitCode::SUCCESS,
+        End::LimitReached(_) => ExitCode::from(4),
+        End::ToolError { .. }
+        | End::Exited { .. }
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::Unlinkable(_)
+        | End::Aborted(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Runs any module as a command, with the executor's own standard streams.
+async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
+    if arguments.policy.is_some() || !arguments.scope.is_empty() || arguments.arguments != "{}" {
+        bail!(Usage(
+            "`--policy`, `--scope` and `--arguments` are for tools; a module takes `--mount` and `-- args`"
+                .into()
+        ));
+    }
+    let path = Path::new(&arguments.tool);
+    let wasm = std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))?;
+    let workshop = Workshop::new(config, 1)?;
+    let compiled = workshop.compiler.run(&CompileJob { wasm: wasm.clone(), contract: Contract::Command })?;
+    let Compiled { module, .. } = compiled;
+    let artifact = workshop.sandbox.load(&module, is_component(&wasm), Contract::Command)?;
+    let Limits { memory, cpu, timeout } = limits(arguments)?;
+    let claims = Claims { memory, cpu, timeout, trees: Some(Vec::new()), ..Claims::default() };
+    let grant = Grant::new([(Layer::Verdict, claims)], &config.ceilings)?;
+    let roots = Roots::of_operator(&folders(&arguments.mount)?)?;
+    let permit = Permit::new(grant, roots);
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let input = Input::Passthrough {
+        args: std::iter::once(name).chain(arguments.args.iter().cloned()).collect(),
+        env: variables(&arguments.env)?,
+    };
+    let inline: Inline = workshop.inline();
+    let execution = inline.begin(&permit, Arc::default());
+    let outcome = inline.run(artifact, permit, input, &execution).await;
+    Ok(exit_code(&outcome))
+}
+
+fn folders(mounts: &[String]) -> Result<Vec<(PathBuf, String)>, Usage> {
+    let split = |mount: &String| {
+        let (host, guest) = mount.split_once(':').ok_or_else(|| {
+            Usage(format!("`--mount {mount}` has to be HOST:GUEST, such as `./data:/data`"))
+        })?;
+        Ok((PathBuf::from(host), guest.to_owned()))
+    };
+    mounts.iter().map(split).collect()
+}
+
+fn variables(env: &[String]) -> Result<Vec<(String, String)>, Usage> {
+    let split = |variable: &String| {
+        let (name, value) = variable
+            .split_once('=')
+            .ok_or_else(|| Usage(format!("`--env {variable}` has to be NAME=VALUE")))?;
+        Ok((name.to_owned(), value.to_owned()))
+    };
+    env.iter().map(split).collect()
+}
+
+/// The module's own exit code; what the executor ended has the codes that shells use.
+fn exit_code(outcome: &Outcome) -> ExitCode {
+    match &outcome.end {
+        End::Returned(_) => ExitCode::SUCCESS,
+        End::Exited { code, .. } => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
+        End::LimitReached(Limit::Time) => {
+            note(format_args!("error: {}", sentence(outcome)));
+            ExitCode::from(124)
+        }
+        End::Trapped(_)
+        | End::LimitReached(Limit::Memory | Limit::Output | Limit::Stack)
+        | End::ToolError { .. }
+        | End::ResultNotJson
+        | End::Unlinkable(_)
+        | End::Aborted(_) => {
+            note(format_args!("error: {}", sentence(outcome)));
+            ExitCode::from(134)
+        }
+    }
+}
+
+/// What went wrong, in the words of the report.
+fn sentence(outcome: &Outcome) -> String {
+    encode::sentence(outcome).unwrap_or_default()
+}

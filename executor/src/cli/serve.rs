@@ -1,0 +1,201 @@
+//! `serve`: the executor behind its governor.
+
+use super::arguments::{Serve, Setup};
+use super::output::{note, print, start_logging};
+use super::setup::{Workshop, config};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::deliver;
+use crate::govern::local::{LocalGovernor, PolicySet};
+use crate::govern::{AcceptUnsigned, Governor, GovernorUrl, Push, Records, RemoteGovernor};
+use crate::run::{Executor, Settings};
+use crate::serve::{HttpDoor, HttpSettings, Rpc, a2g, serve_stdio};
+use anyhow::{Context as _, bail};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// How long reports may still be delivered after the last run has ended.
+const LAST_DELIVERIES: Duration = Duration::from_secs(5);
+
+pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
+    start_logging("info");
+    let config = configured(&arguments)?;
+    let accept_unsigned = arguments.insecure_accept_unsigned.then(AcceptUnsigned::given_on_the_command_line);
+    if accept_unsigned.is_some() {
+        if !arguments.stdio && !config.listen.ip().is_loopback() {
+            bail!(super::Usage(format!(
+                "`--insecure-accept-unsigned` listens on loopback addresses only, and {} is none",
+                config.listen
+            )));
+        }
+        note("warning: --insecure-accept-unsigned: whoever reaches this door decides what runs");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(usize::try_from(config.concurrent)?.saturating_mul(2).saturating_add(16))
+        .build()?;
+    let served = runtime.block_on(serve(&config, accept_unsigned, arguments.stdio));
+    // A guest that is stuck in a host call keeps its thread; the process does not wait for it.
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS)
+}
+
+/// `config check`: reads the configuration and says what would be in force.
+pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
+    let config = config(setup)?;
+    let scope = config.ceilings.trees.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    print(format_args!("listen      {}", config.listen));
+    let governor = config.governor.as_ref().map_or("inside this process", GovernorUrl::as_str);
+    print(format_args!("governor    {governor}"));
+    print(format_args!("tools       {}", config.catalog.display()));
+    print(format_args!("cache       {}", config.cache.display()));
+    print(format_args!("at once     {} running, {} waiting", config.concurrent, config.queue));
+    let ceilings = &config.ceilings;
+    print(format_args!(
+        "ceilings    {}, {} CPU, {}, {} of output, network {}, files {}",
+        ceilings.memory,
+        ceilings.cpu,
+        ceilings.timeout,
+        ceilings.output,
+        if ceilings.network { "allowed" } else { "off" },
+        ceilings.access.as_str()
+    ));
+    print(format_args!("scope       {scope}"));
+    print("the configuration is valid");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn configured(arguments: &Serve) -> anyhow::Result<Config> {
+    let mut config = config(&arguments.setup)?;
+    if let Some(listen) = arguments.listen {
+        config.listen = listen;
+    }
+    if let Some(url) = &arguments.governor {
+        config.governor = Some(GovernorUrl::parse(url).map_err(super::Usage)?);
+    }
+    if let Some(policies) = &arguments.policies {
+        config.policies = Some(policies.clone());
+        config.governor = None;
+    }
+    if let Some(reports) = &arguments.reports {
+        config.reports = Some(reports.clone());
+    }
+    Ok(config)
+}
+
+async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: bool) -> anyhow::Result<()> {
+    let workshop = Workshop::new(config, config.concurrent)?;
+    let catalog = workshop.catalog(config)?;
+    let (governor, pushes) = governor(config, &workshop)?;
+    let settings = Settings {
+        ceilings: config.ceilings.clone(),
+        mounts: config.mounts.clone(),
+        concurrent: usize::try_from(config.concurrent)?,
+        queue: config.queue,
+        accept_unsigned,
+    };
+    let executor =
+        Arc::new(Executor::new(settings, catalog, governor, workshop.inline(), Arc::clone(&workshop.clock)));
+    let methods = a2g::methods(Arc::clone(&executor))?;
+    let rpc = Rpc::new(methods.into(), config.bounds.clone(), a2g::NOTIFICATIONS);
+    if let Some(pushes) = pushes {
+        tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
+    }
+    tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
+    let did = config.did.clone();
+    tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat));
+    if stdio {
+        tokio::select! {
+            served = serve_stdio(rpc) => served?,
+            () = stop_signal() => {}
+        }
+    } else {
+        let http = HttpSettings {
+            allowed_hosts: config.allowed_hosts.clone(),
+            allowed_origins: config.allowed_origins.clone(),
+            pushes: None,
+        };
+        let door = HttpDoor::bind(config.listen, rpc, http)
+            .await
+            .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let tools = executor.tools().count();
+        tracing::info!(address = %door.address(), tools, "ready");
+        note(format_args!("a2g-executor listens on http://{}/jsonrpc with {tools} tools", door.address()));
+        let closing = Arc::clone(&executor);
+        let serving = tokio::spawn(door.serve(async move {
+            stop_signal().await;
+            closing.close();
+        }));
+        // The signal closes the executor; open requests get their answers while it drains.
+        executor.closed().await;
+        drain(&executor, config.drain).await;
+        let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
+        return Ok(());
+    }
+    executor.close();
+    drain(&executor, config.drain).await;
+    Ok(())
+}
+
+/// Lets running work end, stops what does not, and delivers the last reports.
+async fn drain(executor: &Executor, limit: Duration) {
+    if tokio::time::timeout(limit, executor.idle()).await.is_err() {
+        let stopped = executor.abort_all();
+        tracing::warn!(stopped, "the drain limit was reached");
+        let _all_stopped = tokio::time::timeout(Duration::from_secs(1), executor.idle()).await;
+    }
+    if tokio::time::timeout(LAST_DELIVERIES, executor.journal().all_delivered()).await.is_err() {
+        let reports = executor.journal().undelivered();
+        tracing::error!(reports, "the governor did not take these reports, and they are lost");
+    }
+}
+
+/// The governor of the configuration, and what it pushes when it is a remote one.
+fn governor(
+    config: &Config,
+    workshop: &Workshop,
+) -> anyhow::Result<(Governor, Option<mpsc::Receiver<Push>>)> {
+    if let Some(url) = &config.governor {
+        let (remote, pushes) = RemoteGovernor::new(url.clone())?;
+        return Ok((Governor::Remote(Arc::new(remote)), Some(pushes)));
+    }
+    let local = local_governor(config.policies.as_deref(), Arc::clone(&workshop.clock))?;
+    let records = records(config.reports.as_deref())?;
+    Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
+}
+
+/// The governor inside, or of the command `governor`.
+pub(super) fn local_governor(
+    policies: Option<&Path>,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<LocalGovernor> {
+    let policies = match policies {
+        Some(folder) => PolicySet::load(folder)?,
+        None => PolicySet::builtin()?,
+    };
+    Ok(LocalGovernor::new(policies, clock))
+}
+
+/// Where a governor keeps its reports.
+pub(super) fn records(path: Option<&Path>) -> anyhow::Result<Records> {
+    let Some(path) = path else { return Ok(Records::default()) };
+    Records::append_to(path).with_context(|| format!("reports cannot be recorded in `{}`", path.display()))
+}
+
+/// Resolves at SIGTERM or Ctrl-C.
+pub(super) async fn stop_signal() {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        tracing::error!("signals cannot be received");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

@@ -1,0 +1,61 @@
+//! What several commands start with: configuration, sandbox, catalogue.
+
+use super::arguments::Setup;
+use super::output::note;
+use crate::catalog::{Cache, Catalog, Compiler};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Config, DEFAULT_FILE};
+use crate::isolate::Inline;
+use crate::sandbox::Sandbox;
+use anyhow::Context as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The configuration of a command line.
+pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
+    let mut config = match &setup.config {
+        Some(path) => Config::read(path)?,
+        None if Path::new(DEFAULT_FILE).is_file() => Config::read(Path::new(DEFAULT_FILE))?,
+        None => Config::without_file()?,
+    };
+    if let Some(tools) = &setup.tools {
+        config.catalog.clone_from(tools);
+    }
+    Ok(config)
+}
+
+/// The engine, and the places from which tools come.
+pub(super) struct Workshop {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) sandbox: Arc<Sandbox>,
+    pub(super) cache: Cache,
+    pub(super) compiler: Compiler,
+}
+
+impl Workshop {
+    /// Sets up for `concurrent` executions at once.
+    pub(super) fn new(config: &Config, concurrent: u32) -> anyhow::Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let sandbox = Arc::new(Sandbox::new(concurrent, Arc::clone(&clock))?);
+        let cache = Cache::open(&config.cache, sandbox.compatibility())?;
+        let this_program = std::env::current_exe().context("this program cannot find its own file")?;
+        Ok(Self { clock, sandbox, cache, compiler: Compiler::new(this_program) })
+    }
+
+    /// The catalogue, with a line on standard error for each tool that has to be compiled first.
+    pub(super) fn catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
+        Catalog::open(&config.catalog, &self.cache, &self.compiler, &mut |tool| {
+            note(format_args!("compiling `{tool}` (once; kept in {})", config.cache.display()));
+        })
+        .with_context(|| {
+            format!(
+                "there is no catalogue at `{}`: build the tools with `cargo xtask tools`, or name a folder with `--tools`",
+                config.catalog.display()
+            )
+        })
+    }
+
+    pub(super) fn inline(&self) -> Inline {
+        Inline::new(Arc::clone(&self.sandbox), Arc::clone(&self.clock))
+    }
+}

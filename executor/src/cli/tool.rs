@@ -1,0 +1,119 @@
+//! `tool list`, `tool inspect`, `tool add`.
+
+use super::arguments::Tool;
+use super::output::{print, start_logging, table, verdict_cell};
+use super::setup::{Workshop, config};
+use crate::catalog::{CatalogError, install};
+use crate::ident::ToolName;
+use crate::tool::{Declared, Descriptor};
+use anyhow::bail;
+use comfy_table::Cell;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
+    start_logging("error");
+    match command {
+        Tool::List { setup, json } => {
+            let config = config(&setup)?;
+            let catalog = Workshop::new(&config, 1)?.catalog(&config)?;
+            let rows =
+                catalog.iter().map(|(name, entry)| (name, entry.as_ref().map(|tool| &tool.descriptor)));
+            if json {
+                list_json(rows)
+            } else {
+                list_table(rows)
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Tool::Inspect { setup, name, json } => {
+            let config = config(&setup)?;
+            let catalog = Workshop::new(&config, 1)?.catalog(&config)?;
+            let name = ToolName::parse(&name)?;
+            let Some(entry) = catalog.get(&name) else {
+                bail!(
+                    "there is no tool `{name}` in `{}`: `tool list` shows what there is",
+                    config.catalog.display()
+                );
+            };
+            match entry {
+                Ok(tool) if json => print(pretty(&described(&tool.descriptor))),
+                Ok(tool) => inspect(&tool.descriptor),
+                Err(error) => bail!("the tool `{name}` cannot be used: {error}"),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Tool::Add { setup, path } => {
+            let config = config(&setup)?;
+            let workshop = Workshop::new(&config, 1)?;
+            let tool = install(&path, &config.catalog, &workshop.cache, &workshop.compiler)?;
+            let Descriptor { name, version, digest, .. } = &tool.descriptor;
+            print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+type Row<'a> = (&'a ToolName, Result<&'a Descriptor, &'a CatalogError>);
+
+fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
+    let mut table = table(&["tool", "version", "contract", "files", "network", "state", "description"]);
+    for (name, tool) in rows {
+        match tool {
+            Ok(tool) => table.add_row([
+                Cell::new(name),
+                Cell::new(&tool.version),
+                Cell::new(tool.contract.as_str()),
+                Cell::new(tool.capabilities.filesystem.as_str()),
+                Cell::new(if tool.capabilities.network { "yes" } else { "no" }),
+                verdict_cell("ready", true),
+                Cell::new(&tool.description),
+            ]),
+            Err(error) => {
+                let blank = || Cell::new("");
+                let why = Cell::new(error.to_string());
+                table.add_row([
+                    Cell::new(name),
+                    blank(),
+                    blank(),
+                    blank(),
+                    blank(),
+                    verdict_cell("broken", false),
+                    why,
+                ])
+            }
+        };
+    }
+    print(table);
+}
+
+fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {
+    let tools = rows.map(|(name, tool)| match tool {
+        Ok(tool) => described(tool),
+        Err(error) => json!({ "name": name.as_str(), "error": error.to_string() }),
+    });
+    print(pretty(&tools.collect()));
+}
+
+fn inspect(tool: &Descriptor) {
+    let Descriptor { name, version, description, contract, digest, arguments_schema, capabilities } = tool;
+    let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
+    let shown = |limit: Option<String>| limit.unwrap_or_else(|| "the executor's ceiling".to_owned());
+    print(format_args!("{name} {version}: {description}\n"));
+    print(format_args!("contract   {}", contract.as_str()));
+    print(format_args!("sha256     {digest}"));
+    print(format_args!("files      {}", filesystem.as_str()));
+    print(format_args!("network    {}", if *network { "yes" } else { "no" }));
+    print(format_args!("memory     {}", shown(memory.map(|limit| limit.to_string()))));
+    print(format_args!("cpu        {}", shown(cpu.map(|limit| limit.to_string()))));
+    print(format_args!("timeout    {}", shown(timeout.map(|limit| limit.to_string()))));
+    print(format_args!("arguments  {}", pretty(arguments_schema)));
+}
+
+fn described(tool: &Descriptor) -> Value {
+    serde_json::from_str(crate::wire::a2g::encode::tool(tool).get()).unwrap_or(Value::Null)
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}

@@ -1,0 +1,129 @@
+//! The configuration file as written. `docs/configuration.md` describes every key.
+
+use serde::Deserialize;
+use std::path::PathBuf;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct File {
+    pub(super) server: Server,
+    pub(super) executor: Executor,
+    pub(super) governor: Governor,
+    pub(super) catalog: Catalog,
+    pub(super) ceilings: Ceilings,
+    pub(super) mount: Vec<Mount>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Server {
+    pub(super) listen: String,
+    pub(super) max_body_bytes: u64,
+    pub(super) max_json_depth: u64,
+    pub(super) allowed_hosts: Vec<String>,
+    pub(super) allowed_origins: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Executor {
+    pub(super) did: String,
+    /// The only isolation of this version. Written out so that a file that asks for another is
+    /// refused instead of run without it.
+    #[serde(rename = "isolation")]
+    pub(super) _isolation: Isolation,
+    pub(super) concurrent: Option<u64>,
+    pub(super) queue: u64,
+    pub(super) drain_seconds: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Isolation {
+    Inline,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Governor {
+    pub(super) url: Option<String>,
+    pub(super) policies: Option<PathBuf>,
+    pub(super) reports: Option<PathBuf>,
+    pub(super) heartbeat_seconds: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Catalog {
+    pub(super) tools: PathBuf,
+    pub(super) cache: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Ceilings {
+    pub(super) max_memory_mb: u64,
+    pub(super) max_cpu_percent: u64,
+    pub(super) timeout_seconds: u64,
+    pub(super) max_output_bytes: u64,
+    pub(super) network_allowed: bool,
+    pub(super) read_only: bool,
+    pub(super) filesystem_scope: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Mount {
+    pub(super) guest: String,
+    pub(super) host: PathBuf,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:7420".to_owned(),
+            max_body_bytes: 1 << 20,
+            max_json_depth: 64,
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+        }
+    }
+}
+
+impl Default for Executor {
+    fn default() -> Self {
+        Self {
+            did: "did:a2g:executor:1.0:local".to_owned(),
+            _isolation: Isolation::Inline,
+            concurrent: None,
+            queue: 1024,
+            drain_seconds: 10,
+        }
+    }
+}
+
+impl Default for Governor {
+    fn default() -> Self {
+        Self { url: None, policies: None, reports: None, heartbeat_seconds: 30 }
+    }
+}
+
+impl Default for Catalog {
+    fn default() -> Self {
+        Self { tools: "tools".into(), cache: None }
+    }
+}
+
+impl Default for Ceilings {
+    fn default() -> Self {
+        Self {
+            max_memory_mb: 256,
+            max_cpu_percent: 100,
+            timeout_seconds: 60,
+            max_output_bytes: 8 << 20,
+            network_allowed: false,
+            read_only: false,
+            filesystem_scope: vec!["/tmp/**".to_owned(), "/workspace/**".to_owned()],
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The configuration: a TOML file as written, then checked, with every limit present.
+//!
+//! An unknown key, a wrong type or a number out of range is refused with its line and key; nothing
+//! starts on a configuration that was only half understood.
+
+mod file;
+
+use crate::capability::{Ceilings, Mount, Mounts, Pattern, Tree};
+use crate::govern::GovernorUrl;
+use crate::ident::AgentDid;
+use crate::limit::Access;
+use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
+use crate::wire::strict_json::JsonBounds;
+use file::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Why a configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("`{path}` cannot be read: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or has an unknown key or a wrong type. Names line and column.
+    #[error("`{path}` is not a valid configuration\n{reason}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said, with the line.
+        reason: String,
+    },
+    /// A value that cannot be.
+    #[error("`{path}`{line}: `{key}` {reason}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// ` line N`, when the key stands in the file.
+        line: String,
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// The checked configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The executor's own DID.
+    pub did: AgentDid,
+    /// Where the HTTP door listens.
+    pub listen: SocketAddr,
+    /// What a body may be.
+    pub bounds: JsonBounds,
+    /// `Host` names that are accepted beside loopback names and the address listened on.
+    pub allowed_hosts: Vec<String>,
+    /// `Origin` values that are accepted. A request without one is no web page's.
+    pub allowed_origins: Vec<String>,
+    /// How many executions run at once.
+    pub concurrent: u32,
+    /// How many more may wait.
+    pub queue: usize,
+    /// How long running work may go on after SIGTERM.
+    pub drain: Duration,
+    /// The remote governor; `None` is the one inside.
+    pub governor: Option<GovernorUrl>,
+    /// The policies of the governor inside; `None` is the built-in policy.
+    pub policies: Option<PathBuf>,
+    /// Where the governor inside records reports.
+    pub reports: Option<PathBuf>,
+    /// How often a heartbeat goes to the governor.
+    pub heartbeat: Duration,
+    /// The folder of tools.
+    pub catalog: PathBuf,
+    /// The private folder of compiled tools.
+    pub cache: PathBuf,
+    /// The executor's ceilings.
+    pub ceilings: Ceilings,
+    /// The map from guest paths to host folders.
+    pub mounts: Mounts,
+}
+
+/// The configuration file that is read when none is named.
+pub const DEFAULT_FILE: &str = "executor.toml";
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let base = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Self::parse(&text, path, base)
+    }
+
+    /// The configuration without a file: every default.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when the defaults do not fit this machine, such as without a home folder.
+    pub fn without_file() -> Result<Self, ConfigError> {
+        Self::parse("", Path::new("the defaults"), Path::new("."))
+    }
+
+    fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
+        let file: File = toml::from_str(text).map_err(|error| ConfigError::Syntax {
+            path: path.to_owned(),
+            reason: error.to_string().trim_end().to_owned(),
+        })?;
+        check(file, base).map_err(|wrong| ConfigError::Value {
+            path: path.to_owned(),
+            line: line_of(text, wrong.key).map(|line| format!(" line {line}")).unwrap_or_default(),
+            key: wrong.key.to_owned(),
+            reason: wrong.reason,
+        })
+    }
+}
+
+/// A value that cannot be, by its dotted key.
+struct Wrong {
+    key: &'static str,
+    reason: String,
+}
+
+fn wrong(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Wrong {
+    move |reason| Wrong { key, reason: reason.to_string() }
+}
+
+fn ranged<T>(key: &'static str, value: u64, make: impl Fn(u64) -> Result<T, OutOfRange>) -> Result<T, Wrong> {
+    make(value).map_err(|error| wrong(key)(&error))
+}
+
+fn within(key: &'static str, value: u64, most: u64) -> Result<u64, Wrong> {
+    if (1..=most).contains(&value) { Ok(value) } else { Err(wrong(key)(&OutOfRange { least: 1, most })) }
+}
+
+fn check(file: File, base: &Path) -> Result<Config, Wrong> {
+    let File { server, executor, governor, catalog, ceilings, mount } = file;
+    let at = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
+    let trees = ceilings.filesystem_scope.iter().map(|pattern| Pattern::parse(pattern)?.into_tree());
+    let trees = trees.collect::<Result<Vec<_>, _>>().map_err(|e| wrong("ceilings.filesystem_scope")(&e))?;
+    let mounts = mount
+        .into_iter()
+        .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: at(mount.host) }));
+    let mounts =
+        mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|e| wrong("mount.guest")(&e))?;
+    let cache = match catalog.cache {
+        Some(cache) => at(cache),
+        None => default_cache().ok_or_else(|| {
+            wrong("catalog.cache")(&"has to be set: neither `XDG_CACHE_HOME` nor `HOME` names a folder")
+        })?,
+    };
+    let reports = governor.reports.map(at);
+    let own = [Some(cache.clone()), reports.clone(), governor.policies.clone().map(at)];
+    check_private_places(&trees, &mounts, own.into_iter().flatten())?;
+    let concurrent = match executor.concurrent {
+        Some(given) => within("executor.concurrent", given, 4096)?,
+        None => u64::from(default_concurrent()),
+    };
+    Ok(Config {
+        did: AgentDid::parse(&executor.did).map_err(|e| wrong("executor.did")(&e))?,
+        listen: server.listen.parse().map_err(|_| {
+            wrong("server.listen")(&"has to be an address and a port such as `127.0.0.1:7420`")
+        })?,
+        bounds: JsonBounds {
+            max_bytes: size(within("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
+            max_depth: size(within("server.max_json_depth", server.max_json_depth, 100)?),
+        },
+        allowed_hosts: server.allowed_hosts,
+        allowed_origins: server.allowed_origins,
+        concurrent: u32::try_from(concurrent).unwrap_or(u32::MAX),
+        queue: size(within("executor.queue", executor.queue, 1_000_000)?),
+        drain: Duration::from_secs(within("executor.drain_seconds", executor.drain_seconds, 3600)?),
+        governor: governor
+            .url
+            .map(|url| GovernorUrl::parse(&url))
+            .transpose()
+            .map_err(|e| wrong("governor.url")(&e))?,
+        policies: governor.policies.map(at),
+        reports,
+        heartbeat: Duration::from_secs(within(
+            "governor.heartbeat_seconds",
+            governor.heartbeat_seconds,
+            86_400,
+        )?),
+        catalog: at(catalog.tools),
+        cache,
+        ceilings: Ceilings {
+            memory: ranged("ceilings.max_memory_mb", ceilings.max_memory_mb, MemoryLimit::from_mb)?,
+            cpu: ranged("ceilings.max_cpu_percent", ceilings.max_cpu_percent, CpuPercent::new)?,
+            timeout: ranged("ceilings.timeout_seconds", ceilings.timeout_seconds, Timeout::from_seconds)?,
+            output: ranged("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?,
+            network: ceilings.network_allowed,
+            access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
+            trees,
+        },
+        mounts,
+    })
+}
+
+/// What is the executor's own must not lie where a guest could be let in.
+fn check_private_places(
+    trees: &[Tree],
+    mounts: &Mounts,
+    own: impl Iterator<Item = PathBuf>,
+) -> Result<(), Wrong> {
+    let resolved = |path: &Path| {
+        // The path itself may not exist yet; what counts is the nearest folder that does.
+        let nearest = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));
+        nearest.map_or_else(
+            || path.to_owned(),
+            |(known, real)| path.strip_prefix(known).map_or_else(|_| real.clone(), |rest| real.join(rest)),
+        )
+    };
+    let own = own.map(|path| resolved(&path)).collect::<Vec<_>>();
+    for tree in trees {
+        let Some(host) = mounts.host_path(tree, trees) else { continue };
+        let host = resolved(&host);
+        if let Some(inside) = own.iter().find(|path| path.starts_with(&host)) {
+            return Err(wrong("ceilings.filesystem_scope")(&format_args!(
+                "lets guests into `{}`, where the executor keeps `{}`: move one of the two",
+                host.display(),
+                inside.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn size(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// Sixteen for each core, but no more than the machine has room for at 64 MB each.
+fn default_concurrent() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let room = sysinfo::System::new().map_or(1, |mut system| {
+        system.refresh_memory();
+        system.total_memory() >> 26
+    });
+    let at_once = u64::try_from(cores.saturating_mul(16)).unwrap_or(u64::MAX).min(room.max(1));
+    u32::try_from(at_once).unwrap_or(u32::MAX)
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "this is the configuration, the one place that reads the environment"
+)]
+fn default_cache() -> Option<PathBuf> {
+    let folder = |name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(PathBuf::from);
+    let caches = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
+    caches.map(|caches| caches.join("a2g-executor"))
+}
+
+/// The line on which a dotted key stands. The file was parsed already, so this only has to find it.
+fn line_of(text: &str, key: &str) -> Option<usize> {
+    let (table, last) = key.split_once('.')?;
+    let mut here = "";
+    text.lines()
+        .position(|line| {
+            let line = line.trim();
+            if let Some(name) = line.strip_prefix('[') {
+                here = name.trim_matches(['[', ']', ' ']);
+            }
+            let named = line.split('=').next().unwrap_or_default().trim();
+            (here == table && named == last) || named == key
+        })
+        .map(|index| index + 1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! A configuration is understood as a whole or refused with its line and key.
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, Path::new("executor.toml"), Path::new("/srv/a2g")).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_defaults_are_whole() {
+    let config = parse("").unwrap();
+    assert_eq!(config.listen.to_string(), "127.0.0.1:7420");
+    assert_eq!(config.ceilings.memory.mb(), 256);
+    assert!(!config.ceilings.network);
+    assert_eq!(config.catalog, Path::new("/srv/a2g/tools"));
+}
+
+#[test]
+fn errors_name_line_and_key() {
+    let cases = [
+        ("[ceilings]\nmax_memory_mb = 0\n", "line 2", "ceilings.max_memory_mb"),
+        ("[server]\nlisten = \"nowhere\"\n", "line 2", "server.listen"),
+        ("\n[ceilings]\nfilesystem_scope = [\"/**\"]\n", "line 3", "ceilings.filesystem_scope"),
+        ("[executor]\ndid = \"me\"", "line 2", "executor.did"),
+        ("[governor]\nurl = \"ftp://x\"", "line 2", "governor.url"),
+        ("[ceilings]\nmax_memry_mb = 5\n", "line 2", "max_memry_mb"),
+        ("[ceilings]\nmax_memory_mb = \"5\"\n", "line 2", "max_memory_mb"),
+        ("[executor]\nisolation = \"proces\"\n", "line 2", "isolation"),
+        ("[server\n", "line 1", "server"),
+    ];
+    for (text, line, key) in cases {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(line) && error.contains(key), "{text:?}: {error}");
+    }
+}
+
+#[test]
+fn the_executors_own_files_are_never_grantable() {
+    let error = parse("[catalog]\ncache = \"/tmp/cache\"\n").unwrap_err();
+    assert!(error.contains("/tmp/cache"), "{error}");
+    let error = parse("[governor]\nreports = \"/workspace/reports.ndjson\"\n").unwrap_err();
+    assert!(error.contains("reports.ndjson"), "{error}");
+    let mounted =
+        "[catalog]\ncache = \"/srv/data/cache\"\n[[mount]]\nguest = \"/workspace\"\nhost = \"/srv/data\"\n";
+    assert!(parse(mounted).is_err());
+    assert!(parse("[catalog]\ncache = \"/srv/cache\"\n").is_ok());
+}
+
+#[test]
+fn two_mounts_of_one_guest_path_are_refused() {
+    let mount = "[[mount]]\nguest = \"/workspace\"\nhost = \"a\"\n";
+    assert!(parse(mount).is_ok());
+    assert!(parse(&mount.repeat(2)).unwrap_err().contains("/workspace"));
+}

@@ -1,0 +1,115 @@
+//! What the executor sends to its governor by itself: registration, heartbeats and reports; and
+//! what the governor pushes back over the same connection.
+
+use crate::fault::Fault;
+use crate::govern::{Introduction, Pulse, Push, RemoteError};
+use crate::ident::AgentDid;
+use crate::outcome::Receipt;
+use crate::run::Executor;
+use crate::wire::a2g::decode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+
+/// How many reports are on their way at once.
+const MOST_IN_FLIGHT: usize = 16;
+/// The first and the longest pause before something is sent again.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Delivers reports for as long as the process lives, each at least once.
+pub async fn deliver_reports(executor: Arc<Executor>) {
+    let places = Arc::new(Semaphore::new(MOST_IN_FLIGHT));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let receipt = executor.journal().next_report().await;
+        let executor = Arc::clone(&executor);
+        tokio::spawn(async move {
+            deliver(&executor, &receipt).await;
+            executor.journal().acknowledged();
+            drop(place);
+        });
+    }
+}
+
+async fn deliver(executor: &Executor, receipt: &Receipt) {
+    let mut pause = FIRST_PAUSE;
+    while let Err(error) = executor.governor().report(receipt).await {
+        tracing::warn!(intent = %receipt.intent, %error, pause_ms = pause.as_millis(), "the report is sent again");
+        tokio::time::sleep(jittered(pause)).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// A pause of half to all of `pause`, so that many senders do not come back at once.
+fn jittered(pause: Duration) -> Duration {
+    let random = uuid::Uuid::new_v4().as_u128() % 1000;
+    let share = u32::try_from(random).unwrap_or(0);
+    pause / 2 + pause / 2 * share / 1000
+}
+
+/// Registers the executor, again whenever the governor has forgotten it, and sends heartbeats.
+pub async fn stay_registered(executor: Arc<Executor>, did: AgentDid, every: Duration) {
+    let began = executor.clock().monotonic();
+    let introduction = Introduction {
+        agent: did.clone(),
+        tools: executor.tools().map(|tool| tool.name.to_string()).collect(),
+    };
+    loop {
+        register(&executor, &introduction).await;
+        loop {
+            tokio::time::sleep(every).await;
+            let (running, queued) = executor.load();
+            let uptime = executor.clock().monotonic().saturating_duration_since(began);
+            let pulse = Pulse { agent: did.clone(), uptime_seconds: uptime.as_secs(), running, queued };
+            match executor.governor().heartbeat(&pulse).await {
+                Ok(()) => {}
+                Err(RemoteError::Refused(Fault::SessionExpired(_))) => break,
+                Err(error) => tracing::warn!(%error, "the heartbeat failed"),
+            }
+        }
+    }
+}
+
+async fn register(executor: &Executor, introduction: &Introduction) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match executor.governor().register(introduction).await {
+            Ok(policy) => {
+                tracing::info!(agent = %introduction.agent, "registered with the governor");
+                if let Some(policy) = policy {
+                    executor.set_policy(policy);
+                }
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%error, pause_ms = pause.as_millis(), "not registered yet");
+                tokio::time::sleep(jittered(pause)).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+/// Follows what the governor pushes over the executor's own connection to it.
+pub async fn follow(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
+    while let Some(push) = pushes.recv().await {
+        if let Err(fault) = obey(&executor, &push) {
+            tracing::warn!(method = push.method, ?fault, "a push of the governor was refused");
+        }
+    }
+}
+
+fn obey(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
+    let params = push.params.get();
+    match push.method {
+        "g2a/policy" => executor.set_policy(decode::policy(params)?),
+        "g2a/revoke" => {
+            let decode::Revoke { agent, intent } = decode::revoke(params)?;
+            executor.revoke(agent.as_ref(), intent);
+        }
+        "g2a/directive" => executor.direct(&decode::directive(params)?)?,
+        other => tracing::warn!(method = other, "a push of an unknown method"),
+    }
+    Ok(())
+}

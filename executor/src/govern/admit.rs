@@ -1,0 +1,289 @@
+//! Which verdicts run.
+//!
+//! [`Authentic`] can only be made here, from a verdict that came over the executor's own connection
+//! or under the operator's explicit leave; [`Admitted`] can only be made from an [`Authentic`]
+//! verdict that answers this very call, is runnable, and has not expired.
+
+use super::standing::Standing;
+use crate::call::Call;
+use crate::capability::{self, Ceilings, Claims, Grant, Pattern, ScopeError};
+use crate::fault::{BlockedBy, Fault};
+use crate::limit::{Access, Layer};
+use crate::tool::{Declared, DeclaredFilesystem};
+use crate::verdict::{Decision, Directive, Manifest, Verdict};
+use time::OffsetDateTime;
+
+/// The operator's leave to take verdicts, policies and directives from anyone who can reach the
+/// door (`--insecure-accept-unsigned`). Only the command line makes one.
+#[derive(Debug, Clone, Copy)]
+pub struct AcceptUnsigned(());
+
+impl AcceptUnsigned {
+    /// The leave, given explicitly by the person who starts the executor.
+    #[must_use]
+    pub fn given_on_the_command_line() -> Self {
+        Self(())
+    }
+}
+
+/// A verdict that is known to be the governor's.
+#[derive(Debug, Clone)]
+pub struct Authentic(Verdict);
+
+impl Authentic {
+    /// A verdict that the configured governor gave over the executor's own connection to it.
+    pub(super) fn over_own_connection(verdict: Verdict) -> Self {
+        Self(verdict)
+    }
+
+    /// A verdict that came with a call.
+    ///
+    /// # Errors
+    /// `verdict_untrusted` unless the operator gave leave. A proof is refused as well: this version
+    /// cannot verify one, and does not pretend to have.
+    pub fn with_call(
+        verdict: Verdict,
+        proof: Option<&str>,
+        leave: Option<AcceptUnsigned>,
+    ) -> Result<Self, Fault> {
+        let untrusted = |message: &str| Fault::Refused {
+            intent: Some(verdict.intent),
+            risk_score: None,
+            blocked_by: BlockedBy::VerdictUntrusted,
+            message: message.to_owned(),
+        };
+        match (proof, leave) {
+            (Some(_), _) => Err(untrusted(
+                "this version cannot verify `proof` yet: send the intent to `a2g/intent`, and the executor asks \
+                 its governor itself",
+            )),
+            (None, None) => Err(untrusted(
+                "the verdict carries no `proof`: send the intent to `a2g/intent` instead, or, on a developer's own \
+                 machine, start the executor with `--insecure-accept-unsigned`",
+            )),
+            (None, Some(AcceptUnsigned(()))) => Ok(Self(verdict)),
+        }
+    }
+
+    /// What the governor said.
+    #[must_use]
+    pub fn verdict(&self) -> &Verdict {
+        &self.0
+    }
+}
+
+/// A call that may run, with what its verdict grants.
+#[derive(Debug)]
+pub struct Admitted {
+    call: Call,
+    claims: Vec<(Layer, Claims)>,
+    risk_score: Option<f64>,
+    expires_at: OffsetDateTime,
+}
+
+/// A call that waits for a person.
+#[derive(Debug, Clone)]
+pub struct Escalated {
+    call: Call,
+    verdict: Authentic,
+}
+
+/// What becomes of a call and its verdict.
+#[derive(Debug)]
+pub enum Admission {
+    /// It may run.
+    Run(Box<Admitted>),
+    /// It waits for a person, until the verdict expires.
+    Wait(Box<Escalated>),
+}
+
+/// Decides whether a call may run under a verdict.
+///
+/// # Errors
+/// [`Fault::Refused`] with `verdict_mismatch`, `verdict_denied`, `verdict_expired`,
+/// `condition_unknown` or `scope_unenforceable`.
+pub fn admit(call: Call, verdict: Authentic, now: OffsetDateTime) -> Result<Admission, Fault> {
+    let Verdict { decision, intent, expires_at, reason, .. } = verdict.verdict();
+    let risk_score = verdict.0.risk.as_ref().map(|risk| risk.score);
+    let refuse = |blocked_by, message: String| {
+        Err(Fault::Refused { intent: Some(call.intent), risk_score, blocked_by, message })
+    };
+    if *intent != call.intent {
+        return refuse(BlockedBy::VerdictMismatch, format!("the verdict answers another intent, `{intent}`"));
+    }
+    let expired =
+        |at: OffsetDateTime| format!("the verdict expired at {}: ask the governor again", shown(at));
+    match (decision, expires_at) {
+        (Decision::Denied, _) => {
+            let why = reason.as_deref().unwrap_or("the governor gave no reason");
+            refuse(BlockedBy::VerdictDenied, format!("denied by the governor: {why}"))
+        }
+        (Decision::Approved | Decision::Conditional | Decision::Escalate, None) => {
+            refuse(BlockedBy::VerdictExpired, "the verdict has no `expires_at`".to_owned())
+        }
+        (Decision::Approved | Decision::Conditional | Decision::Escalate, Some(at)) if *at <= now => {
+            refuse(BlockedBy::VerdictExpired, expired(*at))
+        }
+        (Decision::Escalate, Some(_)) => Ok(Admission::Wait(Box::new(Escalated { call, verdict }))),
+        (Decision::Approved | Decision::Conditional, Some(at)) => {
+            let at = *at;
+            admitted(call, &verdict.0, &verdict.0.manifest, at).map(|run| Admission::Run(Box::new(run)))
+        }
+    }
+}
+
+impl Escalated {
+    /// The call that waits.
+    #[must_use]
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// What the governor said.
+    #[must_use]
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict.0
+    }
+
+    /// Admits or refuses the call as a person decided.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`] when the person denied it or decided after the verdict had expired.
+    pub fn resolve(self, directive: &Directive, now: OffsetDateTime) -> Result<Admitted, Fault> {
+        let verdict = &self.verdict.0;
+        let refuse = |blocked_by, message: &str| Fault::Refused {
+            intent: Some(self.call.intent),
+            risk_score: verdict.risk.as_ref().map(|risk| risk.score),
+            blocked_by,
+            message: message.to_owned(),
+        };
+        let Some(expires_at) = verdict.expires_at.filter(|at| *at > now) else {
+            return Err(refuse(BlockedBy::VerdictExpired, "the verdict expired before it was decided"));
+        };
+        if !directive.approved {
+            return Err(refuse(BlockedBy::VerdictDenied, "denied by `g2a/directive`"));
+        }
+        let manifest = directive.manifest.as_ref().unwrap_or(&verdict.manifest);
+        admitted(self.call.clone(), verdict, manifest, expires_at)
+    }
+}
+
+fn admitted(
+    call: Call,
+    verdict: &Verdict,
+    manifest: &Manifest,
+    expires_at: OffsetDateTime,
+) -> Result<Admitted, Fault> {
+    let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
+    let refuse =
+        |blocked_by, message| Fault::Refused { intent: Some(call.intent), risk_score, blocked_by, message };
+    let scope = |error: ScopeError| refuse(BlockedBy::ScopeUnenforceable, error.to_string());
+    let mut claims = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];
+    for condition in &verdict.conditions {
+        let claim = capability::claims_of(condition).map_err(|error| match error {
+            capability::ConditionError::Scope(error) => scope(error),
+            other @ (capability::ConditionError::Unknown(_) | capability::ConditionError::Number { .. }) => {
+                refuse(BlockedBy::ConditionUnknown, other.to_string())
+            }
+        })?;
+        claims.push((Layer::Condition, claim));
+    }
+    Ok(Admitted { call, claims, risk_score, expires_at })
+}
+
+/// A manifest as claims: an absent scope grants no folder, an absent network none.
+fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
+    let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+    let trees = filesystem_scope.iter().map(|pattern| Pattern::parse(pattern)?.into_tree());
+    Ok(Claims {
+        memory: *max_memory,
+        cpu: *max_cpu,
+        timeout: *timeout,
+        output: None,
+        network: Some(network_allowed.unwrap_or(false)),
+        trees: Some(trees.collect::<Result<_, _>>()?),
+        access: None,
+        blocked: Vec::new(),
+    })
+}
+
+impl Admitted {
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// The latest moment at which the guest may start.
+    #[must_use]
+    pub fn expires_at(&self) -> OffsetDateTime {
+        self.expires_at
+    }
+
+    /// A refusal of this call.
+    pub fn refused(&self, blocked_by: BlockedBy, message: impl Into<String>) -> Fault {
+        Fault::Refused {
+            intent: Some(self.call.intent),
+            risk_score: self.risk_score,
+            blocked_by,
+            message: message.into(),
+        }
+    }
+
+    /// Whether the guest may still start.
+    ///
+    /// # Errors
+    /// `verdict_expired`.
+    pub fn check_expiry(&self, now: OffsetDateTime) -> Result<(), Fault> {
+        if now < self.expires_at {
+            return Ok(());
+        }
+        let at = shown(self.expires_at);
+        Err(self.refused(
+            BlockedBy::VerdictExpired,
+            format!("the verdict expired at {at}, before the tool could start"),
+        ))
+    }
+
+    /// The grant: the meet of verdict, conditions, standing policy, tool and ceilings.
+    ///
+    /// # Errors
+    /// `standing_policy` when the policy forbids the call, `scope_unenforceable` when some layer's
+    /// pattern cannot be enforced exactly.
+    pub fn grant(&self, standing: &Standing, tool: &Declared, ceilings: &Ceilings) -> Result<Grant, Fault> {
+        let policy = standing
+            .claims_for(&self.call)
+            .map_err(|refusal| self.refused(refusal.blocked_by(), refusal.to_string()))?;
+        let layers = self
+            .claims
+            .iter()
+            .cloned()
+            .chain([(Layer::StandingPolicy, policy), (Layer::Tool, tool_claims(tool))]);
+        Grant::new(layers, ceilings)
+            .map_err(|error| self.refused(BlockedBy::ScopeUnenforceable, error.to_string()))
+    }
+}
+
+/// What a tool declares, as claims: it never gets more than it says that it needs.
+fn tool_claims(declared: &Declared) -> Claims {
+    let Declared { filesystem, network, memory, cpu, timeout } = declared;
+    let (trees, access) = match filesystem {
+        DeclaredFilesystem::None => (Some(Vec::new()), Some(Access::ReadOnly)),
+        DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),
+        DeclaredFilesystem::ReadWrite => (None, None),
+    };
+    Claims {
+        memory: *memory,
+        cpu: *cpu,
+        timeout: *timeout,
+        output: None,
+        network: (!network).then_some(false),
+        trees,
+        access,
+        blocked: Vec::new(),
+    }
+}
+
+fn shown(at: OffsetDateTime) -> String {
+    at.format(&time::format_description::well_known::Rfc3339).unwrap_or_else(|_| at.to_string())
+}

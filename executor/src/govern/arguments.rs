@@ -1,0 +1,218 @@
+//! The strings of a call's arguments, each with the role that it seems to play.
+//!
+//! Which argument is a path is a guess from its key and its first byte, because a governor does not
+//! know a tool's schema. The guess decides early and clear refusals. It never decides what a guest
+//! can reach: only the trees of the grant do that.
+
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+
+/// Keys whose last word says that the value is a path.
+const PATH_WORDS: [&str; 15] = [
+    "path",
+    "paths",
+    "file",
+    "files",
+    "filename",
+    "filenames",
+    "filepath",
+    "filepaths",
+    "directory",
+    "directories",
+    "dir",
+    "dirs",
+    "folder",
+    "folders",
+    "cwd",
+];
+
+/// Keys whose last word says that the value is text to keep, to look for or to replace. Source text
+/// starts with `/` often enough (`//! …`, `/* … */`) that it must not be taken for a path.
+const CONTENT_WORDS: [&str; 30] = [
+    "content",
+    "contents",
+    "text",
+    "string",
+    "body",
+    "data",
+    "line",
+    "lines",
+    "old",
+    "new",
+    "find",
+    "search",
+    "replace",
+    "replacement",
+    "pattern",
+    "patterns",
+    "regex",
+    "glob",
+    "globs",
+    "include",
+    "exclude",
+    "query",
+    "needle",
+    "message",
+    "comment",
+    "note",
+    "description",
+    "prompt",
+    "title",
+    "reason",
+];
+
+/// The part that a string seems to play.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It names a file or a folder.
+    Path,
+    /// It is text that the tool keeps, looks for or replaces.
+    Content,
+    /// Anything else: a command, a URL, a mode.
+    Other,
+    /// The strings of one list with a space between them, so that `["rm", "-rf", "/"]` is seen as
+    /// the command that it is. Not a string that the caller sent.
+    Joined,
+}
+
+/// One string.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Text<'a> {
+    /// What it seems to be.
+    pub(super) role: Role,
+    /// The string itself.
+    pub(super) text: Cow<'a, str>,
+}
+
+/// Every string of a JSON object, keys included, at any depth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Arguments<'a>(Vec<Text<'a>>);
+
+impl<'a> Arguments<'a> {
+    /// Walks an object.
+    pub(super) fn of(object: &'a Map<String, Value>) -> Self {
+        let mut found = Self(Vec::new());
+        found.walk_object(object);
+        found
+    }
+
+    /// All strings.
+    pub(super) fn texts(&self) -> &[Text<'a>] {
+        &self.0
+    }
+
+    /// The strings that seem to be paths.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|text| text.role == Role::Path).map(|text| &*text.text)
+    }
+
+    fn push(&mut self, role: Role, text: &'a str) {
+        let role = match role {
+            Role::Other | Role::Joined if text.starts_with('/') => Role::Path,
+            Role::Path | Role::Content | Role::Other | Role::Joined => role,
+        };
+        self.0.push(Text { role, text: Cow::Borrowed(text) });
+    }
+
+    fn walk_object(&mut self, object: &'a Map<String, Value>) {
+        for (key, value) in object {
+            self.push(Role::Other, key);
+            self.walk(role_of(key), value);
+        }
+    }
+
+    fn walk(&mut self, role: Role, value: &'a Value) {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            Value::String(text) => self.push(role, text),
+            Value::Array(items) => {
+                self.join(role, items);
+                items.iter().for_each(|item| self.walk(role, item));
+            }
+            Value::Object(object) => self.walk_object(object),
+        }
+    }
+
+    fn join(&mut self, role: Role, items: &[Value]) {
+        let words: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+        if role == Role::Other && words.len() > 1 {
+            self.0.push(Text { role: Role::Joined, text: Cow::Owned(words.join(" ")) });
+        }
+    }
+}
+
+fn role_of(key: &str) -> Role {
+    let word = last_word(key);
+    if PATH_WORDS.contains(&&*word) {
+        Role::Path
+    } else if CONTENT_WORDS.contains(&&*word) {
+        Role::Content
+    } else {
+        Role::Other
+    }
+}
+
+/// The last word of `snake_case`, `kebab-case`, `dotted.case` and `camelCase`, in lower case.
+fn last_word(key: &str) -> String {
+    let tail = key.rsplit(|c: char| !c.is_alphanumeric()).find(|word| !word.is_empty()).unwrap_or(key);
+    let humps = tail.chars().zip(tail.char_indices().skip(1));
+    let start = humps
+        .filter(|(before, (_, letter))| before.is_lowercase() && letter.is_uppercase())
+        .map(|(_, (at, _))| at)
+        .last()
+        .unwrap_or(0);
+    tail.get(start..).unwrap_or(tail).to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn roles(arguments: &Value) -> Vec<(Role, String)> {
+        let object = arguments.as_object().unwrap();
+        let keys: Vec<&String> = object.keys().collect();
+        Arguments::of(object)
+            .texts()
+            .iter()
+            .filter(|text| !keys.iter().any(|key| **key == text.text))
+            .map(|text| (text.role, text.text.clone().into_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn a_key_or_a_leading_slash_makes_a_path() {
+        for key in ["path", "paths", "output_path", "filePath", "log-file", "directory", "Dir", "a.folder"] {
+            assert_eq!(roles(&json!({ key: "x y" })), [(Role::Path, "x y".to_owned())], "{key}");
+        }
+        for key in ["profile", "xpath", "mode", "url", ""] {
+            assert_eq!(roles(&json!({ key: "x y" })), [(Role::Other, "x y".to_owned())], "{key}");
+            assert_eq!(roles(&json!({ key: "/x y" })), [(Role::Path, "/x y".to_owned())], "{key}");
+        }
+        for key in ["content", "old_text", "newString", "pattern"] {
+            assert_eq!(roles(&json!({ key: "// x" })), [(Role::Content, "// x".to_owned())], "{key}");
+        }
+    }
+
+    #[test]
+    fn lists_objects_and_keys_are_walked() {
+        assert_eq!(
+            roles(&json!({ "args": ["rm", "-rf"] })),
+            [
+                (Role::Joined, "rm -rf".to_owned()),
+                (Role::Other, "rm".to_owned()),
+                (Role::Other, "-rf".to_owned())
+            ]
+        );
+        assert_eq!(
+            roles(&json!({ "edits": [{ "paths": ["a"] }, { "/b": "c", "n": 1 }] })),
+            [
+                (Role::Other, "paths".to_owned()),
+                (Role::Path, "a".to_owned()),
+                (Role::Path, "/b".to_owned()),
+                (Role::Other, "c".to_owned()),
+                (Role::Other, "n".to_owned())
+            ]
+        );
+    }
+}

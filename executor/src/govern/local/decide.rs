@@ -1,0 +1,147 @@
+//! From one call and one policy to one verdict.
+//!
+//! ```text
+//! policy for the agent ─▶ tool allowed ─▶ constraints ─▶ risk ─┬─ >= 0.8 ──▶ DENIED
+//!      │ none                 │ no            │ broken         ├─ >= 0.7 ──▶ ESCALATE
+//!      └──────────────────────┴───────────────┴─▶ DENIED       ├─ >= 0.4 ──▶ CONDITIONAL
+//!                                                              └─ below ───▶ APPROVED
+//! ```
+//! A manifest is the least that the policy and the arguments need: the trees of the rule that the
+//! path arguments touch, and no others.
+
+use super::policy_set::Entry;
+use super::{domains, risk};
+use crate::call::Call;
+use crate::capability::Tree;
+use crate::govern::arguments::Arguments;
+use crate::govern::rule::Rule;
+use crate::verdict::{Decision, Manifest, Policy, Risk, ToolRule, Verdict};
+use time::{Duration, OffsetDateTime};
+
+/// How long after the decision a guest may still start. Long enough for a queue, short enough that
+/// a forgotten approval is worth nothing.
+pub(super) const VALID_FOR: Duration = Duration::minutes(5);
+
+/// From here on an intent is denied, as in the reference implementation.
+const DENY_FROM: f64 = 0.8;
+/// From here on a person decides: the lower bound of HIGH.
+const ESCALATE_FROM: f64 = 0.7;
+/// From here on there are conditions: the lower bound of MEDIUM.
+const CONDITIONS_FROM: f64 = 0.4;
+
+/// What a tool may hand out under conditions: enough for an answer, too little for a database.
+const CONDITIONAL_OUTPUT_BYTES: u64 = 64 * 1024;
+
+/// Decides about one call.
+pub(super) fn decide(entry: Option<&Entry>, call: &Call, now: OffsetDateTime) -> Verdict {
+    let risk = risk::assess(call);
+    let arguments = Arguments::of(&call.arguments);
+    match entry.ok_or_else(|| no_policy(call)).and_then(|entry| permit(entry, call, &arguments)) {
+        Ok(permitted) => weigh(&permitted, call, &arguments, risk, now),
+        Err(reason) => denied(call, risk, reason),
+    }
+}
+
+/// A denial that no policy or risk is the reason of.
+pub(super) fn denied(call: &Call, risk: Risk, reason: String) -> Verdict {
+    Verdict {
+        decision: Decision::Denied,
+        intent: call.intent,
+        risk: Some(risk),
+        manifest: Manifest::default(),
+        conditions: Vec::new(),
+        expires_at: None,
+        reason: Some(reason),
+    }
+}
+
+/// A tool that the policy allows with these arguments.
+struct Permitted<'a> {
+    policy: &'a Policy,
+    written: &'a ToolRule,
+    rule: &'a Rule,
+}
+
+fn no_policy(call: &Call) -> String {
+    format!("no policy of this governor covers `{}`; add a policy file for it", call.agent)
+}
+
+fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Result<Permitted<'a>, String> {
+    let Entry { policy, rules, .. } = entry;
+    let tool = &call.tool;
+    let about = |what: String| format!("the policy `{}` {what}", policy.version);
+    let Some((written, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
+        return Err(about(format!("does not list the tool `{tool}`; add it under `capabilities.tools`")));
+    };
+    if !written.allowed {
+        return Err(about(format!(
+            "does not allow the tool `{tool}`; set `capabilities.tools.{tool}.allowed` to true"
+        )));
+    }
+    let refused = |breach: String| about(format!("refuses these arguments of `{tool}`: {breach}"));
+    rule.check_paths(arguments).map_err(|breach| refused(breach.to_string()))?;
+    rule.check_texts(arguments).map_err(|breach| refused(breach.to_string()))?;
+    domains::check(&policy.network, arguments).map_err(refused)?;
+    Ok(Permitted { policy, written, rule })
+}
+
+fn weigh(
+    permitted: &Permitted<'_>,
+    call: &Call,
+    arguments: &Arguments<'_>,
+    risk: Risk,
+    now: OffsetDateTime,
+) -> Verdict {
+    let why = format!("the risk is {:.2} ({}): {}", risk.score, risk.level.as_str(), risk.threats.join("; "));
+    let (decision, reason) = if risk.score >= DENY_FROM {
+        return denied(call, risk, format!("{why}; change the arguments"));
+    } else if risk.score >= ESCALATE_FROM {
+        (Decision::Escalate, Some(format!("{why}; a person has to answer by `g2a/directive`")))
+    } else if risk.score >= CONDITIONS_FROM {
+        (Decision::Conditional, Some(format!("{why}; it may run under the conditions")))
+    } else {
+        (Decision::Approved, no_files(permitted, arguments))
+    };
+    let conditions = match decision {
+        Decision::Conditional => conditions(call),
+        Decision::Approved | Decision::Denied | Decision::Escalate => Vec::new(),
+    };
+    Verdict {
+        decision,
+        intent: call.intent,
+        risk: Some(risk),
+        manifest: manifest(permitted, arguments),
+        conditions,
+        expires_at: Some(now.checked_add(VALID_FOR).unwrap_or(now)),
+        reason,
+    }
+}
+
+fn manifest(permitted: &Permitted<'_>, arguments: &Arguments<'_>) -> Manifest {
+    let Permitted { policy, written, rule } = permitted;
+    let domains = policy.network.allowed_domains.as_ref();
+    Manifest {
+        max_memory: policy.resources.max_memory,
+        max_cpu: policy.resources.max_cpu,
+        timeout: written.timeout,
+        network_allowed: Some(domains.is_some_and(|domains| !domains.is_empty())),
+        filesystem_scope: rule.touched(arguments).iter().map(Tree::to_string).collect(),
+    }
+}
+
+/// A rule without `paths` grants no files, which surprises whoever sends a path.
+fn no_files(permitted: &Permitted<'_>, arguments: &Arguments<'_>) -> Option<String> {
+    let surprised = permitted.rule.trees().is_none() && arguments.paths().next().is_some();
+    surprised.then(|| {
+        format!(
+            "nothing of the filesystem is granted: the policy `{}` names no `paths` for the tool",
+            permitted.policy.version
+        )
+    })
+}
+
+fn conditions(call: &Call) -> Vec<String> {
+    let read_only = risk::only_reads(&call.tool).then(|| "read_only".to_owned());
+    let always = ["no_network".to_owned(), format!("max_output_bytes:{CONDITIONAL_OUTPUT_BYTES}")];
+    read_only.into_iter().chain(always).collect()
+}

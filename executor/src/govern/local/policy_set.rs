@@ -1,0 +1,198 @@
+//! The policies of a local governor: read from a folder, checked completely, then only looked up.
+
+use crate::fault::Fault;
+use crate::govern::rule::{Rule, RuleError};
+use crate::ident::{AgentDid, ToolName};
+use crate::verdict::Policy;
+use crate::wire::a2g::decode;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The text of the policy that a governor without a folder uses.
+const BUILTIN: &str = include_str!("../../../../policies/default.json");
+
+/// Why the policies could not be loaded. For the operator: it names files.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyFileError {
+    /// A folder or file could not be read.
+    #[error("`{}` cannot be read: {source}", path.display())]
+    Unreadable {
+        /// The folder or file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The folder has no policy, so the governor would deny everything.
+    #[error("`{}` holds no `*.json` policy file; add one, or start without a policy folder", path.display())]
+    Empty {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file is not a policy.
+    #[error("`{}` is not a policy: {message}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        message: String,
+    },
+    /// A tool's rule could not be enforced.
+    #[error("`{}` at `/capabilities/tools/{tool}/constraints`: {error}", path.display())]
+    Rule {
+        /// The file.
+        path: PathBuf,
+        /// The tool.
+        tool: ToolName,
+        /// What is wrong with the rule.
+        error: RuleError,
+    },
+    /// Two files are about the same agent, and it is not clear which counts.
+    #[error(
+        "`{}` and `{}` are both policies for {agent}; keep one of them",
+        first.display(), second.display()
+    )]
+    Twice {
+        /// The agent, in words.
+        agent: String,
+        /// One file.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+}
+
+/// One policy with its rules made ready.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) policy: Policy,
+    pub(super) rules: BTreeMap<ToolName, Rule>,
+    source: PathBuf,
+}
+
+/// Policies of which at most one is for each agent, and at most one for all others.
+#[derive(Debug, Clone, Default)]
+pub struct PolicySet {
+    by_agent: BTreeMap<Option<AgentDid>, Entry>,
+}
+
+impl PolicySet {
+    /// Reads every `*.json` of a folder, in the order of their names.
+    ///
+    /// # Errors
+    /// [`PolicyFileError`] when the folder or a file cannot be read, when a file is not a policy or
+    /// has a rule that cannot be enforced, when two files are about the same agent, and when there
+    /// is no file at all.
+    ///
+    /// # Ambient Authority
+    /// Reads a folder that the operator names.
+    pub fn load(dir: &Path) -> Result<Self, PolicyFileError> {
+        let unreadable = |path: &Path, source| PolicyFileError::Unreadable { path: path.into(), source };
+        let mut paths = Vec::new();
+        for entry in std::fs::read_dir(dir).map_err(|source| unreadable(dir, source))? {
+            let path = entry.map_err(|source| unreadable(dir, source))?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                paths.push(path);
+            }
+        }
+        if paths.is_empty() {
+            return Err(PolicyFileError::Empty { path: dir.into() });
+        }
+        paths.sort();
+        let mut set = Self::default();
+        for path in paths {
+            let text = std::fs::read_to_string(&path).map_err(|source| unreadable(&path, source))?;
+            set.add_text(path, &text)?;
+        }
+        Ok(set)
+    }
+
+    /// Reads one file.
+    ///
+    /// # Errors
+    /// As for [`Self::load`].
+    ///
+    /// # Ambient Authority
+    /// Reads a file that the operator names.
+    pub fn load_file(path: &Path) -> Result<Self, PolicyFileError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| PolicyFileError::Unreadable { path: path.into(), source })?;
+        let mut set = Self::default();
+        set.add_text(path.into(), &text)?;
+        Ok(set)
+    }
+
+    /// The policy of `policies/default.json`, which is part of the program.
+    ///
+    /// # Errors
+    /// As for [`Self::load`]; a test holds that there are none.
+    pub fn builtin() -> Result<Self, PolicyFileError> {
+        let mut set = Self::default();
+        set.add_text("policies/default.json".into(), BUILTIN)?;
+        Ok(set)
+    }
+
+    /// Adds a policy that came from `source`.
+    ///
+    /// # Errors
+    /// [`PolicyFileError::Rule`] and [`PolicyFileError::Twice`].
+    pub fn add(&mut self, source: PathBuf, policy: Policy) -> Result<(), PolicyFileError> {
+        if let Some(first) = self.by_agent.get(&policy.agent) {
+            let agent = policy.agent.as_ref();
+            let agent = agent.map_or_else(|| "every agent".to_owned(), |agent| format!("`{agent}`"));
+            return Err(PolicyFileError::Twice { agent, first: first.source.clone(), second: source });
+        }
+        let mut rules = BTreeMap::new();
+        for (tool, written) in &policy.tools {
+            let rule = Rule::read(written).map_err(|error| PolicyFileError::Rule {
+                path: source.clone(),
+                tool: tool.clone(),
+                error,
+            })?;
+            rules.insert(tool.clone(), rule);
+        }
+        self.by_agent.insert(policy.agent.clone(), Entry { policy, rules, source });
+        Ok(())
+    }
+
+    /// How many policies there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_agent.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_agent.is_empty()
+    }
+
+    /// The agent's own policy, else the one for every agent.
+    pub(super) fn entry_for(&self, agent: &AgentDid) -> Option<&Entry> {
+        self.by_agent.get(&Some(agent.clone())).or_else(|| self.by_agent.get(&None))
+    }
+
+    fn add_text(&mut self, path: PathBuf, text: &str) -> Result<(), PolicyFileError> {
+        match decode::policy_file(text) {
+            Ok(policy) => self.add(path, policy),
+            Err(fault) => Err(PolicyFileError::Malformed { path, message: told(fault) }),
+        }
+    }
+}
+
+/// The words of a fault that a decoder gives.
+fn told(fault: Fault) -> String {
+    match fault {
+        Fault::InvalidParams { message, pointer } => format!("at `{pointer}`: {message}"),
+        Fault::Parse(message)
+        | Fault::InvalidRequest(message)
+        | Fault::MethodNotFound(message)
+        | Fault::ToolUnavailable { message, .. }
+        | Fault::Refused { message, .. }
+        | Fault::RegistrationFailed(message)
+        | Fault::SessionExpired(message)
+        | Fault::Busy { message, .. }
+        | Fault::Internal(message) => message,
+        Fault::Failed(_) | Fault::LimitReached(..) => "it could not be decoded".to_owned(),
+    }
+}

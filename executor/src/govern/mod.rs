@@ -1,0 +1,120 @@
+//! Whose word counts: verdicts, standing policies, and the governors that give them.
+//!
+//! [`admit`] is the only way from a verdict to something that runs. A governor is either the local
+//! one inside this process or a remote one behind a URL; both are asked in the same way.
+
+mod admit;
+mod arguments;
+pub mod local;
+mod records;
+mod remote;
+mod rule;
+mod standing;
+
+pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit};
+pub use records::Records;
+pub use remote::{GovernorUrl, Push, RemoteError, RemoteGovernor};
+pub use standing::{Standing, StandingRefusal};
+
+use crate::call::Call;
+use crate::fault::{BlockedBy, Fault};
+use crate::ident::AgentDid;
+use crate::outcome::Receipt;
+use crate::verdict::{Decision, Policy};
+use crate::wire::a2g::encode;
+use local::LocalGovernor;
+use std::sync::Arc;
+
+/// The governor of this executor.
+#[derive(Clone)]
+pub enum Governor {
+    /// Inside this process, with the reports that it keeps.
+    Local(Arc<LocalGovernor>, Arc<Records>),
+    /// Behind a URL.
+    Remote(Arc<RemoteGovernor>),
+}
+
+/// What the executor says about itself when it registers.
+#[derive(Debug, Clone)]
+pub struct Introduction {
+    /// The executor's own DID.
+    pub agent: AgentDid,
+    /// The names of its tools.
+    pub tools: Vec<String>,
+}
+
+/// How the executor is, for a heartbeat.
+#[derive(Debug, Clone)]
+pub struct Pulse {
+    /// The executor's own DID.
+    pub agent: AgentDid,
+    /// Seconds since it started.
+    pub uptime_seconds: u64,
+    /// Executions that run now.
+    pub running: usize,
+    /// Executions that wait for a slot.
+    pub queued: usize,
+}
+
+impl Governor {
+    /// Asks for a verdict.
+    ///
+    /// # Errors
+    /// `governor_unavailable` when there is no answer that can be understood.
+    pub async fn decide(&self, call: &Call) -> Result<Authentic, Fault> {
+        let verdict = match self {
+            Self::Local(local, _) => local.decide(call),
+            Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
+                tracing::warn!(intent = %call.intent, %error, "the governor could not be asked");
+                Fault::Refused {
+                    intent: Some(call.intent),
+                    risk_score: None,
+                    blocked_by: BlockedBy::GovernorUnavailable,
+                    message: "the governor could not be asked, so nothing was run: try again when it answers"
+                        .into(),
+                }
+            })?,
+        };
+        if verdict.decision == Decision::Denied {
+            tracing::info!(intent = %call.intent, tool = %call.tool, "denied by the governor");
+        }
+        Ok(Authentic::over_own_connection(verdict))
+    }
+
+    /// Registers the executor. A policy that comes back is the governor's standing policy for it.
+    ///
+    /// # Errors
+    /// What the governor or the connection said.
+    pub async fn register(&self, introduction: &Introduction) -> Result<Option<Policy>, RemoteError> {
+        match self {
+            Self::Local(local, _) => {
+                local.register(&introduction.agent, &introduction.tools).map_err(RemoteError::Refused)
+            }
+            Self::Remote(remote) => remote.register(introduction).await,
+        }
+    }
+
+    /// Delivers a report. An `Ok` is the governor's acknowledgement.
+    ///
+    /// # Errors
+    /// What the governor or the connection said; the report has to be delivered again.
+    pub async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
+        match self {
+            Self::Local(_, records) => {
+                records.record(encode::report(receipt).get()).map_err(RemoteError::Record)
+            }
+            Self::Remote(remote) => remote.report(receipt).await,
+        }
+    }
+
+    /// Sends a heartbeat.
+    ///
+    /// # Errors
+    /// [`RemoteError::Refused`] with a session fault when the executor has to register again.
+    pub async fn heartbeat(&self, pulse: &Pulse) -> Result<(), RemoteError> {
+        match self {
+            Self::Local(local, _) => local.heartbeat(&pulse.agent).map_err(RemoteError::Refused),
+            Self::Remote(remote) => remote.heartbeat(pulse).await,
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! The standing policies that this executor holds, and what they say about one call.
+//!
+//! ```text
+//! (nothing) ── g2a/policy ─▶ held ── g2a/revoke ─▶ revoked ── g2a/policy ─▶ held
+//! ```
+//! An agent without a standing policy is bound by the other four layers alone. A revoked agent is
+//! refused until a new policy comes. A rule that cannot be read exactly refuses its tool.
+//!
+//! Nothing here grants anything: the answer is one layer of claims, which
+//! [`crate::capability::Grant`] meets with the others.
+
+use super::arguments::Arguments;
+use super::rule::{Breach, Rule, RuleError};
+use crate::call::Call;
+use crate::capability::{Claims, ScopeError, Tree};
+use crate::fault::BlockedBy;
+use crate::ident::{AgentDid, ToolName};
+use crate::limit::Access;
+use crate::verdict::{NetworkRule, Policy, ToolRule};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Why the standing policy refuses a call. Every sentence names the agent, the rule and what to
+/// change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StandingRefusal {
+    /// The governor revoked the agent's capabilities.
+    #[error(
+        "the governor revoked the capabilities of `{agent}` (`g2a/revoke`); \
+         a new `g2a/policy` has to come first"
+    )]
+    Revoked {
+        /// The agent.
+        agent: AgentDid,
+    },
+    /// The tool is not in the policy.
+    #[error(
+        "the standing policy `{version}` of `{agent}` does not list the tool `{tool}`; \
+         add it under `capabilities.tools`"
+    )]
+    NotListed {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+    },
+    /// The tool is in the policy and not allowed.
+    #[error(
+        "the standing policy `{version}` of `{agent}` does not allow the tool `{tool}`; \
+         set `capabilities.tools.{tool}.allowed` to true"
+    )]
+    NotAllowed {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+    },
+    /// An argument breaks a constraint.
+    #[error("the standing policy `{version}` of `{agent}` refuses these arguments of `{tool}`: {breach}")]
+    Argument {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+        /// The constraint.
+        breach: Breach,
+    },
+    /// The rule of the tool cannot be enforced exactly.
+    #[error(
+        "the standing policy `{version}` of `{agent}` has a rule for `{tool}` that cannot be enforced: \
+         {error}; change that rule"
+    )]
+    Unenforceable {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+        /// What is wrong with the rule.
+        error: RuleError,
+    },
+    /// The policy limits the disk, which this version cannot measure, and the tool writes.
+    #[error(
+        "the standing policy `{version}` of `{agent}` sets `resources.max_disk_mb`, which this version \
+         cannot enforce, so `{tool}` may not write; take the limit out, or use a tool that only reads"
+    )]
+    DiskUnenforceable {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+    },
+}
+
+impl StandingRefusal {
+    /// The word for `data.blocked_by`.
+    #[must_use]
+    pub fn blocked_by(&self) -> BlockedBy {
+        match self {
+            Self::Unenforceable { error: RuleError::Scope(ScopeError::Unenforceable { .. }), .. } => {
+                BlockedBy::ScopeUnenforceable
+            }
+            Self::Revoked { .. }
+            | Self::NotListed { .. }
+            | Self::NotAllowed { .. }
+            | Self::Argument { .. }
+            | Self::Unenforceable { .. }
+            | Self::DiskUnenforceable { .. } => BlockedBy::StandingPolicy,
+        }
+    }
+}
+
+/// The standing policies of every agent that has one.
+#[derive(Debug, Default)]
+pub struct Standing {
+    book: RwLock<Book>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    by_agent: BTreeMap<AgentDid, State>,
+    everyone: Option<State>,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    Held(Arc<Held>),
+    Revoked,
+}
+
+#[derive(Debug)]
+struct Held {
+    policy: Policy,
+    rules: BTreeMap<ToolName, Result<Rule, RuleError>>,
+}
+
+impl Standing {
+    /// No policies at all.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts a policy in force in place of the one before it, and ends a revocation of its agent. A
+    /// policy without an agent binds every agent that has no entry of its own.
+    pub fn set(&self, policy: Policy) {
+        let agent = policy.agent.clone();
+        let state = State::Held(Arc::new(Held::new(policy)));
+        let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
+        match agent {
+            Some(agent) => {
+                book.by_agent.insert(agent, state);
+            }
+            None => book.everyone = Some(state),
+        }
+    }
+
+    /// Drops the standing capabilities of one agent, or of all. Whoever is revoked is refused until
+    /// a new policy comes, agents that never had one included.
+    pub fn revoke(&self, agent: Option<&AgentDid>) {
+        let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
+        match agent {
+            Some(agent) => {
+                book.by_agent.insert(agent.clone(), State::Revoked);
+            }
+            None => {
+                book.by_agent.clear();
+                book.everyone = Some(State::Revoked);
+            }
+        }
+    }
+
+    /// What the standing policy of the call's agent claims about the call.
+    ///
+    /// `claims.access` is read-only under a policy with `max_disk_mb`, so that a run can never write
+    /// under a disk limit that is not enforced; [`Standing::allow_writes`] is the clear refusal to
+    /// give before that.
+    ///
+    /// A policy that names domains or a request rate claims that the network is off: this version
+    /// has no way to keep a guest to a list of domains.
+    ///
+    /// # Errors
+    /// [`StandingRefusal`] when the agent is revoked, the tool is not allowed, an argument breaks a
+    /// constraint, or the rule cannot be enforced.
+    pub fn claims_for(&self, call: &Call) -> Result<Claims, StandingRefusal> {
+        match self.state_of(&call.agent) {
+            None => Ok(Claims::default()),
+            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
+            Some(State::Held(held)) => held.claims_for(call),
+        }
+    }
+
+    /// Asks whether a tool that declares read-write access may run at all.
+    ///
+    /// # Errors
+    /// [`StandingRefusal::DiskUnenforceable`] under a policy with `max_disk_mb`;
+    /// [`StandingRefusal::Revoked`] when the agent is revoked.
+    pub fn allow_writes(&self, call: &Call) -> Result<(), StandingRefusal> {
+        match self.state_of(&call.agent) {
+            None => Ok(()),
+            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
+            Some(State::Held(held)) if held.policy.resources.max_disk_mb.is_some() => {
+                let (agent, version, tool) = held.names(call);
+                Err(StandingRefusal::DiskUnenforceable { agent, version, tool })
+            }
+            Some(State::Held(_)) => Ok(()),
+        }
+    }
+
+    fn state_of(&self, agent: &AgentDid) -> Option<State> {
+        let book = self.book.read().unwrap_or_else(PoisonError::into_inner);
+        book.by_agent.get(agent).or(book.everyone.as_ref()).cloned()
+    }
+}
+
+impl Held {
+    fn new(policy: Policy) -> Self {
+        let rules = policy.tools.iter().map(|(tool, rule)| (tool.clone(), Rule::read(rule))).collect();
+        Self { policy, rules }
+    }
+
+    fn claims_for(&self, call: &Call) -> Result<Claims, StandingRefusal> {
+        let (agent, version, tool) = self.names(call);
+        let Some((allowed, rule)) = self.policy.tools.get(&tool).zip(self.rules.get(&tool)) else {
+            return Err(StandingRefusal::NotListed { agent, version, tool });
+        };
+        if !allowed.allowed {
+            return Err(StandingRefusal::NotAllowed { agent, version, tool });
+        }
+        let rule = match rule {
+            Ok(rule) => rule,
+            Err(error) => {
+                let error = error.clone();
+                return Err(StandingRefusal::Unenforceable { agent, version, tool, error });
+            }
+        };
+        match rule.check_texts(&Arguments::of(&call.arguments)) {
+            Ok(()) => Ok(self.claims(allowed, rule)),
+            Err(breach) => Err(StandingRefusal::Argument { agent, version, tool, breach }),
+        }
+    }
+
+    fn claims(&self, written: &ToolRule, rule: &Rule) -> Claims {
+        let resources = &self.policy.resources;
+        Claims {
+            memory: resources.max_memory,
+            cpu: resources.max_cpu,
+            timeout: written.timeout,
+            output: None,
+            network: network_claim(&self.policy.network),
+            trees: rule.trees().map(<[Tree]>::to_vec),
+            access: resources.max_disk_mb.map(|_| Access::ReadOnly),
+            blocked: rule.blocked().cloned().collect(),
+        }
+    }
+
+    fn names(&self, call: &Call) -> (AgentDid, String, ToolName) {
+        (call.agent.clone(), self.policy.version.clone(), call.tool.clone())
+    }
+}
+
+/// A network rule that says anything says something that cannot be enforced, so the network is off.
+fn network_claim(rule: &NetworkRule) -> Option<bool> {
+    let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = rule;
+    let silent = allowed_domains.is_none() && blocked_domains.is_empty() && max_requests_per_minute.is_none();
+    if silent { None } else { Some(false) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Door;
+    use crate::capability::{Ceilings, Grant, Pattern};
+    use crate::ident::IntentId;
+    use crate::limit::Layer;
+    use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+    use crate::verdict::ResourceRule;
+    use serde_json::json;
+
+    const AGENT: &str = "did:aeon:tester:1.0:a";
+
+    fn agent(did: &str) -> AgentDid {
+        AgentDid::parse(did).unwrap()
+    }
+
+    fn call(tool: &str, arguments: &serde_json::Value) -> Call {
+        Call {
+            door: Door::A2g,
+            agent: agent(AGENT),
+            intent: IntentId::random(),
+            tool: ToolName::parse(tool).unwrap(),
+            arguments: arguments.as_object().unwrap().clone(),
+            context: None,
+        }
+    }
+
+    fn rule() -> ToolRule {
+        ToolRule { allowed: true, ..ToolRule::default() }
+    }
+
+    fn policy(did: Option<&str>, rule: ToolRule) -> Policy {
+        Policy {
+            agent: did.map(agent),
+            version: "7".into(),
+            tools: [(ToolName::parse("write_file").unwrap(), rule)].into(),
+            network: NetworkRule::default(),
+            resources: ResourceRule::default(),
+            constitution_hash: None,
+        }
+    }
+
+    fn answer(policy: Policy, arguments: &serde_json::Value) -> Result<Claims, StandingRefusal> {
+        let standing = Standing::new();
+        standing.set(policy);
+        standing.claims_for(&call("write_file", arguments))
+    }
+
+    #[test]
+    fn no_policy_says_nothing() {
+        let claims = Standing::new().claims_for(&call("anything", &json!({}))).unwrap();
+        assert_eq!(claims, Claims::default());
+    }
+
+    #[test]
+    fn an_agents_own_policy_wins_over_the_one_for_all() {
+        let standing = Standing::new();
+        standing.set(policy(None, ToolRule::default()));
+        let refusal = standing.claims_for(&call("write_file", &json!({}))).unwrap_err();
+        assert!(matches!(refusal, StandingRefusal::NotAllowed { .. }), "{refusal}");
+        standing.set(policy(Some(AGENT), rule()));
+        assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
+        standing.set(policy(Some("did:aeon:other:1.0:b"), ToolRule::default()));
+        assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
+    }
+
+    #[test]
+    fn a_revocation_holds_until_a_new_policy() {
+        for revoked in [Some(agent(AGENT)), None] {
+            let standing = Standing::new();
+            standing.set(policy(Some(AGENT), rule()));
+            standing.revoke(revoked.as_ref());
+            let call = call("write_file", &json!({}));
+            let refusal = standing.claims_for(&call).unwrap_err();
+            assert_eq!(refusal, StandingRefusal::Revoked { agent: agent(AGENT) });
+            assert_eq!(standing.allow_writes(&call).unwrap_err(), refusal);
+            standing.set(policy(Some(AGENT), rule()));
+            assert!(standing.claims_for(&call).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_revocation_of_one_leaves_the_others() {
+        let standing = Standing::new();
+        standing.revoke(Some(&agent("did:aeon:other:1.0:b")));
+        assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
+    }
+
+    #[test]
+    fn a_tool_is_refused_unless_it_is_listed_and_allowed() {
+        let standing = Standing::new();
+        standing.set(policy(Some(AGENT), rule()));
+        let refusal = standing.claims_for(&call("read_file", &json!({}))).unwrap_err();
+        assert!(matches!(refusal, StandingRefusal::NotListed { .. }));
+        assert_eq!(
+            refusal.to_string(),
+            "the standing policy `7` of `did:aeon:tester:1.0:a` does not list the tool `read_file`; \
+             add it under `capabilities.tools`"
+        );
+    }
+
+    #[test]
+    fn arguments_are_checked() {
+        let strict = ToolRule { blocked_patterns: vec!["rm -rf".into()], max_size_bytes: Some(8), ..rule() };
+        for (content, fine) in [("12345678", true), ("123456789", false), ("rm  -rf", false), ("rm", true)] {
+            let answer = answer(policy(Some(AGENT), strict.clone()), &json!({ "content": content }));
+            assert_eq!(answer.is_ok(), fine, "{content}: {answer:?}");
+            if let Err(refusal) = answer {
+                assert_eq!(refusal.blocked_by(), BlockedBy::StandingPolicy);
+            }
+        }
+    }
+
+    #[test]
+    fn every_limit_becomes_a_claim() {
+        let mut full = policy(
+            Some(AGENT),
+            ToolRule {
+                paths: Some(vec!["/workspace/**".into()]),
+                blocked_paths: vec!["/workspace/secret/**".into()],
+                timeout: Some(Timeout::from_seconds(5).unwrap()),
+                ..rule()
+            },
+        );
+        full.resources.max_memory = Some(MemoryLimit::from_mb(8).unwrap());
+        full.resources.max_cpu = Some(CpuPercent::new(20).unwrap());
+        full.network.allowed_domains = Some(Vec::new());
+        let claims = answer(full, &json!({})).unwrap();
+        assert_eq!(
+            claims,
+            Claims {
+                memory: Some(MemoryLimit::from_mb(8).unwrap()),
+                cpu: Some(CpuPercent::new(20).unwrap()),
+                timeout: Some(Timeout::from_seconds(5).unwrap()),
+                output: None,
+                network: Some(false),
+                trees: Some(vec![Tree::parse_path("/workspace").unwrap()]),
+                access: None,
+                blocked: vec![Pattern::parse("/workspace/secret/**").unwrap()],
+            }
+        );
+    }
+
+    #[test]
+    fn a_network_rule_that_cannot_be_enforced_turns_the_network_off() {
+        let rules = [
+            NetworkRule { allowed_domains: Some(vec!["api.github.com".into()]), ..NetworkRule::default() },
+            NetworkRule { blocked_domains: vec!["*.onion".into()], ..NetworkRule::default() },
+            NetworkRule { max_requests_per_minute: Some(60), ..NetworkRule::default() },
+        ];
+        for network in rules {
+            let claims = answer(Policy { network, ..policy(Some(AGENT), rule()) }, &json!({})).unwrap();
+            assert_eq!(claims.network, Some(false));
+        }
+        assert_eq!(answer(policy(Some(AGENT), rule()), &json!({})).unwrap().network, None);
+    }
+
+    #[test]
+    fn a_path_pattern_that_is_not_a_tree_refuses() {
+        for (pattern, blocked_by) in [
+            ("/workspace/*.txt", BlockedBy::ScopeUnenforceable),
+            ("/workspace/a.txt", BlockedBy::ScopeUnenforceable),
+            ("workspace/**", BlockedBy::StandingPolicy),
+            ("/**", BlockedBy::StandingPolicy),
+        ] {
+            let bad = ToolRule { paths: Some(vec![pattern.into()]), ..rule() };
+            let refusal = answer(policy(Some(AGENT), bad), &json!({})).unwrap_err();
+            assert!(matches!(refusal, StandingRefusal::Unenforceable { .. }), "{pattern}");
+            assert_eq!(refusal.blocked_by(), blocked_by, "{pattern}");
+        }
+    }
+
+    /// What the meet makes of the claims, when the verdict grants `/workspace`.
+    fn grant(rule: ToolRule) -> Result<Grant, ScopeError> {
+        let workspace = || vec![Tree::parse_path("/workspace").unwrap()];
+        let ceilings = Ceilings {
+            memory: MemoryLimit::from_mb(64).unwrap(),
+            cpu: CpuPercent::new(100).unwrap(),
+            timeout: Timeout::from_seconds(30).unwrap(),
+            output: OutputLimit::from_bytes(1024).unwrap(),
+            network: false,
+            trees: workspace(),
+            access: Access::ReadWrite,
+        };
+        let verdict = Claims { trees: Some(workspace()), ..Claims::default() };
+        let standing = answer(policy(Some(AGENT), rule), &json!({})).unwrap();
+        Grant::new([(Layer::Verdict, verdict), (Layer::StandingPolicy, standing)], &ceilings)
+    }
+
+    #[test]
+    fn a_relative_blocked_path_refuses_only_runs_with_files() {
+        for pattern in [".env", ".ssh/**", "*.pem", "/workspace/secret.txt", "/workspace/secret/**"] {
+            let blocked = ToolRule { blocked_paths: vec![pattern.into()], ..rule() };
+            assert!(grant(blocked.clone()).is_err(), "{pattern}");
+            let no_files = ToolRule { paths: Some(Vec::new()), ..blocked };
+            assert!(grant(no_files).unwrap().trees().is_empty(), "{pattern}");
+        }
+        let elsewhere = ToolRule { blocked_paths: vec!["/etc/**".into()], ..rule() };
+        assert_eq!(grant(elsewhere).unwrap().trees().len(), 1);
+    }
+
+    #[test]
+    fn a_disk_limit_makes_a_run_read_only_and_refuses_a_tool_that_writes() {
+        let mut limited = policy(Some(AGENT), rule());
+        limited.resources.max_disk_mb = Some(10);
+        let standing = Standing::new();
+        let call = call("write_file", &json!({}));
+        standing.set(limited);
+        assert_eq!(standing.claims_for(&call).unwrap().access, Some(Access::ReadOnly));
+        let refusal = standing.allow_writes(&call).unwrap_err();
+        assert!(refusal.to_string().contains("max_disk_mb"), "{refusal}");
+        standing.set(policy(Some(AGENT), rule()));
+        assert_eq!(standing.claims_for(&call).unwrap().access, None);
+        assert!(standing.allow_writes(&call).is_ok());
+    }
+}

@@ -1,0 +1,77 @@
+//! Intents that wait for a person.
+
+use crate::call::Call;
+use crate::fault::Fault;
+use crate::govern::Escalated;
+use crate::ident::{AgentDid, IntentId};
+use crate::verdict::Verdict;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use time::OffsetDateTime;
+
+/// How many intents may wait at once.
+const MOST_WAITING: usize = 1000;
+
+/// All escalated intents whose verdicts have not expired.
+#[derive(Debug, Default)]
+pub(super) struct Escalations(Mutex<HashMap<IntentId, Escalated>>);
+
+fn expired(escalated: &Escalated, now: OffsetDateTime) -> bool {
+    escalated.verdict().expires_at.is_none_or(|at| at <= now)
+}
+
+impl Escalations {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Escalated>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds an intent. The first verdict for it stays.
+    pub(super) fn hold(&self, escalated: Escalated, now: OffsetDateTime) -> Result<(), Fault> {
+        let mut waiting = self.lock();
+        waiting.retain(|_, held| !expired(held, now));
+        if waiting.len() >= MOST_WAITING && !waiting.contains_key(&escalated.call().intent) {
+            return Err(Fault::Busy {
+                message: "too many intents wait for a person".to_owned(),
+                retry_after_ms: 60_000,
+            });
+        }
+        waiting.entry(escalated.call().intent).or_insert(escalated);
+        Ok(())
+    }
+
+    /// The verdict of a call that waits already.
+    pub(super) fn waiting(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
+        match self.lock().get(&call.intent).filter(|held| !expired(held, now)) {
+            None => Ok(None),
+            Some(held) if same(held.call(), call) => Ok(Some(held.verdict().clone())),
+            Some(_) => Err(Fault::InvalidRequest(format!(
+                "the intent `{}` waits for a directive with other content: every intent needs an id of its own",
+                call.intent
+            ))),
+        }
+    }
+
+    pub(super) fn is_waiting(&self, intent: IntentId, now: OffsetDateTime) -> bool {
+        self.lock().get(&intent).is_some_and(|held| !expired(held, now))
+    }
+
+    pub(super) fn take(&self, intent: IntentId) -> Option<Escalated> {
+        self.lock().remove(&intent)
+    }
+
+    pub(super) fn drop_one(&self, intent: IntentId) -> bool {
+        self.take(intent).is_some()
+    }
+
+    /// Drops all, or all of one agent, and counts them.
+    pub(super) fn drop_of(&self, agent: Option<&AgentDid>) -> usize {
+        let mut waiting = self.lock();
+        let before = waiting.len();
+        waiting.retain(|_, held| agent.is_some_and(|agent| held.call().agent != *agent));
+        before - waiting.len()
+    }
+}
+
+fn same(a: &Call, b: &Call) -> bool {
+    a.agent == b.agent && a.tool == b.tool && a.arguments == b.arguments
+}

@@ -1,0 +1,472 @@
+//! The pipeline of every call, whichever door it came through.
+//!
+//! ```text
+//! Call ─ check: tool, schema ─▶ verdict ─ admit ─▶ Admitted ─ grant, open ─▶ claim in the journal
+//!   ─ slot ─▶ expiry again ─▶ Permit ─ isolate ─▶ Outcome ─▶ journal: Receipt, report queued
+//! ```
+//! From the claim on, a call belongs to a task of its own: a caller that goes away changes nothing.
+//! Execution is at most once; a repeated intent gets the one receipt.
+
+mod escalations;
+mod running;
+
+use crate::call::Call;
+use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
+use crate::catalog::Catalog;
+use crate::clock::Clock;
+use crate::fault::{BlockedBy, Fault};
+use crate::govern::{AcceptUnsigned, Admission, Admitted, Authentic, Governor, Standing, admit};
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::isolate::Inline;
+use crate::journal::{Claim, Journal, Stage};
+use crate::limit::Limit;
+use crate::outcome::{AbortReason, End, Receipt};
+use crate::sandbox::{Artifact, Input};
+use crate::tool::Descriptor;
+use crate::verdict::{Directive, Policy, Verdict};
+use escalations::Escalations;
+use running::Running;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::{Semaphore, watch};
+
+/// When a caller that found no room should come again.
+const RETRY_AFTER_MS: u64 = 500;
+
+/// What the operator decided about this executor.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its ceilings.
+    pub ceilings: Ceilings,
+    /// Its map from guest paths to host folders.
+    pub mounts: Mounts,
+    /// How many executions run at once.
+    pub concurrent: usize,
+    /// How many more may wait.
+    pub queue: usize,
+    /// The leave to take unsigned verdicts, if it was given.
+    pub accept_unsigned: Option<AcceptUnsigned>,
+}
+
+/// The core behind every door.
+pub struct Executor {
+    settings: Settings,
+    catalog: Catalog,
+    artifacts: BTreeMap<ToolName, Artifact>,
+    governor: Governor,
+    standing: Standing,
+    journal: Journal,
+    inline: Inline,
+    slots: Arc<Semaphore>,
+    queued: AtomicUsize,
+    running: Running,
+    escalations: Escalations,
+    clock: Arc<dyn Clock>,
+    closing: watch::Sender<bool>,
+}
+
+/// What a gateway call comes back with.
+#[derive(Debug)]
+pub struct Answer {
+    /// The governor's verdict.
+    pub verdict: Arc<Verdict>,
+    /// The receipt, when the tool ran.
+    pub receipt: Option<Arc<Receipt>>,
+}
+
+impl Executor {
+    /// Puts the core together.
+    #[must_use]
+    pub fn new(
+        settings: Settings,
+        catalog: Catalog,
+        governor: Governor,
+        inline: Inline,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let mut artifacts = BTreeMap::new();
+        for (name, entry) in catalog.iter() {
+            let Ok(tool) = entry else { continue };
+            match inline.sandbox().load(&tool.compiled, tool.component, tool.descriptor.contract) {
+                Ok(artifact) => drop(artifacts.insert(name.clone(), artifact)),
+                Err(error) => tracing::warn!(tool = %name, %error, "this tool cannot be used"),
+            }
+        }
+        Self {
+            slots: Arc::new(Semaphore::new(settings.concurrent)),
+            settings,
+            catalog,
+            artifacts,
+            governor,
+            standing: Standing::default(),
+            journal: Journal::default(),
+            inline,
+            queued: AtomicUsize::new(0),
+            running: Running::default(),
+            escalations: Escalations::default(),
+            clock,
+            closing: watch::channel(false).0,
+        }
+    }
+
+    /// The descriptors of all usable tools, sorted by name.
+    pub fn tools(&self) -> impl Iterator<Item = &Descriptor> {
+        self.catalog
+            .iter()
+            .filter(|(name, _)| self.artifacts.contains_key(*name))
+            .filter_map(|(_, entry)| entry.as_ref().ok().map(|tool| &tool.descriptor))
+    }
+
+    /// The governor.
+    #[must_use]
+    pub fn governor(&self) -> &Governor {
+        &self.governor
+    }
+
+    /// The journal.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// The clock.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Whether verdicts, policies and directives are taken from anyone who can reach the door.
+    #[must_use]
+    pub fn accepts_unsigned(&self) -> Option<AcceptUnsigned> {
+        self.settings.accept_unsigned
+    }
+
+    /// Executions that run, and that wait for a slot.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize) {
+        let running = self.settings.concurrent.saturating_sub(self.slots.available_permits());
+        (running, self.queued.load(Ordering::Relaxed))
+    }
+
+    /// Runs a call under a verdict that came with it (`a2g/execute`).
+    ///
+    /// # Errors
+    /// Every refusal, and the failure or the limit that ended the run.
+    pub async fn execute(self: &Arc<Self>, call: Call, verdict: Authentic) -> Result<Arc<Receipt>, Fault> {
+        self.check(&call)?;
+        if let Some((known, _)) = self.journal.find(&call) {
+            return success(self.known(&call, known).await?);
+        }
+        let now = self.clock.now();
+        match admit(call, verdict, now)? {
+            Admission::Run(admitted) => success(self.run(*admitted).await?),
+            Admission::Wait(escalated) => {
+                let intent = escalated.call().intent;
+                let risk_score = escalated.verdict().risk.as_ref().map(|risk| risk.score);
+                self.escalations.hold(*escalated, now)?;
+                Err(Fault::Refused {
+                    intent: Some(intent),
+                    risk_score,
+                    blocked_by: BlockedBy::EscalationPending,
+                    message: "a person has to decide: the intent runs when `g2a/directive` approves it"
+                        .to_owned(),
+                })
+            }
+        }
+    }
+
+    /// Asks the governor about a call and runs it when it may (`a2g/intent`).
+    ///
+    /// # Errors
+    /// Every refusal before the run; what became of the run is in the answer.
+    pub async fn intent(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
+        self.check(&call)?;
+        if let Some((known, verdict)) = self.journal.find(&call) {
+            let receipt = self.known(&call, known).await?;
+            if let Some(verdict) = verdict {
+                return Ok(Answer { verdict, receipt: Some(receipt) });
+            }
+        }
+        if let Some(waiting) = self.escalations.waiting(&call, self.clock.now())? {
+            return Ok(Answer { verdict: Arc::new(waiting), receipt: None });
+        }
+        let authentic = self.governor.decide(&call).await?;
+        let verdict = Arc::new(authentic.verdict().clone());
+        let now = self.clock.now();
+        match admit(call, authentic, now)? {
+            Admission::Wait(escalated) => {
+                self.escalations.hold(*escalated, now)?;
+                Ok(Answer { verdict, receipt: None })
+            }
+            Admission::Run(admitted) => {
+                let receipt = self.run_noting(*admitted, Some(Arc::clone(&verdict))).await?;
+                Ok(Answer { verdict, receipt: Some(receipt) })
+            }
+        }
+    }
+
+    /// Stops a running or waiting intent. `true` when there was something to stop.
+    pub fn cancel(&self, intent: IntentId) -> bool {
+        self.escalations.drop_one(intent) || self.running.abort(intent, AbortReason::Cancelled)
+    }
+
+    /// Where an intent is.
+    #[must_use]
+    pub fn status(&self, intent: IntentId) -> Option<Stage> {
+        if self.escalations.is_waiting(intent, self.clock.now()) {
+            return Some(Stage::Escalated);
+        }
+        self.journal.stage(intent).map(|(_, stage)| stage)
+    }
+
+    /// Takes a standing policy.
+    pub fn set_policy(&self, policy: Policy) {
+        tracing::info!(
+            agent = policy.agent.as_ref().map(AgentDid::as_str),
+            version = policy.version,
+            "standing policy"
+        );
+        self.standing.set(policy);
+    }
+
+    /// Drops standing capabilities and stops what runs under them. Without an agent or an intent,
+    /// everything is revoked. Gives the number of runs that were stopped.
+    pub fn revoke(&self, agent: Option<&AgentDid>, intent: Option<IntentId>) -> usize {
+        tracing::warn!(
+            agent = agent.map(AgentDid::as_str),
+            intent = intent.map(tracing::field::display),
+            "revoked"
+        );
+        if let Some(intent) = intent {
+            let waited = self.escalations.drop_one(intent);
+            let ran = self.running.abort_of(intent, agent, AbortReason::Revoked);
+            return usize::from(waited) + usize::from(ran);
+        }
+        self.standing.revoke(agent);
+        self.escalations.drop_of(agent) + self.running.abort_all(agent, AbortReason::Revoked)
+    }
+
+    /// Resolves an escalated intent. The run goes on by itself; `a2g/status` shows it.
+    ///
+    /// # Errors
+    /// When no such intent waits, or it was denied or has expired.
+    pub fn direct(self: &Arc<Self>, directive: &Directive) -> Result<(), Fault> {
+        let escalated = self
+            .escalations
+            .take(directive.intent)
+            .ok_or_else(|| Fault::invalid("/intent_id", "no intent with this id waits for a directive"))?;
+        let verdict = Arc::new(escalated.verdict().clone());
+        let admitted = escalated.resolve(directive, self.clock.now())?;
+        let executor = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(fault) = executor.run_noting(admitted, Some(verdict)).await {
+                tracing::warn!(?fault, "an approved intent could not be run");
+            }
+        });
+        Ok(())
+    }
+
+    /// Stops taking calls.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Waits until calls are no longer taken.
+    pub async fn closed(&self) {
+        let mut closing = self.closing.subscribe();
+        let _never_dropped = closing.wait_for(|closing| *closing).await;
+    }
+
+    /// Waits until nothing runs or waits for a slot.
+    pub async fn idle(&self) {
+        let all = u32::try_from(self.settings.concurrent).unwrap_or(u32::MAX);
+        let _all_slots = self.slots.acquire_many(all).await;
+    }
+
+    /// Stops everything that still runs.
+    pub fn abort_all(&self) -> usize {
+        self.running.abort_all(None, AbortReason::Shutdown)
+    }
+
+    /// Checks what can be checked without a verdict: the tool and its arguments.
+    fn check(&self, call: &Call) -> Result<(), Fault> {
+        let tool = match self.catalog.get(&call.tool) {
+            Some(Ok(tool)) if self.artifacts.contains_key(&call.tool) => tool,
+            Some(Ok(_)) => {
+                return Err(Fault::ToolUnavailable {
+                    tool: call.tool.clone(),
+                    message: "its module asks for what this executor does not link".to_owned(),
+                });
+            }
+            Some(Err(error)) => {
+                return Err(Fault::ToolUnavailable {
+                    tool: call.tool.clone(),
+                    message: error.public_message(),
+                });
+            }
+            None => {
+                let message = format!("there is no tool `{}`: `a2g/tools` lists what there is", call.tool);
+                return Err(Fault::invalid("/tool", message));
+            }
+        };
+        tool.schema.check(&Value::Object(call.arguments.clone())).map_err(|violation| {
+            let message = format!("the arguments break the schema of `{}`: {}", call.tool, violation.message);
+            Fault::invalid(format!("/arguments{}", violation.pointer), message)
+        })
+    }
+
+    /// Waits for the receipt of an intent that is known already.
+    async fn known(&self, call: &Call, claim: Claim) -> Result<Arc<Receipt>, Fault> {
+        let mut stage = match claim {
+            Claim::Known(stage) => stage,
+            Claim::New | Claim::Conflict => {
+                return Err(Fault::InvalidRequest(format!(
+                    "the intent `{}` was used before with other content: every intent needs an id of its own",
+                    call.intent
+                )));
+            }
+        };
+        let ended = stage.wait_for(|stage| matches!(stage, Stage::Finished(_) | Stage::Released)).await;
+        match ended.as_deref() {
+            Ok(Stage::Finished(receipt)) => Ok(Arc::clone(receipt)),
+            Ok(Stage::Escalated | Stage::Queued | Stage::Running | Stage::Released) | Err(_) => {
+                Err(self.busy("the first call with this intent was refused before it ran: send it again"))
+            }
+        }
+    }
+
+    fn busy(&self, message: &str) -> Fault {
+        Fault::Busy { message: message.to_owned(), retry_after_ms: RETRY_AFTER_MS }
+    }
+
+    async fn run(self: &Arc<Self>, admitted: Admitted) -> Result<Arc<Receipt>, Fault> {
+        self.run_noting(admitted, None).await
+    }
+
+    /// Claims an admitted call and runs it in a task of its own.
+    async fn run_noting(
+        self: &Arc<Self>,
+        admitted: Admitted,
+        verdict: Option<Arc<Verdict>>,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let tool = self.catalog.get(&admitted.call().tool).and_then(|entry| entry.as_ref().ok());
+        let artifact = self.artifacts.get(&admitted.call().tool).cloned();
+        let (Some(tool), Some(artifact)) = (tool, artifact) else {
+            return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
+        };
+        let grant = admitted.grant(&self.standing, &tool.descriptor.capabilities, &self.settings.ceilings)?;
+        let roots = self.open(&admitted, &grant)?;
+        let place = self.place()?;
+        let claimed = self.journal.claim(admitted.call(), admitted.expires_at(), self.clock.now());
+        match claimed.map_err(|full| self.busy(&full.to_string()))? {
+            Claim::New => {}
+            known @ (Claim::Known(_) | Claim::Conflict) => return self.known(admitted.call(), known).await,
+        }
+        if let Some(verdict) = verdict {
+            self.journal.decided(admitted.call().intent, verdict);
+        }
+        let executor = Arc::clone(self);
+        let task =
+            tokio::spawn(async move { executor.claimed(admitted, artifact, grant, roots, place).await });
+        match task.await {
+            Ok(result) => result,
+            Err(panicked) => Err(Fault::Internal(format!("the task of a run ended early: {panicked}"))),
+        }
+    }
+
+    /// Opens the granted folders.
+    fn open(&self, admitted: &Admitted, grant: &Grant) -> Result<Roots, Fault> {
+        Roots::open(grant, &self.settings.mounts, &self.settings.ceilings.trees).map_err(|error| {
+            if let RootsError::Refused { path, source } = &error {
+                tracing::warn!(path, %source, "a granted folder cannot be opened");
+            }
+            admitted.refused(BlockedBy::ScopeUnenforceable, error.to_string())
+        })
+    }
+
+    /// A place in the queue, or the news that there is none.
+    fn place(self: &Arc<Self>) -> Result<Place, Fault> {
+        if *self.closing.borrow() {
+            return Err(self.busy("the executor is shutting down"));
+        }
+        let queued = self.queued.fetch_add(1, Ordering::SeqCst);
+        let place = Place(Arc::clone(self));
+        if queued >= self.settings.queue.saturating_add(self.slots.available_permits()) {
+            return Err(self.busy("the queue is full"));
+        }
+        Ok(place)
+    }
+
+    /// The life of a claimed intent: it ends in a receipt or is released.
+    async fn claimed(
+        self: Arc<Self>,
+        admitted: Admitted,
+        artifact: Artifact,
+        grant: Grant,
+        roots: Roots,
+        place: Place,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let call = admitted.call();
+        let running = self.running.enter(call.intent, call.agent.clone());
+        let slot = Arc::clone(&self.slots).acquire_owned().await;
+        drop(place);
+        let Ok(_slot) = slot else {
+            self.journal.advance(call.intent, Stage::Released);
+            return Err(self.busy("the executor is shutting down"));
+        };
+        if let Err(expired) = admitted.check_expiry(self.clock.now()) {
+            self.journal.advance(call.intent, Stage::Released);
+            return Err(expired);
+        }
+        let permit = Permit::new(grant, roots);
+        let execution = self.inline.begin(&permit, Arc::clone(running.abort()));
+        self.journal.advance(call.intent, Stage::Running);
+        let outcome = match running.abort().reason() {
+            Some(reason) => execution.outcome(End::Aborted(reason), self.clock.monotonic()),
+            None => {
+                let arguments = Value::Object(call.arguments.clone()).to_string();
+                self.inline.run(artifact, permit, Input::Arguments(arguments), &execution).await
+            }
+        };
+        let receipt = Arc::new(Receipt {
+            agent: call.agent.clone(),
+            intent: call.intent,
+            tool: call.tool.clone(),
+            outcome,
+        });
+        tracing::debug!(
+            intent = %receipt.intent, tool = %receipt.tool, status = receipt.outcome.end.status().as_str(),
+            wall_us = receipt.outcome.metrics.wall.as_micros(), "executed"
+        );
+        self.journal.finished(Arc::clone(&receipt));
+        Ok(receipt)
+    }
+}
+
+/// A counted place in the queue.
+struct Place(Arc<Executor>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.queued.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A receipt as the answer to `a2g/execute`: only a success is a result.
+fn success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
+    match &receipt.outcome.end {
+        End::Returned(_) => Ok(receipt),
+        End::LimitReached(limit @ (Limit::Memory | Limit::Time | Limit::Output | Limit::Stack)) => {
+            let limit = *limit;
+            Err(Fault::LimitReached(receipt, limit))
+        }
+        End::ToolError { .. }
+        | End::Exited { .. }
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::Unlinkable(_)
+        | End::Aborted(_) => Err(Fault::Failed(receipt)),
+    }
+}

@@ -1,0 +1,63 @@
+//! The runs that can be stopped from outside.
+
+use crate::ident::{AgentDid, IntentId};
+use crate::outcome::AbortReason;
+use crate::sandbox::Abort;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+type Runs = HashMap<IntentId, (AgentDid, Arc<Abort>)>;
+
+/// All claimed intents that have not ended, with their switches.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Running(Arc<Mutex<Runs>>);
+
+/// One claimed intent. Leaves the list when it is dropped.
+#[derive(Debug)]
+pub(super) struct Entered {
+    all: Running,
+    intent: IntentId,
+    abort: Arc<Abort>,
+}
+
+impl Running {
+    fn lock(&self) -> MutexGuard<'_, Runs> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn enter(&self, intent: IntentId, agent: AgentDid) -> Entered {
+        let abort = Arc::new(Abort::default());
+        self.lock().insert(intent, (agent, Arc::clone(&abort)));
+        Entered { all: self.clone(), intent, abort }
+    }
+
+    pub(super) fn abort(&self, intent: IntentId, reason: AbortReason) -> bool {
+        self.abort_of(intent, None, reason)
+    }
+
+    /// Stops one run, if it is the agent's.
+    pub(super) fn abort_of(&self, intent: IntentId, agent: Option<&AgentDid>, reason: AbortReason) -> bool {
+        let runs = self.lock();
+        let run = runs.get(&intent).filter(|(of, _)| agent.is_none_or(|agent| of == agent));
+        run.inspect(|(_, abort)| abort.pull(reason)).is_some()
+    }
+
+    /// Stops all runs, or all of one agent, and counts them.
+    pub(super) fn abort_all(&self, agent: Option<&AgentDid>, reason: AbortReason) -> usize {
+        let runs = self.lock();
+        let chosen = runs.values().filter(|(of, _)| agent.is_none_or(|agent| of == agent));
+        chosen.inspect(|(_, abort)| abort.pull(reason)).count()
+    }
+}
+
+impl Entered {
+    pub(super) fn abort(&self) -> &Arc<Abort> {
+        &self.abort
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.intent);
+    }
+}

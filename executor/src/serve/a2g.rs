@@ -1,0 +1,123 @@
+//! The executor's A2G door: its methods, by name.
+
+use super::rpc::error_object;
+use crate::fault::{BlockedBy, Fault};
+use crate::govern::Authentic;
+use crate::ident::IntentId;
+use crate::journal::Stage;
+use crate::run::Executor;
+use crate::wire::a2g::{decode, encode, openrpc};
+use jsonrpsee::RpcModule;
+use jsonrpsee::core::{RegisterMethodError, RpcResult};
+use jsonrpsee::types::Params;
+use serde_json::value::RawValue;
+use std::future::Future;
+use std::sync::Arc;
+
+/// The methods that also run as notifications: what a governor pushes.
+pub const NOTIFICATIONS: &[&str] = &["g2a/policy", "g2a/revoke", "g2a/directive"];
+
+type Encoded = Box<RawValue>;
+
+/// The methods of this door.
+///
+/// # Errors
+/// When two methods have one name.
+pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, RegisterMethodError> {
+    let mut module = RpcModule::new(executor);
+    register(&mut module, "a2g/execute", execute)?;
+    register(&mut module, "a2g/intent", intent)?;
+    register(&mut module, "a2g/cancel", async |executor, params| {
+        let intent = decode::intent_id(&params)?;
+        Ok(encode::cancelled(intent, executor.cancel(intent)))
+    })?;
+    register(&mut module, "a2g/status", async |executor, params| {
+        status(&executor, decode::intent_id(&params)?)
+    })?;
+    register(&mut module, "a2g/tools", async |executor, params| {
+        decode::no_params(Some(&params))?;
+        Ok(encode::tools(executor.tools()))
+    })?;
+    register(&mut module, "g2a/policy", async |executor, params| {
+        let policy = decode::policy(&params)?;
+        trusted(&executor)?;
+        executor.set_policy(policy);
+        Ok(encode::accepted())
+    })?;
+    register(&mut module, "g2a/revoke", async |executor, params| {
+        let decode::Revoke { agent, intent } = decode::revoke(&params)?;
+        trusted(&executor)?;
+        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent)))
+    })?;
+    register(&mut module, "g2a/directive", async |executor, params| {
+        let directive = decode::directive(&params)?;
+        trusted(&executor)?;
+        executor.direct(&directive)?;
+        Ok(encode::accepted())
+    })?;
+    register(&mut module, "rpc.discover", async |_, _| {
+        Ok(encode::value(&openrpc::document(env!("CARGO_PKG_VERSION"))))
+    })?;
+    Ok(module)
+}
+
+fn register<F, Fut>(
+    module: &mut RpcModule<Arc<Executor>>,
+    name: &'static str,
+    method: F,
+) -> Result<(), RegisterMethodError>
+where
+    F: Fn(Arc<Executor>, String) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<Encoded, Fault>> + Send + 'static,
+{
+    module
+        .register_async_method(name, move |params: Params<'static>, executor, _| {
+            let params = params.as_str().unwrap_or("{}").to_owned();
+            let answer = method(Arc::clone(&executor), params);
+            async move { answer.await.map_err(|fault| error_object(&fault)) as RpcResult<Encoded> }
+        })
+        .map(drop)
+}
+
+async fn execute(executor: Arc<Executor>, params: String) -> Result<Encoded, Fault> {
+    let decode::Execute { call, verdict, proof } = decode::execute(&params)?;
+    let authentic = Authentic::with_call(verdict, proof.as_deref(), executor.accepts_unsigned())?;
+    let receipt = executor.execute(call, authentic).await?;
+    Ok(encode::report(&receipt))
+}
+
+async fn intent(executor: Arc<Executor>, params: String) -> Result<Encoded, Fault> {
+    let answer = executor.intent(decode::intent(&params)?).await?;
+    Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
+}
+
+fn status(executor: &Executor, intent: IntentId) -> Result<Encoded, Fault> {
+    let (state, receipt) = match executor.status(intent) {
+        Some(Stage::Escalated) => ("escalated", None),
+        Some(Stage::Queued) => ("queued", None),
+        Some(Stage::Running) => ("running", None),
+        Some(Stage::Finished(receipt)) => ("finished", Some(receipt)),
+        Some(Stage::Released) | None => {
+            return Err(Fault::invalid("/intent_id", format!("the intent `{intent}` is not known here")));
+        }
+    };
+    Ok(encode::status(intent, state, receipt.as_deref()))
+}
+
+/// What comes through this door is not known to be the governor's. What is comes over the
+/// executor's own connection to it.
+fn trusted(executor: &Executor) -> Result<(), Fault> {
+    if executor.accepts_unsigned().is_some() {
+        return Ok(());
+    }
+    Err(Fault::Refused {
+        intent: None,
+        risk_score: None,
+        blocked_by: BlockedBy::VerdictUntrusted,
+        message:
+            "nothing shows that this comes from the governor: send it over the executor's own connection \
+                  (WebSocket), or, on a developer's own machine, start the executor with \
+                  `--insecure-accept-unsigned`"
+                .to_owned(),
+    })
+}

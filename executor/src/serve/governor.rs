@@ -1,0 +1,104 @@
+//! The door of the governor to pair with: what an executor calls, and what an operator relays to
+//! the executors that are connected by WebSocket.
+
+use super::rpc::error_object;
+use crate::fault::{BlockedBy, Fault};
+use crate::govern::Records;
+use crate::govern::local::LocalGovernor;
+use crate::verdict::{Decision, Verdict};
+use crate::wire::a2g::{decode, encode};
+use jsonrpsee::RpcModule;
+use jsonrpsee::core::{RegisterMethodError, RpcResult};
+use jsonrpsee::types::Params;
+use serde_json::value::RawValue;
+use std::sync::Arc;
+use tokio::sync::broadcast;
+
+/// The methods that also run as notifications.
+pub const NOTIFICATIONS: &[&str] = &["a2g/report", "a2g/heartbeat"];
+
+/// What the methods work on.
+pub struct GovernorDoor {
+    /// The decisions.
+    pub governor: Arc<LocalGovernor>,
+    /// The reports that it keeps.
+    pub records: Records,
+    /// Whatever is sent here goes to every connected WebSocket.
+    pub pushes: broadcast::Sender<Arc<str>>,
+}
+
+type Encoded = Box<RawValue>;
+
+/// The methods of this door.
+///
+/// # Errors
+/// When two methods have one name.
+pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMethodError> {
+    let mut module = RpcModule::new(door);
+    register(&mut module, "a2g/register", |door, params| {
+        let registration = decode::register(params)?;
+        let policy = door.governor.register(&registration.agent, &registration.capabilities_requested)?;
+        Ok(encode::registered(policy.as_ref()))
+    })?;
+    register(&mut module, "a2g/intent", |door, params| {
+        let verdict = door.governor.decide(&decode::intent(params)?);
+        if verdict.decision == Decision::Denied {
+            Err(denied(verdict))
+        } else {
+            Ok(encode::verdict(&verdict))
+        }
+    })?;
+    register(&mut module, "a2g/report", |door, params| {
+        let head = decode::report(params)?;
+        door.records.record(params).map_err(|error| {
+            Fault::Internal(format!("the report of `{}` could not be recorded: {error}", head.intent))
+        })?;
+        Ok(encode::accepted())
+    })?;
+    register(&mut module, "a2g/heartbeat", |door, params| {
+        door.governor.heartbeat(&decode::heartbeat(params)?.agent)?;
+        Ok(encode::accepted())
+    })?;
+    register(&mut module, "g2a/policy", |door, params| {
+        decode::policy(params)?;
+        relay(door, "g2a/policy", params)
+    })?;
+    register(&mut module, "g2a/revoke", |door, params| {
+        decode::revoke(params)?;
+        relay(door, "g2a/revoke", params)
+    })?;
+    register(&mut module, "g2a/directive", |door, params| {
+        door.governor.resolve(&decode::directive(params)?)?;
+        relay(door, "g2a/directive", params)
+    })?;
+    Ok(module)
+}
+
+fn register(
+    module: &mut RpcModule<GovernorDoor>,
+    name: &'static str,
+    method: fn(&GovernorDoor, &str) -> Result<Encoded, Fault>,
+) -> Result<(), RegisterMethodError> {
+    module
+        .register_method(name, move |params: Params<'_>, door, _| -> RpcResult<Encoded> {
+            method(door, params.as_str().unwrap_or("{}")).map_err(|fault| error_object(&fault))
+        })
+        .map(drop)
+}
+
+/// A denial goes out as the document's error response.
+fn denied(verdict: Verdict) -> Fault {
+    Fault::Refused {
+        intent: Some(verdict.intent),
+        risk_score: verdict.risk.map(|risk| risk.score),
+        blocked_by: BlockedBy::VerdictDenied,
+        message: verdict.reason.unwrap_or_else(|| "denied".to_owned()),
+    }
+}
+
+/// Passes a message on to every executor that is connected by WebSocket.
+fn relay(door: &GovernorDoor, method: &str, params: &str) -> Result<Encoded, Fault> {
+    let message = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
+    let executors = door.pushes.send(message.into()).unwrap_or(0);
+    Ok(encode::relayed(executors))
+}

@@ -1,0 +1,15 @@
+//! Transports: bytes in, bytes out, over HTTP, WebSocket and stdio.
+//!
+//! Every transport hands whole messages to an [`Rpc`], which checks them strictly before jsonrpsee's
+//! method table sees them. What the methods do is in [`a2g`], the executor's door, and [`governor`],
+//! the door of the governor to pair with.
+
+pub mod a2g;
+pub mod governor;
+mod http;
+mod rpc;
+mod stdio;
+
+pub use http::{HttpDoor, HttpSettings};
+pub use rpc::Rpc;
+pub use stdio::serve_stdio;

@@ -1,0 +1,136 @@
+//! JSON-RPC 2.0 over any transport: one message in, one answer out.
+//!
+//! jsonrpsee keeps the methods and makes the responses. Messages are read here first, because a
+//! strict reader has to see the whole of one: jsonrpsee's own server accepts duplicate keys, and
+//! answers valid JSON without an `id` with a parse error.
+
+use crate::fault::Fault;
+use crate::wire::a2g::fault;
+use crate::wire::jsonrpc::{self, Body, Entry, Id, MAX_BATCH, Request};
+use crate::wire::strict_json::{self, JsonBounds};
+use jsonrpsee::core::server::{ConnectionId, MethodCallback, Methods};
+use jsonrpsee::types::{ErrorObjectOwned, Extensions, Params};
+use serde_json::value::RawValue;
+
+/// A table of methods behind a strict reader.
+#[derive(Clone)]
+pub struct Rpc {
+    methods: Methods,
+    bounds: JsonBounds,
+    /// The methods that also run when they are sent without an id.
+    notifications: &'static [&'static str],
+}
+
+impl Rpc {
+    /// Serves `methods`. A method that is not among `notifications` never runs without an id.
+    #[must_use]
+    pub fn new(methods: Methods, bounds: JsonBounds, notifications: &'static [&'static str]) -> Self {
+        Self { methods, bounds, notifications }
+    }
+
+    /// What a message may be.
+    #[must_use]
+    pub fn bounds(&self) -> &JsonBounds {
+        &self.bounds
+    }
+
+    /// Answers one message; `None` when there is nothing to answer.
+    pub async fn answer(&self, message: &[u8]) -> Option<String> {
+        let body =
+            strict_json::check(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
+        match body {
+            Err(fault) => Some(refusal(None, &fault)),
+            Ok(Body::One(entry)) => self.entry(entry).await,
+            Ok(Body::Batch(entries)) => {
+                let answers =
+                    futures_util::future::join_all(entries.into_iter().map(|entry| self.entry(entry)));
+                let answers = answers.await.into_iter().flatten().collect::<Vec<_>>();
+                (!answers.is_empty()).then(|| format!("[{}]", answers.join(",")))
+            }
+        }
+    }
+
+    /// The answer to a message that is too long to be read.
+    #[must_use]
+    pub fn too_long(&self) -> String {
+        let most = self.bounds.max_bytes;
+        refusal(None, &Fault::Parse(format!("the message is longer than {most} bytes")))
+    }
+
+    async fn entry(&self, entry: Entry<'_>) -> Option<String> {
+        match entry {
+            Err((id, fault)) => Some(refusal(id.as_ref(), &fault)),
+            Ok(Request { id: None, method, params }) => {
+                if self.notifications.contains(&method.as_ref()) {
+                    let _nobody_asked = self.call(None, &method, params).await;
+                } else {
+                    tracing::debug!(%method, "a notification of a method that needs an id was dropped");
+                }
+                None
+            }
+            Ok(Request { id: Some(id), method, params }) => Some(self.call(Some(&id), &method, params).await),
+        }
+    }
+
+    async fn call(&self, id: Option<&Id>, method: &str, params: Option<&RawValue>) -> String {
+        let Some(callback) = self.methods.method(method) else {
+            let shown = crate::ident::excerpt(method);
+            return refusal(id, &Fault::MethodNotFound(format!("there is no method `{shown}`")));
+        };
+        // jsonrpsee knows only some of the ids that JSON-RPC allows. It gets a stand-in, and the
+        // answer gets the id exactly as it came.
+        let stand_in = jsonrpsee::types::Id::Null;
+        let params = Params::new(params.map(RawValue::get)).into_owned();
+        let response = match callback {
+            MethodCallback::Async(callback) => {
+                callback(stand_in, params, ConnectionId(0), usize::MAX, Extensions::new()).await
+            }
+            MethodCallback::Sync(callback) => callback(stand_in, params, usize::MAX, Extensions::new()),
+            MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_) => {
+                return refusal(id, &Fault::Internal("no door has subscriptions".to_owned()));
+            }
+        };
+        with_id(id, response.as_json().get())
+    }
+}
+
+/// Puts the caller's id in the place of the stand-in. jsonrpsee writes `jsonrpc`, `id`, and then
+/// the result or error, so the stand-in is at a known place at the start.
+fn with_id(id: Option<&Id>, response: &str) -> String {
+    const STAND_IN: &str = r#"{"jsonrpc":"2.0","id":null,"#;
+    match response.strip_prefix(STAND_IN) {
+        Some(rest) => format!(r#"{{"jsonrpc":"2.0","id":{},{rest}"#, id.map_or("null", Id::as_json)),
+        None => refusal(id, &Fault::Internal("the response has an unexpected form".to_owned())),
+    }
+}
+
+fn refusal(id: Option<&Id>, refused: &Fault) -> String {
+    let (code, message, data) = fault::error(refused);
+    log(refused);
+    jsonrpc::error(id, code, &message, data.as_ref()).get().to_owned()
+}
+
+/// A fault as jsonrpsee's error, for a method's result.
+pub(super) fn error_object(refused: &Fault) -> ErrorObjectOwned {
+    let (code, message, data) = fault::error(refused);
+    log(refused);
+    ErrorObjectOwned::owned(i32::try_from(code).unwrap_or(-32603), message, data)
+}
+
+fn log(fault: &Fault) {
+    match fault {
+        Fault::Internal(detail) => tracing::error!(detail, "internal fault"),
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
+            tracing::debug!(intent = %receipt.intent, "the tool failed");
+        }
+        Fault::Parse(_)
+        | Fault::InvalidRequest(_)
+        | Fault::MethodNotFound(_)
+        | Fault::InvalidParams { .. }
+        | Fault::Busy { .. } => tracing::debug!(?fault, "refused"),
+        Fault::ToolUnavailable { .. }
+        | Fault::Refused { .. }
+        | Fault::RegistrationFailed(_)
+        | Fault::SessionExpired(_) => tracing::info!(?fault, "refused"),
+    }
+}

@@ -1,0 +1,112 @@
+//! What an agent's executor tells its governor: registration, heartbeat and report. This is the
+//! governor's side, which the bundled governor and the tests use.
+
+use crate::fault::Fault;
+use crate::ident::{AgentDid, IntentId};
+use crate::outcome::Status;
+use crate::wire::field::{Field, Object};
+use serde_json::{Map, Value};
+
+const STATUSES: [(&str, Status); 4] = [
+    ("SUCCESS", Status::Success),
+    ("FAILURE", Status::Failure),
+    ("TIMEOUT", Status::Timeout),
+    ("ABORTED", Status::Aborted),
+];
+
+/// The params of `a2g/register`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Registration {
+    /// The agent that registers.
+    pub agent: AgentDid,
+    /// Its public key, as sent.
+    pub public_key: Option<String>,
+    /// The tools that it asks for, as sent.
+    pub capabilities_requested: Vec<String>,
+    /// What it says about itself.
+    pub metadata: Option<Map<String, Value>>,
+}
+
+/// The params of `a2g/heartbeat`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The agent that is alive.
+    pub agent: AgentDid,
+    /// How long its executor has been up.
+    pub uptime_seconds: u64,
+    /// How many tools are running.
+    pub running: u64,
+    /// How many calls wait.
+    pub queued: u64,
+}
+
+/// What a governor needs of a report to file it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportHead {
+    /// The agent that asked.
+    pub agent: AgentDid,
+    /// The intent that ran.
+    pub intent: IntentId,
+    /// How it ended.
+    pub status: Status,
+}
+
+/// Reads the params of `a2g/register`.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
+pub fn register(params: &str) -> Result<Registration, Fault> {
+    let mut object = Object::root(params)?;
+    let requested = object.take_unless_null("capabilities_requested")?;
+    Ok(Registration {
+        agent: object.need("agent_did")?.parsed(AgentDid::parse)?,
+        public_key: object.take_unless_null("public_key")?.map(|field| field.text()).transpose()?,
+        capabilities_requested: requested.map(Field::texts).transpose()?.unwrap_or_default(),
+        metadata: object.take_unless_null("metadata")?.map(|field| field.map()).transpose()?,
+    })
+}
+
+/// Reads the params of `a2g/heartbeat`.
+///
+/// # Errors
+/// As [`register`].
+pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
+    let mut object = Object::root(params)?;
+    let agent = object.need("agent_did")?.parsed(AgentDid::parse)?;
+    let mut count = |name| object.need(name)?.integer(0, u64::MAX);
+    Ok(Heartbeat {
+        agent,
+        uptime_seconds: count("uptime_seconds")?,
+        running: count("running")?,
+        queued: count("queued")?,
+    })
+}
+
+/// Reads the params of `a2g/report`. All members of the document are checked, and of them only the
+/// head is kept; others, such as `usage`, are ignored.
+///
+/// # Errors
+/// As [`register`].
+pub fn report(params: &str) -> Result<ReportHead, Fault> {
+    let mut object = Object::root(params)?;
+    let head = ReportHead {
+        agent: object.need("agent_did")?.parsed(AgentDid::parse)?,
+        intent: object.need("intent_id")?.parsed(IntentId::parse)?,
+        status: object.need("status")?.word(&STATUSES)?,
+    };
+    if let Some(error) = object.take_unless_null("error")? {
+        error.text()?;
+    }
+    if let Some(metrics) = object.take_unless_null("metrics")? {
+        check_metrics(metrics)?;
+    }
+    Ok(head)
+}
+
+fn check_metrics(field: Field<'_>) -> Result<(), Fault> {
+    let mut object = field.object()?;
+    object.need("duration_ms")?.integer(0, u64::MAX)?;
+    object.need("memory_used_mb")?.integer(0, u64::MAX)?;
+    object.need("cpu_percent")?.number(0.0, f64::INFINITY)?;
+    Ok(())
+}

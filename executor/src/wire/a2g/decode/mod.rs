@@ -1,0 +1,112 @@
+//! A2G params and results → the vocabulary, or a [`Fault::InvalidParams`] with the place.
+//!
+//! Numbers that limit something are integers in range, written in digits. Where a member may be
+//! left out, `null` says the same only when the member restricts nothing. Every pointer leads into
+//! the text that the function was given.
+
+mod agent;
+mod policy;
+mod verdict;
+
+pub use agent::{Heartbeat, Registration, ReportHead, heartbeat, register, report};
+pub use policy::{policy, policy_file, registered};
+pub use verdict::{directive, verdict};
+
+use crate::call::{Call, Door};
+use crate::fault::Fault;
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::verdict::Verdict;
+use crate::wire::field::{Field, Object};
+
+/// The params of `a2g/execute`: an intent with the verdict that answers it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Execute {
+    /// What is asked for.
+    pub call: Call,
+    /// What the governor is claimed to have said.
+    pub verdict: Verdict,
+    /// A compact JWS that shows who said it. Not looked at here.
+    pub proof: Option<String>,
+}
+
+/// The params of `g2a/revoke`. At least one of the two is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revoke {
+    /// The agent whose intents are aborted and whose standing capabilities are dropped.
+    pub agent: Option<AgentDid>,
+    /// The one intent that is aborted.
+    pub intent: Option<IntentId>,
+}
+
+/// Reads the params of `a2g/intent`.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
+pub fn intent(params: &str) -> Result<Call, Fault> {
+    call(Field::root(params)?)
+}
+
+/// Reads the params of `a2g/execute`.
+///
+/// # Errors
+/// As [`intent`]; members other than `intent`, `verdict` and `proof` are refused.
+pub fn execute(params: &str) -> Result<Execute, Fault> {
+    let mut object = Object::root(params)?;
+    let execute = Execute {
+        call: call(object.need("intent")?)?,
+        verdict: verdict::read(object.need("verdict")?)?,
+        proof: object.take_unless_null("proof")?.map(|field| field.text()).transpose()?,
+    };
+    object.end()?;
+    Ok(execute)
+}
+
+/// Reads the params of `g2a/revoke`. Here `null` is the same as absent: a revocation that is
+/// refused would leave more running than one that is read widely.
+///
+/// # Errors
+/// As [`intent`], and when neither an agent nor an intent is named.
+pub fn revoke(params: &str) -> Result<Revoke, Fault> {
+    let mut object = Object::root(params)?;
+    let agent = object.take_unless_null("agent_did")?;
+    let intent = object.take_unless_null("intent_id")?;
+    let revoke = Revoke {
+        agent: agent.map(|field| field.parsed(AgentDid::parse)).transpose()?,
+        intent: intent.map(|field| field.parsed(IntentId::parse)).transpose()?,
+    };
+    if revoke.agent.is_none() && revoke.intent.is_none() {
+        return Err(Fault::invalid("", "`agent_did` or `intent_id` must be there"));
+    }
+    Ok(revoke)
+}
+
+/// Reads the params of `a2g/cancel` and `a2g/status`: `{intent_id}`.
+///
+/// # Errors
+/// As [`intent`].
+pub fn intent_id(params: &str) -> Result<IntentId, Fault> {
+    Object::root(params)?.need("intent_id")?.parsed(IntentId::parse)
+}
+
+/// Checks that a method without parameters was given none: nothing, `{}` or `[]`.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] for anything else.
+pub fn no_params(params: Option<&str>) -> Result<(), Fault> {
+    let Some(params) = params else { return Ok(()) };
+    let field = Field::root(params)?;
+    let empty = matches!(serde_json::from_str(params), Ok(serde_json::Value::Array(list)) if list.is_empty());
+    if empty { Ok(()) } else { field.object()?.end() }
+}
+
+fn call(field: Field<'_>) -> Result<Call, Fault> {
+    let mut object = field.object()?;
+    Ok(Call {
+        door: Door::A2g,
+        agent: object.need("agent_did")?.parsed(AgentDid::parse)?,
+        intent: object.need("intent_id")?.parsed(IntentId::parse)?,
+        tool: object.need("tool")?.parsed(ToolName::parse)?,
+        arguments: object.need("arguments")?.map()?,
+        context: object.take_unless_null("context")?.map(|field| field.map()).transpose()?,
+    })
+}

@@ -1,0 +1,156 @@
+//! `G2A_POLICY`: standing limits, from a governor or from a file.
+
+use crate::fault::Fault;
+use crate::ident::{AgentDid, ToolName};
+use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
+use crate::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
+use crate::wire::field::{Field, Object};
+use crate::wire::strict_json::{self, JsonBounds};
+use std::collections::BTreeMap;
+
+/// The most requests a minute that a policy can name.
+const MOST_REQUESTS_PER_MINUTE: u64 = 1_000_000;
+/// The most disk that a policy can name: 1 PiB.
+const MOST_DISK_MB: u64 = 1 << 30;
+/// The longest argument that a policy can name: 1 PiB, so that "no limit" is sayable as a number.
+const MOST_SIZE_BYTES: u64 = 1 << 50;
+
+/// Who may stand in `agent_did`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// A governor: one agent.
+    Governor,
+    /// A file of the operator: one agent, or `"*"` for all of them.
+    File,
+}
+
+/// Reads the params of `g2a/policy`. Unknown members are refused at every level.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
+pub fn policy(params: &str) -> Result<Policy, Fault> {
+    read(Object::root(params)?, Source::Governor)
+}
+
+/// Reads a policy file: as [`policy`], but `agent_did` may be `"*"`, and a `description` (a string)
+/// may say what the file is for. The text is held to [`strict_json::check`] here.
+///
+/// # Errors
+/// As [`policy`].
+pub fn policy_file(text: &str) -> Result<Policy, Fault> {
+    let text = strict_json::check(text.as_bytes(), &JsonBounds::default())?;
+    let mut object = Object::root(text)?;
+    if let Some(description) = object.take("description")? {
+        description.text()?;
+    }
+    read(object, Source::File)
+}
+
+/// Reads the result of `a2g/register`: the agent's standing policy, when the answer holds one as
+/// `policy`. Any other result is an acknowledgement, as reference governors give many.
+///
+/// # Errors
+/// As [`policy`], with pointers into the result.
+pub fn registered(result: &str) -> Result<Option<Policy>, Fault> {
+    let field = Field::root(result)?;
+    if !field.is_object() {
+        return Ok(None);
+    }
+    let policy = field.object()?.take_unless_null("policy")?;
+    policy.map(|field| read(field.object()?, Source::Governor)).transpose()
+}
+
+fn read(mut object: Object<'_>, source: Source) -> Result<Policy, Fault> {
+    let agent = agent(&object.need("agent_did")?, source)?;
+    let version = object.need("version")?.text()?;
+    let capabilities = object.need("capabilities")?;
+    let hash = object.take_unless_null("constitution_hash")?;
+    let constitution_hash = hash.map(|field| field.text()).transpose()?;
+    object.end()?;
+
+    let mut object = capabilities.object()?;
+    let policy = Policy {
+        agent,
+        version,
+        tools: object.take("tools")?.map(tools).transpose()?.unwrap_or_default(),
+        network: object.take("network")?.map(network).transpose()?.unwrap_or_default(),
+        resources: object.take("resources")?.map(resources).transpose()?.unwrap_or_default(),
+        constitution_hash,
+    };
+    object.end()?;
+    Ok(policy)
+}
+
+fn agent(field: &Field<'_>, source: Source) -> Result<Option<AgentDid>, Fault> {
+    if source == Source::File && field.text()? == "*" {
+        return Ok(None);
+    }
+    field.parsed(AgentDid::parse).map(Some)
+}
+
+fn tools(field: Field<'_>) -> Result<BTreeMap<ToolName, ToolRule>, Fault> {
+    let mut rules = BTreeMap::new();
+    let whole = field.pointer().to_owned();
+    for (key, field) in field.object()?.rest() {
+        let name = ToolName::parse(&key).map_err(|error| Fault::invalid(&whole, error.to_string()))?;
+        let pointer = field.pointer().to_owned();
+        if rules.insert(name, tool(field)?).is_some() {
+            return Err(Fault::invalid(pointer, "the tool is there twice"));
+        }
+    }
+    Ok(rules)
+}
+
+fn tool(field: Field<'_>) -> Result<ToolRule, Fault> {
+    let mut object = field.object()?;
+    let allowed = object.need("allowed")?.boolean()?;
+    let constraints = object.take("constraints")?;
+    object.end()?;
+    let Some(constraints) = constraints else { return Ok(ToolRule { allowed, ..ToolRule::default() }) };
+
+    let mut object = constraints.object()?;
+    let timeout = object.take("timeout_seconds")?;
+    let size = object.take("max_size_bytes")?;
+    let rule = ToolRule {
+        allowed,
+        paths: object.take("paths")?.map(Field::texts).transpose()?,
+        blocked_paths: texts(&mut object, "blocked_paths")?,
+        blocked_patterns: texts(&mut object, "blocked_patterns")?,
+        max_size_bytes: size.map(|field| field.integer(1, MOST_SIZE_BYTES)).transpose()?,
+        timeout: timeout.map(|field| field.quantity(Timeout::from_seconds)).transpose()?,
+    };
+    object.end()?;
+    Ok(rule)
+}
+
+fn network(field: Field<'_>) -> Result<NetworkRule, Fault> {
+    let mut object = field.object()?;
+    let requests = object.take("max_requests_per_minute")?;
+    let rule = NetworkRule {
+        allowed_domains: object.take("allowed_domains")?.map(Field::texts).transpose()?,
+        blocked_domains: texts(&mut object, "blocked_domains")?,
+        max_requests_per_minute: requests
+            .map(|field| field.integer(1, MOST_REQUESTS_PER_MINUTE))
+            .transpose()?,
+    };
+    object.end()?;
+    Ok(rule)
+}
+
+fn resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
+    let mut object = field.object()?;
+    let memory = object.take("max_memory_mb")?;
+    let cpu = object.take("max_cpu_percent")?;
+    let disk = object.take("max_disk_mb")?;
+    object.end()?;
+    Ok(ResourceRule {
+        max_memory: memory.map(|field| field.quantity(MemoryLimit::from_mb)).transpose()?,
+        max_cpu: cpu.map(|field| field.quantity(CpuPercent::new)).transpose()?,
+        max_disk_mb: disk.map(|field| field.integer(1, MOST_DISK_MB)).transpose()?,
+    })
+}
+
+/// A list that adds nothing when it is absent.
+fn texts(object: &mut Object<'_>, name: &str) -> Result<Vec<String>, Fault> {
+    Ok(object.take(name)?.map(Field::texts).transpose()?.unwrap_or_default())
+}

@@ -1,0 +1,126 @@
+//! `G2A_VERDICT` and `g2a/directive`: what a governor or a person decided.
+
+use crate::fault::Fault;
+use crate::ident::IntentId;
+use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
+use crate::verdict::{Decision, Directive, Manifest, Risk, RiskLevel, Verdict};
+use crate::wire::field::{Field, Object};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+const DECISIONS: [(&str, Decision); 4] = [
+    ("APPROVED", Decision::Approved),
+    ("DENIED", Decision::Denied),
+    ("ESCALATE", Decision::Escalate),
+    ("CONDITIONAL", Decision::Conditional),
+];
+
+const LEVELS: [(&str, RiskLevel); 4] = [
+    ("CRITICAL", RiskLevel::Critical),
+    ("HIGH", RiskLevel::High),
+    ("MEDIUM", RiskLevel::Medium),
+    ("LOW", RiskLevel::Low),
+];
+
+/// Reads the result of `a2g/intent`: a verdict.
+///
+/// `capability_manifest` is required of a verdict that can run by itself, `conditions` of one that
+/// is CONDITIONAL, and `expires_at` of all but a denial. A denial may lack everything else.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] with a pointer into the result; [`Fault::Parse`] for text that is not
+/// JSON.
+pub fn verdict(result: &str) -> Result<Verdict, Fault> {
+    read(Field::root(result)?)
+}
+
+/// Reads the params of `g2a/directive`. Unknown members are refused.
+///
+/// # Errors
+/// As [`verdict`], with pointers into `params`.
+pub fn directive(params: &str) -> Result<Directive, Fault> {
+    let mut object = Object::root(params)?;
+    let directive = Directive {
+        intent: object.need("intent_id")?.parsed(IntentId::parse)?,
+        approved: object.need("decision")?.word(&[("APPROVED", true), ("DENIED", false)])?,
+        manifest: object.take("capability_manifest")?.map(manifest).transpose()?,
+    };
+    object.end()?;
+    Ok(directive)
+}
+
+/// Reads a verdict where it stands.
+pub(super) fn read(field: Field<'_>) -> Result<Verdict, Fault> {
+    let mut object = field.object()?;
+    let decision = object.need("verdict")?.word(&DECISIONS)?;
+    let intent = object.need("intent_id")?.parsed(IntentId::parse)?;
+    let (needs_manifest, needs_conditions, needs_expiry) = match decision {
+        Decision::Approved => (true, false, true),
+        Decision::Conditional => (true, true, true),
+        Decision::Escalate => (false, false, true),
+        Decision::Denied => (false, false, false),
+    };
+    let granted = member(&mut object, "capability_manifest", needs_manifest, decision)?;
+    let conditions = member(&mut object, "conditions", needs_conditions, decision)?;
+    let expires_at = member(&mut object, "expires_at", needs_expiry, decision)?;
+    Ok(Verdict {
+        decision,
+        intent,
+        risk: object.take_unless_null("risk_assessment")?.map(risk).transpose()?,
+        manifest: granted.map(manifest).transpose()?.unwrap_or_default(),
+        conditions: conditions.map(Field::texts).transpose()?.unwrap_or_default(),
+        expires_at: expires_at.map(|field| moment(&field)).transpose()?,
+        reason: object.take_unless_null("reason")?.map(|field| field.text()).transpose()?,
+    })
+}
+
+/// A member that bounds what may run. Only a denial, which runs nothing, may say `null` for it.
+fn member<'a>(
+    object: &mut Object<'a>,
+    name: &str,
+    needed: bool,
+    decision: Decision,
+) -> Result<Option<Field<'a>>, Fault> {
+    match (decision, needed) {
+        (Decision::Denied, _) => object.take_unless_null(name),
+        (Decision::Approved | Decision::Escalate | Decision::Conditional, true) => {
+            object.need(name).map(Some)
+        }
+        (Decision::Approved | Decision::Escalate | Decision::Conditional, false) => object.take(name),
+    }
+}
+
+fn risk(field: Field<'_>) -> Result<Risk, Fault> {
+    let mut object = field.object()?;
+    let score = |field: Field<'_>| field.number(0.0, 1.0);
+    Ok(Risk {
+        score: score(object.need("score")?)?,
+        level: object.need("level")?.word(&LEVELS)?,
+        model_score: object.take_unless_null("model_score")?.map(score).transpose()?,
+        heuristic_score: object.take_unless_null("heuristic_score")?.map(score).transpose()?,
+        threats: object.take_unless_null("threats")?.map(Field::texts).transpose()?.unwrap_or_default(),
+    })
+}
+
+/// A capability manifest. An absent member is left to the other layers; an unknown one is refused.
+fn manifest(field: Field<'_>) -> Result<Manifest, Fault> {
+    let mut object = field.object()?;
+    let memory = object.take("max_memory_mb")?;
+    let cpu = object.take("max_cpu_percent")?;
+    let timeout = object.take("timeout_seconds")?;
+    let network = object.take("network_allowed")?;
+    let scope = object.take("filesystem_scope")?;
+    object.end()?;
+    Ok(Manifest {
+        max_memory: memory.map(|field| field.quantity(MemoryLimit::from_mb)).transpose()?,
+        max_cpu: cpu.map(|field| field.quantity(CpuPercent::new)).transpose()?,
+        timeout: timeout.map(|field| field.quantity(Timeout::from_seconds)).transpose()?,
+        network_allowed: network.map(|field| field.boolean()).transpose()?,
+        filesystem_scope: scope.map(Field::texts).transpose()?.unwrap_or_default(),
+    })
+}
+
+fn moment(field: &Field<'_>) -> Result<OffsetDateTime, Fault> {
+    OffsetDateTime::parse(&field.text()?, &Rfc3339)
+        .map_err(|_| field.must_be("a time of RFC 3339 with its offset, such as 2024-01-15T10:05:00Z"))
+}

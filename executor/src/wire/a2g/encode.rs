@@ -1,0 +1,323 @@
+//! The vocabulary → A2G params and results, in the document's order of members.
+//!
+//! Everything is taken apart without a rest, so that a new field breaks the build here instead of
+//! being left out of a report.
+
+use super::{message, sentence, usage};
+use crate::call::Call;
+use crate::ident::{AgentDid, IntentId};
+use crate::outcome::{Artifact, End, LogLine, Metrics, Outcome, Output, Receipt};
+use crate::tool::{Declared, Descriptor};
+use crate::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
+use crate::wire::raw;
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// The params of `a2g/intent`, with the agent's context passed on.
+#[must_use]
+pub fn intent(call: &Call) -> Box<RawValue> {
+    let Call { door: _, agent, intent, tool, arguments, context } = call;
+    raw(&message::Intent {
+        agent_did: agent.as_str(),
+        intent_id: intent.to_string(),
+        tool: tool.as_str(),
+        arguments,
+        context: context.as_ref(),
+    })
+}
+
+/// The result of `a2g/intent`: the verdict.
+#[must_use]
+pub fn verdict(verdict: &Verdict) -> Box<RawValue> {
+    raw(&verdict_message(verdict))
+}
+
+/// The answer of the gateway: the verdict, with the `report` when the tool ran.
+#[must_use]
+pub fn intent_answer(verdict: &Verdict, receipt: Option<&Receipt>) -> Box<RawValue> {
+    raw(&message::IntentAnswer { verdict: verdict_message(verdict), report: receipt.map(report_message) })
+}
+
+/// The params of `a2g/report`, which are the result of `a2g/execute` as well.
+#[must_use]
+pub fn report(receipt: &Receipt) -> Box<RawValue> {
+    raw(&report_message(receipt))
+}
+
+/// The params of `a2g/register`: the executor with the names of its tools.
+#[must_use]
+pub fn registration(agent: &AgentDid, tools: &[String]) -> Box<RawValue> {
+    let metadata = message::Metadata {
+        name: env!("CARGO_PKG_NAME"),
+        version: env!("CARGO_PKG_VERSION"),
+        runtime: "wasmtime",
+    };
+    raw(&message::Registration { agent_did: agent.as_str(), capabilities_requested: tools, metadata })
+}
+
+/// The result of `a2g/register`: that it is accepted, with the agent's standing policy.
+#[must_use]
+pub fn registered(policy: Option<&Policy>) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Registered<'a> {
+        accepted: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        policy: Option<message::Policy<'a>>,
+    }
+    raw(&Registered { accepted: true, policy: policy.map(policy_message) })
+}
+
+/// The params of `a2g/heartbeat`.
+#[must_use]
+pub fn heartbeat(agent: &AgentDid, uptime_seconds: u64, running: usize, queued: usize) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Heartbeat<'a> {
+        agent_did: &'a str,
+        uptime_seconds: u64,
+        running: usize,
+        queued: usize,
+    }
+    raw(&Heartbeat { agent_did: agent.as_str(), uptime_seconds, running, queued })
+}
+
+/// The params of `g2a/policy`. A policy for every agent is written with `"*"`, which only
+/// [`super::decode::policy_file`] reads.
+#[must_use]
+pub fn policy(policy: &Policy) -> Box<RawValue> {
+    raw(&policy_message(policy))
+}
+
+/// The result of `a2g/cancel`.
+#[must_use]
+pub fn cancelled(intent: IntentId, cancelled: bool) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Cancelled {
+        intent_id: String,
+        cancelled: bool,
+    }
+    raw(&Cancelled { intent_id: intent.to_string(), cancelled })
+}
+
+/// The result of a notice that is only taken note of, such as `g2a/policy`.
+#[must_use]
+pub fn accepted() -> Box<RawValue> {
+    raw(&message::Accepted { accepted: true, aborted: None, executors: None })
+}
+
+/// The result of `g2a/revoke`: how many intents were waiting or running and end now.
+#[must_use]
+pub fn revoked(aborted: usize) -> Box<RawValue> {
+    raw(&message::Accepted { accepted: true, aborted: Some(aborted), executors: None })
+}
+
+/// The governor's result for a message that it passed on to its executors.
+#[must_use]
+pub fn relayed(executors: usize) -> Box<RawValue> {
+    raw(&message::Accepted { accepted: true, aborted: None, executors: Some(executors) })
+}
+
+/// One tool of the catalogue.
+#[must_use]
+pub fn tool(tool: &Descriptor) -> Box<RawValue> {
+    raw(&tool_message(tool))
+}
+
+/// The result of `a2g/tools`: the catalogue.
+#[must_use]
+pub fn tools<'a>(tools: impl IntoIterator<Item = &'a Descriptor>) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Tools<'a> {
+        tools: Vec<message::Tool<'a>>,
+    }
+    raw(&Tools { tools: tools.into_iter().map(tool_message).collect() })
+}
+
+/// A value that needs no other form, such as the OpenRPC document.
+#[must_use]
+pub fn value(value: &Value) -> Box<RawValue> {
+    raw(value)
+}
+
+/// The result of `a2g/status`: the word for where the intent is, with its report once finished.
+#[must_use]
+pub fn status(intent: IntentId, state: &str, receipt: Option<&Receipt>) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Status<'a> {
+        intent_id: String,
+        state: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        report: Option<message::Report<'a>>,
+    }
+    raw(&Status { intent_id: intent.to_string(), state, report: receipt.map(report_message) })
+}
+
+fn verdict_message(verdict: &Verdict) -> message::Verdict<'_> {
+    let Verdict { decision, intent, risk, manifest, conditions, expires_at, reason } = verdict;
+    message::Verdict {
+        verdict: decision.as_str(),
+        intent_id: intent.to_string(),
+        risk_assessment: risk.as_ref().map(risk_message),
+        capability_manifest: manifest_message(manifest),
+        conditions,
+        expires_at: expires_at.and_then(moment),
+        reason: reason.as_deref(),
+    }
+}
+
+/// RFC 3339. A moment that it cannot write (a year over 9999) is left out, and a verdict without
+/// its expiry is refused by every reader, so that nothing runs on it.
+fn moment(moment: OffsetDateTime) -> Option<String> {
+    moment.format(&Rfc3339).ok()
+}
+
+fn risk_message(risk: &Risk) -> message::Risk<'_> {
+    let Risk { score, level, model_score, heuristic_score, threats } = risk;
+    message::Risk {
+        score: *score,
+        level: level.as_str(),
+        model_score: *model_score,
+        heuristic_score: *heuristic_score,
+        threats,
+    }
+}
+
+fn manifest_message(manifest: &Manifest) -> message::Manifest<'_> {
+    let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+    message::Manifest {
+        max_memory_mb: max_memory.map(|limit| limit.mb()),
+        max_cpu_percent: max_cpu.map(|limit| limit.get()),
+        timeout_seconds: timeout.map(|limit| limit.seconds()),
+        network_allowed: *network_allowed,
+        filesystem_scope,
+    }
+}
+
+/// The report of a receipt, for the places where it stands inside another message.
+pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
+    let Receipt { agent, intent, tool: _, outcome } = receipt;
+    let Outcome { end, output, metrics, usage } = outcome;
+    let Output { logs, progress: _, artifacts, truncated } = output;
+    let (result, tool_error) = parts_of(end);
+    message::Report {
+        agent_did: agent.as_str(),
+        intent_id: intent.to_string(),
+        status: end.status().as_str(),
+        result,
+        error: sentence::of(outcome),
+        tool_error,
+        metrics: metrics_message(metrics),
+        logs: logs.iter().map(log_line).collect(),
+        artifacts: artifacts.iter().map(artifact).collect(),
+        truncated: *truncated,
+        usage: usage::message(usage, metrics),
+    }
+}
+
+/// What a tool itself handed out: a result, or an error of its own with its code.
+fn parts_of(end: &End) -> (Option<&Value>, Option<message::ToolError<'_>>) {
+    match end {
+        End::Returned(value) => (Some(value), None),
+        End::ToolError { code, message, detail } => {
+            (None, Some(message::ToolError { code, message, detail: detail.as_ref() }))
+        }
+        End::Exited { .. }
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::Unlinkable(_)
+        | End::LimitReached(_)
+        | End::Aborted(_) => (None, None),
+    }
+}
+
+fn metrics_message(metrics: &Metrics) -> message::Metrics {
+    message::Metrics {
+        duration_ms: metrics.duration_ms(),
+        memory_used_mb: metrics.memory_used_mb(),
+        cpu_percent: metrics.cpu_percent(),
+    }
+}
+
+fn log_line(line: &LogLine) -> message::LogLine<'_> {
+    let LogLine { level, message } = line;
+    message::LogLine { level: level.as_str(), message }
+}
+
+fn artifact(artifact: &Artifact) -> message::Artifact<'_> {
+    let Artifact { name, mime, content } = artifact;
+    message::Artifact { name, mime, content: message::Base64(content) }
+}
+
+fn policy_message(policy: &Policy) -> message::Policy<'_> {
+    let Policy { agent, version, tools, network, resources, constitution_hash } = policy;
+    message::Policy {
+        agent_did: agent.as_ref().map_or("*", AgentDid::as_str),
+        version,
+        capabilities: message::Capabilities {
+            tools: tools.iter().map(|(name, rule)| (name.as_str(), tool_rule(rule))).collect(),
+            network: network_rule(network),
+            resources: resource_rule(resources),
+        },
+        constitution_hash: constitution_hash.as_deref(),
+    }
+}
+
+fn tool_rule(rule: &ToolRule) -> message::ToolRule<'_> {
+    let ToolRule { allowed, paths, blocked_paths, blocked_patterns, max_size_bytes, timeout } = rule;
+    message::ToolRule {
+        allowed: *allowed,
+        constraints: message::Constraints {
+            paths: paths.as_deref(),
+            blocked_paths,
+            blocked_patterns,
+            max_size_bytes: *max_size_bytes,
+            timeout_seconds: timeout.map(|timeout| timeout.seconds()),
+        },
+    }
+}
+
+fn network_rule(rule: &NetworkRule) -> message::NetworkRule<'_> {
+    let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = rule;
+    message::NetworkRule {
+        allowed_domains: allowed_domains.as_deref(),
+        blocked_domains,
+        max_requests_per_minute: *max_requests_per_minute,
+    }
+}
+
+fn resource_rule(rule: &ResourceRule) -> message::ResourceRule {
+    let ResourceRule { max_memory, max_cpu, max_disk_mb } = rule;
+    message::ResourceRule {
+        max_memory_mb: max_memory.map(|limit| limit.mb()),
+        max_cpu_percent: max_cpu.map(|limit| limit.get()),
+        max_disk_mb: *max_disk_mb,
+    }
+}
+
+fn tool_message(tool: &Descriptor) -> message::Tool<'_> {
+    let Descriptor { name, version, description, contract, digest, arguments_schema, capabilities } = tool;
+    let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
+    message::Tool {
+        name: name.as_str(),
+        version,
+        description,
+        contract: contract.as_str(),
+        digest: format!("sha256:{digest}"),
+        arguments_schema,
+        capabilities: message::Declared {
+            filesystem: filesystem.as_str(),
+            network: *network,
+            max_memory_mb: memory.map(|limit| limit.mb()),
+            max_cpu_percent: cpu.map(|limit| limit.get()),
+            timeout_seconds: timeout.map(|limit| limit.seconds()),
+        },
+    }
+}
+
+/// The report's `error`: one sentence, and none for a success.
+#[must_use]
+pub fn sentence(outcome: &Outcome) -> Option<String> {
+    sentence::of(outcome)
+}

@@ -1,0 +1,78 @@
+//! One clear sentence for each way in which a run can end badly. It is the report's `error` and the
+//! message of the JSON-RPC error, so both say the same.
+
+use crate::limit::{Layer, Limit};
+use crate::outcome::{End, Outcome, Usage};
+use std::fmt::Display;
+
+/// The most characters of a guest's own words in a sentence.
+const MOST_OF_A_GUESTS_WORDS: usize = 400;
+
+/// What went wrong; `None` when nothing did.
+pub(super) fn of(outcome: &Outcome) -> Option<String> {
+    let Outcome { end, output: _, metrics: _, usage } = outcome;
+    match end {
+        End::Returned(_) => None,
+        End::ToolError { code, message, detail: _ } => {
+            Some(format!("the tool failed with `{}`: {}", words(code), words(message)))
+        }
+        End::Exited { code, stderr_tail } => Some(exited(*code, stderr_tail)),
+        End::ResultNotJson => Some("the tool's standard output is not one JSON value".to_owned()),
+        End::Trapped(trap) => Some(format!("the tool trapped: {}", words(trap))),
+        End::Unlinkable(missing) => Some(format!("the tool cannot be started: {}", words(missing))),
+        End::LimitReached(limit) => Some(limit_reached(*limit, usage)),
+        End::Aborted(reason) => Some(reason.message().to_owned()),
+    }
+}
+
+/// The exit code with the last line that the command wrote to standard error.
+fn exited(code: i32, stderr_tail: &str) -> String {
+    match stderr_tail.lines().map(str::trim).rfind(|line| !line.is_empty()) {
+        Some(line) => format!("the tool exited with code {code}: {}", words(line)),
+        None => format!("the tool exited with code {code}"),
+    }
+}
+
+fn limit_reached(limit: Limit, usage: &Usage) -> String {
+    match limit {
+        Limit::Memory => reached("memory", usage.memory.value, usage.memory.layer),
+        Limit::Time => format!(
+            "the tool ran longer than its timeout of {}, set by {}",
+            usage.timeout.value,
+            author(usage.timeout.layer)
+        ),
+        Limit::Output => reached("output", usage.output.value, usage.output.layer),
+        Limit::Stack => "the tool used up its call stack".to_owned(),
+    }
+}
+
+fn reached(what: &str, value: impl Display, layer: Layer) -> String {
+    format!("the tool reached its {what} limit of {value}, set by {}", author(layer))
+}
+
+/// Whom to ask for more.
+fn author(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Verdict => "the verdict",
+        Layer::Condition => "a condition of the verdict",
+        Layer::StandingPolicy => "the standing policy of the agent",
+        Layer::Tool => "the tool's own manifest",
+        Layer::Executor => "the executor's configuration",
+    }
+}
+
+/// A guest's own words on one line, without control characters, and cut when they are long.
+fn words(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(MOST_OF_A_GUESTS_WORDS) {
+        if c.is_control() {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    if text.chars().nth(MOST_OF_A_GUESTS_WORDS).is_some() {
+        shown.push('…');
+    }
+    shown
+}

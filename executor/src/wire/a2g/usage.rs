@@ -1,0 +1,87 @@
+//! The `usage` of a report: every limit that was in force, what was used of it, what was left and
+//! which layer set it. Every number comes from the executor or the kernel.
+
+use super::message;
+use crate::limit::{Bound, Layer};
+use crate::outcome::{Denial, GrantedTree, Metrics, Usage};
+use std::time::Duration;
+
+/// What stands beside a network that was granted but cannot be used.
+const NO_NETWORK_LINKED: &str = "the network was granted, but this version links no network to any tool";
+
+/// The usage as it is written.
+pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage<'a> {
+    let Usage {
+        memory,
+        cpu,
+        timeout,
+        output,
+        filesystem,
+        filesystem_emptied_by,
+        network,
+        network_linked,
+        denied,
+        denied_truncated,
+    } = usage;
+    message::Usage {
+        limits: message::Limits {
+            max_memory_mb: whole(*memory, memory.value.mb(), metrics.memory_used_mb()),
+            max_cpu_percent: cpu_amount(cpu.value.get(), cpu.layer, metrics.cpu_percent()),
+            timeout_seconds: time_amount(timeout.value.duration(), timeout.layer, metrics.wall),
+            max_output_bytes: whole(*output, output.value.bytes(), metrics.output_bytes),
+            network_allowed: network_message(*network, *network_linked),
+            filesystem_scope: filesystem_message(filesystem, *filesystem_emptied_by),
+        },
+        denied: denied.iter().map(denial).collect(),
+        denied_truncated: *denied_truncated,
+    }
+}
+
+fn whole<T>(bound: Bound<T>, granted: u64, used: u64) -> message::Amount<u64, u64> {
+    message::Amount { granted, used, slack: granted.saturating_sub(used), set_by: bound.layer.as_str() }
+}
+
+fn cpu_amount(granted: u32, layer: Layer, used: f64) -> message::Amount<u32, f64> {
+    let slack = (f64::from(granted) - used).max(0.0);
+    message::Amount { granted, used, slack: rounded(slack, 10.0), set_by: layer.as_str() }
+}
+
+/// Seconds to the millisecond.
+fn time_amount(granted: Duration, layer: Layer, used: Duration) -> message::Amount<u64, f64> {
+    let seconds = |duration: Duration| rounded(duration.as_secs_f64(), 1000.0);
+    let slack = seconds(granted.saturating_sub(used));
+    message::Amount { granted: granted.as_secs(), used: seconds(used), slack, set_by: layer.as_str() }
+}
+
+fn rounded(value: f64, parts: f64) -> f64 {
+    (value * parts).round() / parts
+}
+
+fn network_message(network: Bound<bool>, linked: bool) -> message::Network {
+    let Bound { value: granted, layer } = network;
+    let note = if granted && !linked { Some(NO_NETWORK_LINKED) } else { None };
+    message::Network { granted, linked, set_by: layer.as_str(), note }
+}
+
+fn filesystem_message(trees: &[GrantedTree], emptied_by: Option<Layer>) -> message::Filesystem<'_> {
+    message::Filesystem {
+        granted: trees.iter().map(|tree| format!("{}/**", tree.path.trim_end_matches('/'))).collect(),
+        trees: trees.iter().map(tree).collect(),
+        set_by: emptied_by.filter(|_| trees.is_empty()).map(Layer::as_str),
+    }
+}
+
+fn tree(tree: &GrantedTree) -> message::Tree<'_> {
+    let GrantedTree { path, access, set_by } = tree;
+    message::Tree {
+        path,
+        access: access.value.as_str(),
+        access_set_by: access.layer.as_str(),
+        set_by: set_by.as_str(),
+    }
+}
+
+fn denial(denial: &Denial) -> message::Denied<'_> {
+    let Denial { what, reason, count } = denial;
+    message::Denied { what, reason: reason.as_str(), count: *count }
+}

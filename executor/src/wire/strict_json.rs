@@ -1,0 +1,353 @@
+//! The gate that every body passes before anything reads it: RFC 8259 without its loose ends.
+//!
+//! It guarantees one reading. A body that passes is UTF-8 without a byte order mark, is one JSON
+//! value, holds no object with two equal keys (compared unescaped, so `"a"` and `"\u0061"` are the
+//! same key) and no lone surrogate, and is neither too long nor too deep. Two parsers can then not
+//! disagree about what a governor granted.
+//!
+//! It builds nothing but the keys of the objects that are open at the moment, in one pass and
+//! without recursion. Numbers are checked for their grammar only: `1e309` is JSON, and the decoder
+//! of the field in which it stands is the one that refuses it, with a pointer to the field.
+
+use crate::fault::Fault;
+use crate::ident::excerpt;
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+/// How large and how deep a body may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JsonBounds {
+    /// The most bytes of a body.
+    pub max_bytes: usize,
+    /// The most objects and arrays inside each other. Values over 120 have no effect on what the
+    /// decoders read, because `serde_json` stops at 128.
+    pub max_depth: usize,
+}
+
+impl Default for JsonBounds {
+    /// 1 MiB and 64 levels.
+    fn default() -> Self {
+        Self { max_bytes: 1 << 20, max_depth: 64 }
+    }
+}
+
+/// Checks a body and gives it back as text.
+///
+/// # Errors
+/// [`Fault::Parse`] that names what is wrong and where, by line and column.
+pub fn check<'a>(body: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, Fault> {
+    if body.len() > bounds.max_bytes {
+        let (has, most) = (body.len(), bounds.max_bytes);
+        return Err(Fault::Parse(format!("the body has {has} bytes, and at most {most} are read")));
+    }
+    let text = std::str::from_utf8(body)
+        .map_err(|error| Fault::Parse(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
+    let mut scanner = Scanner { text, at: 0, keys: Keys::default(), max_depth: bounds.max_depth };
+    match scanner.document() {
+        Ok(()) => Ok(text),
+        Err(refusal) => Err(Fault::Parse(refusal.message(text))),
+    }
+}
+
+/// What was refused, and at which byte.
+struct Refusal {
+    at: usize,
+    what: Cow<'static, str>,
+}
+
+impl Refusal {
+    fn message(&self, text: &str) -> String {
+        let before = text.get(..self.at).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        format!("{} at line {line} column {column}", self.what)
+    }
+}
+
+/// A container that is open, with what is known of its keys.
+enum Open<'a> {
+    Array,
+    /// The keys stand in [`Keys::few`] from `first` on, or, once there are many, in a set.
+    Object {
+        first: usize,
+        many: Option<HashSet<Cow<'a, str>>>,
+    },
+}
+
+/// The keys of all open objects. The few keys of small objects share one list.
+#[derive(Default)]
+struct Keys<'a> {
+    few: Vec<Cow<'a, str>>,
+    open: Vec<Open<'a>>,
+}
+
+impl<'a> Keys<'a> {
+    /// Above this many keys a set is faster than a walk, and a walk would be quadratic.
+    const FEW: usize = 16;
+
+    fn open_object(&mut self) {
+        self.open.push(Open::Object { first: self.few.len(), many: None });
+    }
+
+    /// Closes the innermost container and forgets its keys.
+    fn close(&mut self) {
+        if let Some(Open::Object { first, .. }) = self.open.pop() {
+            self.few.truncate(first);
+        }
+    }
+
+    /// Takes in a key of the innermost object; `false` when it was there before.
+    fn insert(&mut self, key: Cow<'a, str>) -> bool {
+        let Some(Open::Object { first, many }) = self.open.last_mut() else { return true };
+        if let Some(many) = many {
+            return many.insert(key);
+        }
+        let seen = self.few.get(*first..).unwrap_or_default();
+        if seen.contains(&key) {
+            return false;
+        }
+        let full = seen.len() >= Self::FEW;
+        self.few.push(key);
+        if full {
+            *many = Some(self.few.drain(*first..).collect());
+        }
+        true
+    }
+}
+
+struct Scanner<'a> {
+    text: &'a str,
+    at: usize,
+    keys: Keys<'a>,
+    max_depth: usize,
+}
+
+impl<'a> Scanner<'a> {
+    /// One value, and nothing after it.
+    fn document(&mut self) -> Result<(), Refusal> {
+        loop {
+            if self.value_or_opening()? {
+                continue;
+            }
+            if self.after_value()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads a whole scalar or empty container (`false`), or opens one and stands before its first
+    /// value (`true`).
+    fn value_or_opening(&mut self) -> Result<bool, Refusal> {
+        self.skip_space();
+        match self.peek() {
+            Some(b'{') => {
+                self.enter()?;
+                self.keys.open_object();
+                self.first_member(b'}')
+            }
+            Some(b'[') => {
+                self.enter()?;
+                self.keys.open.push(Open::Array);
+                self.first_member(b']')
+            }
+            Some(b'"') => self.string().map(|_| false),
+            Some(b'-' | b'0'..=b'9') => self.number().map(|()| false),
+            Some(b't') => self.literal("true"),
+            Some(b'f') => self.literal("false"),
+            Some(b'n') => self.literal("null"),
+            Some(_) | None => Err(self.expected("a value")),
+        }
+    }
+
+    /// Counts one level of depth and steps over the bracket.
+    fn enter(&mut self) -> Result<(), Refusal> {
+        if self.keys.open.len() >= self.max_depth {
+            let what = format!("nested deeper than {} levels", self.max_depth);
+            return Err(Refusal { at: self.at, what: what.into() });
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Just behind an opening bracket: an empty container ends here, an object has a key first.
+    fn first_member(&mut self, closing: u8) -> Result<bool, Refusal> {
+        self.skip_space();
+        if self.eat(closing) {
+            self.keys.close();
+            return Ok(false);
+        }
+        if closing == b'}' {
+            self.key()?;
+        }
+        Ok(true)
+    }
+
+    /// Behind a value: closes what ends here. `true` at the end of the body, `false` when another
+    /// value has to follow.
+    fn after_value(&mut self) -> Result<bool, Refusal> {
+        loop {
+            self.skip_space();
+            match (self.keys.open.last(), self.peek()) {
+                (None, None) => return Ok(true),
+                (None, Some(_)) => return Err(self.expected("nothing after the value")),
+                (Some(Open::Object { .. }), Some(b',')) => {
+                    self.at += 1;
+                    self.skip_space();
+                    return self.key().map(|()| false);
+                }
+                (Some(Open::Array), Some(b',')) => {
+                    self.at += 1;
+                    return Ok(false);
+                }
+                (Some(Open::Object { .. }), Some(b'}')) | (Some(Open::Array), Some(b']')) => {
+                    self.at += 1;
+                    self.keys.close();
+                }
+                (Some(Open::Object { .. }), _) => return Err(self.expected("`,` or `}`")),
+                (Some(Open::Array), _) => return Err(self.expected("`,` or `]`")),
+            }
+        }
+    }
+
+    /// A key of the innermost object with the colon behind it.
+    fn key(&mut self) -> Result<(), Refusal> {
+        let start = self.at;
+        if self.peek() != Some(b'"') {
+            return Err(self.expected("a key in double quotes"));
+        }
+        let escaped = self.string()?;
+        let quoted = self.text.get(start..self.at).unwrap_or_default();
+        let key: Cow<'a, str> = if escaped {
+            // The same unescaping as the decoders', so that both see the same key.
+            serde_json::from_str::<String>(quoted)
+                .map_err(|_| Refusal { at: start, what: "not JSON: a key that cannot be read".into() })?
+                .into()
+        } else {
+            quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().into()
+        };
+        let shown = key.clone();
+        if !self.keys.insert(key) {
+            return Err(Refusal { at: start, what: format!("duplicate key `{}`", excerpt(&shown)).into() });
+        }
+        self.skip_space();
+        if self.eat(b':') { Ok(()) } else { Err(self.expected("`:`")) }
+    }
+
+    /// A string in double quotes; whether it holds an escape.
+    fn string(&mut self) -> Result<bool, Refusal> {
+        self.at += 1;
+        let mut escaped = false;
+        loop {
+            let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
+            let plain = rest.iter().position(|b| matches!(b, b'"' | b'\\' | 0..=0x1f));
+            self.at += plain.unwrap_or(rest.len());
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(escaped);
+                }
+                Some(b'\\') => {
+                    escaped = true;
+                    self.escape()?;
+                }
+                Some(_) => return Err(self.expected("no control character in a string")),
+                None => return Err(self.expected("the end of a string")),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<(), Refusal> {
+        let start = self.at;
+        self.at += 1;
+        match self.peek() {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                self.at += 1;
+                Ok(())
+            }
+            Some(b'u') => {
+                self.at += 1;
+                match self.four_hex_digits()? {
+                    0xD800..=0xDBFF if self.eat(b'\\') && self.eat(b'u') => match self.four_hex_digits()? {
+                        0xDC00..=0xDFFF => Ok(()),
+                        _ => Err(Self::lone_surrogate(start)),
+                    },
+                    0xD800..=0xDFFF => Err(Self::lone_surrogate(start)),
+                    _ => Ok(()),
+                }
+            }
+            Some(_) | None => Err(self.expected("an escape of JSON")),
+        }
+    }
+
+    fn lone_surrogate(at: usize) -> Refusal {
+        Refusal { at, what: "a lone surrogate, which is no character,".into() }
+    }
+
+    fn four_hex_digits(&mut self) -> Result<u32, Refusal> {
+        let mut code = 0;
+        for _ in 0..4 {
+            let digit = self.peek().and_then(|b| char::from(b).to_digit(16));
+            code = code * 16 + digit.ok_or_else(|| self.expected("four hexadecimal digits"))?;
+            self.at += 1;
+        }
+        Ok(code)
+    }
+
+    /// A number by its grammar; its size does not matter here.
+    fn number(&mut self) -> Result<(), Refusal> {
+        self.eat(b'-');
+        if !self.eat(b'0') {
+            self.digits()?;
+        }
+        if self.eat(b'.') {
+            self.digits()?;
+        }
+        if self.eat(b'e') || self.eat(b'E') {
+            if !self.eat(b'+') {
+                self.eat(b'-');
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    fn digits(&mut self) -> Result<(), Refusal> {
+        let start = self.at;
+        while self.peek().is_some_and(|b| b.is_ascii_digit()) {
+            self.at += 1;
+        }
+        if self.at > start { Ok(()) } else { Err(self.expected("a digit")) }
+    }
+
+    fn literal(&mut self, word: &'static str) -> Result<bool, Refusal> {
+        if self.text.get(self.at..).is_some_and(|rest| rest.starts_with(word)) {
+            self.at += word.len();
+            Ok(false)
+        } else {
+            Err(self.expected("a value"))
+        }
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn eat(&mut self, byte: u8) -> bool {
+        let there = self.peek() == Some(byte);
+        self.at += usize::from(there);
+        there
+    }
+
+    fn expected(&self, what: &str) -> Refusal {
+        Refusal { at: self.at, what: format!("not JSON: expected {what}").into() }
+    }
+}
+
+#[cfg(test)]
+mod tests;
