@@ -4,7 +4,7 @@
 //! or under the operator's explicit leave; [`Admitted`] can only be made from an [`Authentic`]
 //! verdict that answers this very call, is runnable, and has not expired.
 
-use super::standing::Standing;
+use super::standing::{Standing, StandingRefusal};
 use crate::call::Call;
 use crate::capability::{self, Ceilings, Claims, Grant, Pattern, ScopeError};
 use crate::fault::{BlockedBy, Fault};

@@ -52,6 +52,17 @@ pub enum Breach {
         /// The pattern that blocks it.
         pattern: String,
     },
+    /// A path that `blocked_paths` names may lie in a tree that would have to be granted.
+    #[error(
+        "`blocked_paths`: `{pattern}` may lie in `{tree}`, and a grant of that tree cannot leave it out; \
+         list narrower trees in `paths`"
+    )]
+    Inseparable {
+        /// The tree that the arguments touch.
+        tree: Tree,
+        /// The pattern that may lie in it.
+        pattern: String,
+    },
     /// A text that `blocked_patterns` names.
     #[error("`blocked_patterns`: an argument contains `{pattern}`; take it out")]
     BlockedPattern {
@@ -108,9 +119,13 @@ impl Rule {
         self.paths.as_deref()
     }
 
-    /// The patterns of `blocked_paths`.
+    /// The patterns of `blocked_paths`, without those that can lie in none of the trees of `paths`.
     pub(super) fn blocked(&self) -> impl Iterator<Item = &Pattern> {
-        self.blocked_paths.iter().map(|blocked| &blocked.pattern)
+        let matters = |blocked: &&BlockedPath| match &self.paths {
+            Some(trees) => trees.iter().any(|tree| blocked.may_lie_in(tree)),
+            None => true,
+        };
+        self.blocked_paths.iter().filter(matters).map(|blocked| &blocked.pattern)
     }
 
     /// Checks `blocked_patterns` and `max_size_bytes`.
@@ -142,10 +157,20 @@ impl Rule {
     }
 
     /// The trees of `paths` that the arguments touch.
-    pub(super) fn touched(&self, arguments: &Arguments<'_>) -> Vec<Tree> {
+    ///
+    /// # Errors
+    /// [`Breach::Inseparable`] when one of them may hold a blocked path: a grant has no word for "all
+    /// of this tree but that file".
+    pub(super) fn touched(&self, arguments: &Arguments<'_>) -> Result<Vec<Tree>, Breach> {
         let paths: Vec<String> = arguments.paths().filter_map(normalise).collect();
         let touched = |tree: &&Tree| paths.iter().any(|path| holds(tree, path));
-        self.paths.iter().flatten().filter(touched).cloned().collect()
+        let trees: Vec<Tree> = self.paths.iter().flatten().filter(touched).cloned().collect();
+        for tree in &trees {
+            if let Some(blocked) = self.blocked_paths.iter().find(|blocked| blocked.may_lie_in(tree)) {
+                return Err(Breach::Inseparable { tree: tree.clone(), pattern: blocked.shown.clone() });
+            }
+        }
+        Ok(trees)
     }
 
     fn check_path(&self, sent: &str) -> Result<(), Breach> {
@@ -213,6 +238,19 @@ impl BlockedPath {
         let base = if absolute { base.to_owned() } else { format!("**/{base}") };
         let globs = globs([&base, &format!("{base}/**")]).map_err(|_| malformed("it is not a glob"))?;
         Ok(Self { shown: excerpt(pattern), pattern: parsed, globs, absolute })
+    }
+
+    /// Whether something that the pattern blocks can lie in the tree, judged by the components before
+    /// its first wildcard.
+    fn may_lie_in(&self, tree: &Tree) -> bool {
+        if !self.absolute {
+            return true;
+        }
+        let literal = |part: &&str| !part.contains(['*', '?', '[', '{', '\\', '!']);
+        let text = self.pattern.to_string();
+        let root: Vec<&str> = text.split('/').take_while(literal).collect();
+        let tree: Vec<&str> = tree.path().split('/').collect();
+        root.starts_with(&tree) || tree.starts_with(&root)
     }
 
     fn covers(&self, normal: &str) -> bool {

@@ -475,6 +475,12 @@ mod tests {
         }
         let elsewhere = ToolRule { blocked_paths: vec!["/etc/**".into()], ..rule() };
         assert_eq!(grant(elsewhere).unwrap().trees().len(), 1);
+        let outside = ToolRule {
+            paths: Some(vec!["/workspace/**".into()]),
+            blocked_paths: vec!["/etc/shadow".into(), "/tmp/*.key".into()],
+            ..rule()
+        };
+        assert_eq!(grant(outside).unwrap().trees().len(), 1);
     }
 
     #[test]

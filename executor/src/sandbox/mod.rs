@@ -19,6 +19,7 @@ mod limiter;
 mod linkers;
 mod meter;
 mod output;
+mod preopens;
 mod preview1;
 mod state;
 mod stop;
@@ -28,7 +29,7 @@ mod typed;
 pub use artifact::{Artifact, ArtifactError, is_component};
 pub use stop::Abort;
 
-use crate::capability::{Permit, Roots};
+use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
 use crate::limit::{Access, Limit};
 use crate::outcome::{End, GrantedTree, Metrics, Outcome, Usage};
@@ -38,7 +39,6 @@ use meter::{Meter, Metered};
 use output::{Channel, GuestStream, Recorder};
 use serde_json::Value;
 use state::{Deadline, Gauges, InForce, Preopen, PreopenKind, State};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 use stop::{Stop, end_of};
@@ -46,7 +46,7 @@ use wasmtime::component::Linker as ComponentLinker;
 use wasmtime::{Engine, Linker as CoreLinker, Store, UpdateDeadline};
 use wasmtime_wasi::filesystem::WasiFilesystemView as _;
 use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
-use wasmtime_wasi::{FsPerms, WasiCtxBuilder, WasiView as _};
+use wasmtime_wasi::{WasiCtxBuilder, WasiView as _};
 
 /// The most random bytes of one call.
 const MOST_RANDOM_BYTES: u64 = 64 << 10;
@@ -62,8 +62,7 @@ pub struct Sandbox {
     core: CoreLinker<State>,
     component: ComponentLinker<State>,
     ticker: engine::Ticker,
-    /// An empty folder without a name, which no path leads to and in which nothing can be made.
-    outside: OwnedFd,
+    preopens: preopens::Preopens,
     clock: Arc<dyn Clock>,
 }
 
@@ -96,7 +95,7 @@ pub enum Input {
 #[derive(Debug, Clone)]
 pub struct Execution {
     gauges: Arc<Gauges>,
-    grant: crate::capability::Grant,
+    grant: Grant,
     abort: Arc<Abort>,
     began: Instant,
 }
@@ -164,17 +163,12 @@ impl Sandbox {
     pub fn new(concurrent: u32, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
         let refused = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
         let engine = engine::engine(concurrent).map_err(refused)?;
-        let folder = tempfile::tempdir()?;
-        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-        let outside = rustix::fs::open(folder.path(), flags, rustix::fs::Mode::empty())
-            .map_err(std::io::Error::from)?;
-        folder.close()?;
         Ok(Self {
             core: linkers::core(&engine).map_err(refused)?,
             component: linkers::component(&engine).map_err(refused)?,
             ticker: engine::Ticker::start(&engine)?,
             engine,
-            outside,
+            preopens: preopens::Preopens::new()?,
             clock,
         })
     }
@@ -355,10 +349,12 @@ impl Sandbox {
                     .stderr(stream(Channel::Stderr, true));
             }
         }
-        let kinds = self.preopen(&mut wasi, permit.roots(), grant)?;
+        let mut wasi = wasi.build_p1();
+        let (filesystem, kinds) = self.preopens.of(permit.roots(), grant)?;
+        *wasi.ctx().ctx.filesystem() = filesystem;
         let now = self.clock.monotonic();
         let state = State {
-            wasi: wasi.build_p1(),
+            wasi,
             limiter: limiter::Limiter::new(grant.memory(), Arc::clone(&gauges.memory)),
             throttle: throttle::Throttle::new(grant.cpu(), now),
             deadline: Deadline { timeout: grant.timeout(), at: execution.deadline() },
@@ -375,33 +371,6 @@ impl Sandbox {
         store.epoch_deadline_callback(move |mut store| at_tick(store.data_mut(), &*clock, &abort));
         read_back(store.data_mut(), kinds)?;
         Ok(store)
-    }
-
-    /// Opens the granted folders for the guest, and the one that stands for everything else.
-    fn preopen(
-        &self,
-        wasi: &mut WasiCtxBuilder,
-        roots: &Roots,
-        grant: &crate::capability::Grant,
-    ) -> wasmtime::Result<Vec<PreopenKind>> {
-        let access = grant.access();
-        let perms = match access.value {
-            Access::ReadOnly => FsPerms::ReadOnly,
-            Access::ReadWrite => FsPerms::ReadWrite,
-        };
-        // The handle was checked when it was opened; this opens the same folder again by its
-        // handle, so that no path is resolved a second time.
-        let again = |handle: std::os::fd::BorrowedFd<'_>| format!("/proc/self/fd/{}", handle.as_raw_fd());
-        let mut kinds = Vec::new();
-        for root in roots.as_slice() {
-            wasi.preopened_dir(again(root.dir.as_fd()), &root.guest, perms)?;
-            kinds.push(PreopenKind::Granted { access, set_by: root.layer });
-        }
-        if roots.watch_outside() {
-            wasi.preopened_dir(again(self.outside.as_fd()), "/", FsPerms::ReadOnly)?;
-            kinds.push(PreopenKind::Outside);
-        }
-        Ok(kinds)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::capability::Tree;
 use crate::govern::arguments::Arguments;
 use crate::govern::rule::Rule;
-use crate::verdict::{Decision, Manifest, Policy, Risk, ToolRule, Verdict};
+use crate::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
 use time::{Duration, OffsetDateTime};
 
 /// How long after the decision a guest may still start. Long enough for a queue, short enough that
@@ -32,6 +32,9 @@ const CONDITIONS_FROM: f64 = 0.4;
 /// What a tool may hand out under conditions: enough for an answer, too little for a database.
 const CONDITIONAL_OUTPUT_BYTES: u64 = 64 * 1024;
 
+/// The condition that no file is changed.
+const READ_ONLY: &str = "read_only";
+
 /// Decides about one call.
 pub(super) fn decide(entry: Option<&Entry>, call: &Call, now: OffsetDateTime) -> Verdict {
     let risk = risk::assess(call);
@@ -42,7 +45,7 @@ pub(super) fn decide(entry: Option<&Entry>, call: &Call, now: OffsetDateTime) ->
     }
 }
 
-/// A denial that no policy or risk is the reason of.
+/// A denial for this reason.
 pub(super) fn denied(call: &Call, risk: Risk, reason: String) -> Verdict {
     Verdict {
         decision: Decision::Denied,
@@ -60,6 +63,8 @@ struct Permitted<'a> {
     policy: &'a Policy,
     written: &'a ToolRule,
     rule: &'a Rule,
+    /// The trees that the arguments touch.
+    trees: Vec<Tree>,
 }
 
 fn no_policy(call: &Call) -> String {
@@ -81,8 +86,15 @@ fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Resul
     let refused = |breach: String| about(format!("refuses these arguments of `{tool}`: {breach}"));
     rule.check_paths(arguments).map_err(|breach| refused(breach.to_string()))?;
     rule.check_texts(arguments).map_err(|breach| refused(breach.to_string()))?;
-    domains::check(&policy.network, arguments).map_err(refused)?;
-    Ok(Permitted { policy, written, rule })
+    domains::check(&policy.network, arguments).map_err(&refused)?;
+    let trees = rule.touched(arguments).map_err(|breach| refused(breach.to_string()))?;
+    if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
+        return Err(about(format!(
+            "sets `resources.max_disk_mb`, which no executor of this version can enforce, so `{tool}` may \
+             not write; take the limit out, or use a tool that only reads"
+        )));
+    }
+    Ok(Permitted { policy, written, rule, trees })
 }
 
 fn weigh(
@@ -93,40 +105,51 @@ fn weigh(
     now: OffsetDateTime,
 ) -> Verdict {
     let why = format!("the risk is {:.2} ({}): {}", risk.score, risk.level.as_str(), risk.threats.join("; "));
+    let no_writing = permitted.policy.resources.max_disk_mb.is_some();
     let (decision, reason) = if risk.score >= DENY_FROM {
         return denied(call, risk, format!("{why}; change the arguments"));
     } else if risk.score >= ESCALATE_FROM {
         (Decision::Escalate, Some(format!("{why}; a person has to answer by `g2a/directive`")))
     } else if risk.score >= CONDITIONS_FROM {
         (Decision::Conditional, Some(format!("{why}; it may run under the conditions")))
+    } else if no_writing {
+        (Decision::Conditional, Some("a disk limit that cannot be enforced allows no writing".to_owned()))
     } else {
         (Decision::Approved, no_files(permitted, arguments))
     };
     let conditions = match decision {
-        Decision::Conditional => conditions(call),
-        Decision::Approved | Decision::Denied | Decision::Escalate => Vec::new(),
+        Decision::Conditional if risk.score >= CONDITIONS_FROM => conditions(call),
+        // A person's approval does not lift the disk limit.
+        Decision::Conditional | Decision::Escalate if no_writing => vec![READ_ONLY.to_owned()],
+        Decision::Approved | Decision::Denied | Decision::Escalate | Decision::Conditional => Vec::new(),
     };
     Verdict {
         decision,
         intent: call.intent,
         risk: Some(risk),
-        manifest: manifest(permitted, arguments),
+        manifest: manifest(permitted),
         conditions,
         expires_at: Some(now.checked_add(VALID_FOR).unwrap_or(now)),
         reason,
     }
 }
 
-fn manifest(permitted: &Permitted<'_>, arguments: &Arguments<'_>) -> Manifest {
-    let Permitted { policy, written, rule } = permitted;
-    let domains = policy.network.allowed_domains.as_ref();
+fn manifest(permitted: &Permitted<'_>) -> Manifest {
+    let Permitted { policy, written, rule: _, trees } = permitted;
     Manifest {
         max_memory: policy.resources.max_memory,
         max_cpu: policy.resources.max_cpu,
         timeout: written.timeout,
-        network_allowed: Some(domains.is_some_and(|domains| !domains.is_empty())),
-        filesystem_scope: rule.touched(arguments).iter().map(Tree::to_string).collect(),
+        network_allowed: Some(network_allowed(&policy.network)),
+        filesystem_scope: trees.iter().map(Tree::to_string).collect(),
     }
+}
+
+/// Only a list of domains that is not empty asks for the network, and a rate, which no executor of
+/// this version can enforce, refuses it.
+fn network_allowed(rule: &NetworkRule) -> bool {
+    let NetworkRule { allowed_domains, blocked_domains: _, max_requests_per_minute } = rule;
+    allowed_domains.as_ref().is_some_and(|domains| !domains.is_empty()) && max_requests_per_minute.is_none()
 }
 
 /// A rule without `paths` grants no files, which surprises whoever sends a path.
@@ -141,7 +164,7 @@ fn no_files(permitted: &Permitted<'_>, arguments: &Arguments<'_>) -> Option<Stri
 }
 
 fn conditions(call: &Call) -> Vec<String> {
-    let read_only = risk::only_reads(&call.tool).then(|| "read_only".to_owned());
+    let read_only = risk::only_reads(&call.tool).then(|| READ_ONLY.to_owned());
     let always = ["no_network".to_owned(), format!("max_output_bytes:{CONDITIONAL_OUTPUT_BYTES}")];
     read_only.into_iter().chain(always).collect()
 }

@@ -12,9 +12,9 @@
 //! What it does not do: keep anything across a restart. Sessions and escalations are then gone,
 //! agents register again, and an escalated intent ends with its verdict.
 //!
-//! A manifest has no word for "all of this tree but that file". `blocked_paths` is checked here on
-//! the arguments; what keeps a guest away from such a path is the executor, which holds the same
-//! policy as its standing policy and refuses a grant that it could not take the path out of.
+//! A manifest has no word for "all of this tree but that file", for a disk limit or for a list of
+//! domains. So a tree that may hold a path of `blocked_paths` is not granted at all, nothing is
+//! written under `max_disk_mb`, and domains are checked in the URLs of the arguments.
 
 mod decide;
 mod domains;

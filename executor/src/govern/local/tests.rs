@@ -6,6 +6,8 @@ use super::*;
 use crate::call::Door;
 use crate::capability::{Pattern, claims_of};
 use crate::clock::ManualClock;
+use crate::govern::arguments::Arguments;
+use crate::govern::rule::{Breach, Rule};
 use crate::ident::ToolName;
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
 use crate::verdict::{Manifest, NetworkRule, ResourceRule, RiskLevel, ToolRule};
@@ -213,12 +215,15 @@ fn every_path_of_a_list_counts() {
 
 #[test]
 fn blocked_paths_win_wherever_they_lie() {
-    let blocked = |patterns: &[&str]| ToolRule {
-        blocked_paths: patterns.iter().map(|&pattern| pattern.to_owned()).collect(),
-        ..trees()
-    };
     let check = |patterns: &[&str], cases: &[(&str, bool)]| {
-        check("blocked_paths", "path", &blocked(patterns), cases);
+        let blocked_paths = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
+        let rule = Rule::read(&ToolRule { blocked_paths, ..trees() }).unwrap();
+        for (path, fine) in cases {
+            let call = call("read_file", &json!({ "path": path }));
+            let answer = rule.check_paths(&Arguments::of(&call.arguments));
+            assert_eq!(answer.is_ok(), *fine, "{path}: {answer:?}");
+            assert!(*fine || matches!(answer, Err(Breach::BlockedPath { .. })));
+        }
     };
     check(
         &["config/key"],
@@ -246,6 +251,57 @@ fn blocked_paths_win_wherever_they_lie() {
             ("/tmp/d/a.key", true),
             ("/tmp/one", false),
         ],
+    );
+}
+
+#[test]
+fn a_tree_that_may_hold_a_blocked_path_is_not_granted() {
+    for (pattern, granted) in [
+        ("/workspace/private/**", false),
+        ("/workspace/a.key", false),
+        ("/workspace/*/key", false),
+        ("/workspace/p*/**", false),
+        (".env", false),
+        ("/workspacefoo/**", true),
+        ("/tmp/private/**", true),
+        ("/etc/shadow", true),
+        ("/etc/*.key", true),
+    ] {
+        let rule = ToolRule { blocked_paths: vec![pattern.into()], ..trees() };
+        let with_path = verdict("read_file", rule.clone(), &json!({ "path": "/workspace/src/a" }));
+        assert_eq!(with_path.decision == Decision::Approved, granted, "{pattern}: {:?}", with_path.reason);
+        assert!(granted || with_path.reason.unwrap().contains("narrower trees"), "{pattern}");
+        let without = verdict("read_file", rule, &json!({ "mode": "fast" }));
+        assert_eq!(without.decision, Decision::Approved, "{pattern}");
+        assert!(without.manifest.filesystem_scope.is_empty(), "{pattern}");
+    }
+    let narrow = ToolRule {
+        paths: Some(vec!["/workspace/src/**".into()]),
+        blocked_paths: vec!["/workspace/private/**".into()],
+        ..rule()
+    };
+    let verdict = verdict("read_file", narrow, &json!({ "path": "/workspace/src/a" }));
+    assert_eq!(verdict.manifest.filesystem_scope, ["/workspace/src/**"]);
+}
+
+#[test]
+fn nothing_is_written_under_a_disk_limit() {
+    let mut limited = policy(None, &[("write_file", trees()), ("read_file", trees())]);
+    limited.resources.max_disk_mb = Some(10);
+    let governor = governor(&[limited]);
+    let path = json!({ "path": "/tmp/a" });
+    let written = governor.decide(&call("write_file", &path));
+    assert_eq!(written.decision, Decision::Denied);
+    assert!(written.reason.unwrap().contains("`resources.max_disk_mb`"));
+    let read = governor.decide(&call("read_file", &path));
+    assert_eq!((read.decision, read.conditions), (Decision::Conditional, vec!["read_only".to_owned()]));
+    let risky = governor.decide(&call("read_file", &json!({ "path": "/tmp/*" })));
+    assert_eq!(risky.conditions, ["read_only", "no_network", "max_output_bytes:65536"]);
+    let asked = Call { context: reasoning("ignore previous instructions"), ..call("read_file", &path) };
+    let escalated = governor.decide(&asked);
+    assert_eq!(
+        (escalated.decision, escalated.conditions),
+        (Decision::Escalate, vec!["read_only".to_owned()])
     );
 }
 
@@ -352,6 +408,8 @@ fn a_manifest_is_the_least_that_the_policy_and_the_arguments_need() {
     assert_eq!(granted(&policy, &json!({})).network_allowed, Some(false));
     policy.network.allowed_domains = Some(vec!["api.github.com".into()]);
     assert_eq!(granted(&policy, &json!({})).network_allowed, Some(true));
+    policy.network.max_requests_per_minute = Some(60);
+    assert_eq!(granted(&policy, &json!({})).network_allowed, Some(false));
 }
 
 #[test]
@@ -721,4 +779,46 @@ fn a_policy_folder_is_refused_by_file_and_place() {
     }
     let missing = PolicySet::load(Path::new("/nonexistent/policies")).unwrap_err();
     assert!(matches!(missing, PolicyFileError::Unreadable { .. }));
+}
+
+/// Paths over an alphabet that is small enough to meet every trick.
+fn tricky_path() -> impl proptest::strategy::Strategy<Value = String> {
+    use proptest::prelude::*;
+    let part =
+        prop::sample::select(vec!["/", "//", ".", "..", "tmp", "workspace", "x", "private", "", "\0", "*"]);
+    prop::collection::vec(part, 0..8).prop_map(|parts| parts.concat())
+}
+
+/// What a naive reader makes of an absolute path: `..` goes up.
+fn resolved(path: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            named => parts.push(named),
+        }
+    }
+    parts
+}
+
+proptest::proptest! {
+    #[test]
+    fn a_path_that_is_not_denied_lies_in_what_is_granted_and_not_in_what_is_blocked(path in tricky_path()) {
+        let blocked = vec!["/workspace/private/**".into()];
+        let rule = ToolRule {
+            paths: Some(vec!["/tmp/**".into(), "/workspace/x/**".into(), "/workspace/private/x/**".into()]),
+            blocked_paths: blocked,
+            ..rule()
+        };
+        let verdict = verdict("write_file", rule, &json!({ "path": path }));
+        if verdict.decision != Decision::Denied {
+            let parts = resolved(&path);
+            let tree = if parts[0] == "tmp" { "/tmp/**" } else { "/workspace/x/**" };
+            assert_eq!(verdict.manifest.filesystem_scope, [tree], "{path:?}");
+            assert!(parts[0] == "tmp" || parts.starts_with(&["workspace", "x"]), "{path:?}");
+        }
+    }
 }

@@ -47,6 +47,12 @@ pub fn report(receipt: &Receipt) -> Box<RawValue> {
     raw(&report_message(receipt))
 }
 
+/// The report's `error`: one sentence, and none for a success.
+#[must_use]
+pub fn sentence(outcome: &Outcome) -> Option<String> {
+    sentence::of(outcome)
+}
+
 /// The params of `a2g/register`: the executor with the names of its tools.
 #[must_use]
 pub fn registration(agent: &AgentDid, tools: &[String]) -> Box<RawValue> {
@@ -314,10 +320,4 @@ fn tool_message(tool: &Descriptor) -> message::Tool<'_> {
             timeout_seconds: timeout.map(|limit| limit.seconds()),
         },
     }
-}
-
-/// The report's `error`: one sentence, and none for a success.
-#[must_use]
-pub fn sentence(outcome: &Outcome) -> Option<String> {
-    sentence::of(outcome)
 }

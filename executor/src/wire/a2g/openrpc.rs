@@ -1,7 +1,205 @@
-//! What `rpc.discover` answers.
-use serde_json::{Value, json};
-/// x
+//! What `rpc.discover` answers: this door as an OpenRPC 1.3 document, with JSON Schemas (draft 7) of
+//! everything that goes in and out and the table of errors.
+//!
+//! The schemas promise no more than the decoders hold: what a schema here accepts may still be
+//! refused by a rule that a schema cannot say, such as the syntax of a filesystem pattern.
+
+mod schemas;
+
+use serde_json::{Map, Value, json};
+
+/// The version of OpenRPC that the document follows.
+const OPENRPC: &str = "1.3.2";
+/// What `rpc.discover` itself answers with, by its own schema.
+const META_SCHEMA: &str = "https://raw.githubusercontent.com/open-rpc/meta-schema/master/schema.json";
+
+/// The OpenRPC document of this door, for an executor of `version`.
 #[must_use]
 pub fn document(version: &str) -> Value {
-    json!({ "openrpc": "1.3.2", "info": {"title": "A2G executor", "version": version}, "methods": [] })
+    json!({
+        "openrpc": OPENRPC,
+        "info": {
+            "title": "A2G executor",
+            "description": "Runs approved agent intents as WebAssembly tools, under exactly the \
+                capabilities that their verdict grants.",
+            "version": version,
+        },
+        "methods": methods(),
+        "components": { "schemas": schemas::all(), "errors": errors() },
+    })
+}
+
+/// A method as one row; what is the same for all of them is filled in by [`Method::describe`].
+struct Method {
+    name: &'static str,
+    summary: &'static str,
+    params: Vec<Value>,
+    result: Value,
+    errors: &'static [&'static str],
+}
+
+/// Faults of the framing and of the executor, which every method can answer with.
+const COMMON_ERRORS: [&str; 5] =
+    ["ParseError", "InvalidRequest", "MethodNotFound", "InvalidParams", "InternalError"];
+
+impl Method {
+    fn describe(self) -> Value {
+        let errors: Vec<Value> = self
+            .errors
+            .iter()
+            .chain(&COMMON_ERRORS)
+            .map(|name| json!({ "$ref": format!("#/components/errors/{name}") }))
+            .collect();
+        json!({
+            "name": self.name,
+            "summary": self.summary,
+            "paramStructure": "by-name",
+            "params": self.params,
+            "result": self.result,
+            "errors": errors,
+        })
+    }
+}
+
+fn schema(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+fn required(name: &str, schema: Value) -> Value {
+    json!({ "name": name, "required": true, "schema": schema })
+}
+
+fn optional(name: &str, schema: Value) -> Value {
+    json!({ "name": name, "required": false, "schema": schema })
+}
+
+fn result(name: &str) -> Value {
+    json!({ "name": name, "schema": schema(name) })
+}
+
+fn methods() -> Vec<Value> {
+    running().into_iter().chain(governing()).map(Method::describe).collect()
+}
+
+fn running() -> Vec<Method> {
+    let intent_id = || vec![required("intent_id", schema("IntentId"))];
+    vec![
+        Method {
+            name: "a2g/execute",
+            summary: "Runs the tool of an intent under the verdict that answers it",
+            params: vec![
+                required("intent", schema("Intent")),
+                required("verdict", schema("Verdict")),
+                optional("proof", json!({ "type": "string", "description": "a compact JWS (EdDSA)" })),
+            ],
+            result: result("Report"),
+            errors: &["PolicyViolation", "ExecutionError", "CapabilityExhausted"],
+        },
+        Method {
+            name: "a2g/intent",
+            summary: "Asks the governor for a verdict, and runs the tool when the verdict allows it",
+            params: vec![
+                required("agent_did", schema("AgentDid")),
+                required("intent_id", schema("IntentId")),
+                required("tool", schema("ToolName")),
+                required("arguments", json!({ "type": "object" })),
+                optional("context", json!({ "type": ["object", "null"] })),
+            ],
+            result: result("IntentAnswer"),
+            errors: &["PolicyViolation", "ExecutionError", "CapabilityExhausted"],
+        },
+        Method {
+            name: "a2g/cancel",
+            summary: "Ends a waiting or running intent as ABORTED",
+            params: intent_id(),
+            result: result("Cancelled"),
+            errors: &[],
+        },
+        Method {
+            name: "a2g/status",
+            summary: "Says where an intent is, with its report once it is finished",
+            params: intent_id(),
+            result: result("IntentStatus"),
+            errors: &[],
+        },
+        Method {
+            name: "a2g/tools",
+            summary: "Lists the tools of the catalogue",
+            params: Vec::new(),
+            result: result("Tools"),
+            errors: &[],
+        },
+        Method {
+            name: "rpc.discover",
+            summary: "Answers this document",
+            params: Vec::new(),
+            result: json!({ "name": "OpenRPC Schema", "schema": { "$ref": META_SCHEMA } }),
+            errors: &[],
+        },
+    ]
+}
+
+fn governing() -> Vec<Method> {
+    vec![
+        Method {
+            name: "g2a/policy",
+            summary: "Sets the standing limits of an agent",
+            params: vec![
+                required("agent_did", schema("AgentDid")),
+                required("version", json!({ "type": "string" })),
+                required("capabilities", schema("Capabilities")),
+                optional("constitution_hash", json!({ "type": ["string", "null"] })),
+            ],
+            result: result("Accepted"),
+            errors: &["PolicyViolation"],
+        },
+        Method {
+            name: "g2a/revoke",
+            summary: "Aborts intents and drops standing capabilities; names an agent, an intent or both",
+            params: vec![
+                optional("agent_did", schema("AgentDid")),
+                optional("intent_id", schema("IntentId")),
+            ],
+            result: result("Accepted"),
+            errors: &["PolicyViolation"],
+        },
+        Method {
+            name: "g2a/directive",
+            summary: "Resolves an intent that waits for a person",
+            params: vec![
+                required("intent_id", schema("IntentId")),
+                required("decision", json!({ "enum": ["APPROVED", "DENIED"] })),
+                optional("capability_manifest", schema("CapabilityManifest")),
+            ],
+            result: result("Accepted"),
+            errors: &["PolicyViolation"],
+        },
+    ]
+}
+
+fn errors() -> Value {
+    let pointer = json!({ "pointer": "a JSON Pointer (RFC 6901) into params" });
+    let refused = json!({ "intent_id": "of the intent, when there is one", "risk_score": "when the governor \
+        gave one", "blocked_by": "what refused it" });
+    let failed = json!({ "report": "the report of the run", "tool": "instead, when the tool cannot be run" });
+    let exhausted = json!({ "report": "the report of the run", "limit": "memory, time, output or stack",
+        "retry_after_ms": "instead of both, when nothing ran for want of room" });
+    let rows: [(&str, i64, &str, Option<Value>); 8] = [
+        ("ParseError", -32700, "Not JSON, or not as strictly as it is read here", None),
+        ("InvalidRequest", -32600, "Not a request of JSON-RPC 2.0", None),
+        ("MethodNotFound", -32601, "Unknown method", None),
+        ("InvalidParams", -32602, "Invalid parameters", Some(pointer)),
+        ("InternalError", -32603, "Something of the executor is broken", None),
+        ("PolicyViolation", -32000, "Refused before anything ran", Some(refused)),
+        ("ExecutionError", -32001, "The tool ran and failed, or cannot be run", Some(failed)),
+        ("CapabilityExhausted", -32003, "A limit ended the tool, or there is no room", Some(exhausted)),
+    ];
+    let described = rows.into_iter().map(|(name, code, message, data)| {
+        let mut error = Map::new();
+        error.insert("code".to_owned(), code.into());
+        error.insert("message".to_owned(), message.into());
+        error.extend(data.map(|data| ("data".to_owned(), data)));
+        (name.to_owned(), error.into())
+    });
+    Value::Object(described.collect())
 }

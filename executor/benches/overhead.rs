@@ -1,0 +1,134 @@
+//! What the executor costs over plain wasmtime, in one run, ratios first.
+//!
+//! (a) plain wasmtime, written out by hand: store, instantiate, call, drop. (b) `Sandbox::execute` of
+//! the same module with the same limits and folders. (c) `a2g/execute` over HTTP keep-alive from 1
+//! and from 16 clients, and over stdio, against the built binary. Run it with `cargo xtask bench`.
+
+#![allow(missing_docs, reason = "a benchmark has no interface")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    reason = "a benchmark stops at the first surprise, prints, and reads the real clock"
+)]
+
+#[path = "overhead/doors.rs"]
+mod doors;
+#[path = "overhead/plain.rs"]
+mod plain;
+
+use a2g_executor::capability::{Ceilings, Claims, Grant, Mount, Mounts, Permit, Roots, Tree};
+use a2g_executor::catalog::componentize;
+use a2g_executor::clock::SystemClock;
+use a2g_executor::limit::{Access, Layer};
+use a2g_executor::outcome::End;
+use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_executor::sandbox::{Artifact, Input, Sandbox, is_component};
+use a2g_executor::tool::Contract;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A preview 1 command that copies standard input to standard output.
+pub(crate) const HELLO: &str = r#"(module
+  (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 1)
+  (func (export "_start")
+    (i32.store (i32.const 0) (i32.const 64))
+    (i32.store (i32.const 4) (i32.const 4096))
+    (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
+    (i32.store (i32.const 4) (i32.load (i32.const 8)))
+    (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#;
+
+const ROUNDS: usize = 3000;
+
+fn main() {
+    // `cargo test --benches` asks for nothing to be measured.
+    if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_path_buf();
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["one.txt", "two.txt", "three.txt"] {
+        std::fs::write(folder.path().join(name), name).unwrap();
+    }
+    println!("medians over {ROUNDS} rounds, the two in turn; one machine, one run\n");
+    println!("{:<44} {:>9} {:>10} {:>10}", "", "ratio b/a", "(a) plain", "(b) ours");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(sandbox(&target, folder.path()));
+    println!();
+    doors::measure(&target);
+}
+
+/// (a) against (b).
+async fn sandbox(target: &Path, folder: &Path) {
+    let hello = wat::parse_str(HELLO).unwrap();
+    compare("hello, core module", &hello, Contract::Command, "{\"name\":\"world\"}", None).await;
+    compare("hello, core module, one folder open", &hello, Contract::Command, "{\"name\":\"world\"}", Some(folder)).await;
+    let tool = std::fs::read(tool_path(target, "list_directory")).unwrap();
+    let tool = componentize(&tool).unwrap();
+    compare("list_directory, component, one folder open", &tool, Contract::Typed, "{\"path\":\"/data\"}", Some(folder)).await;
+}
+
+pub(crate) fn tool_path(target: &Path, name: &str) -> PathBuf {
+    target.join("tools").join(name).join("tool.wasm")
+}
+
+async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, folder: Option<&Path>) {
+    let sandbox = Sandbox::new(16, Arc::new(SystemClock)).unwrap();
+    let compiled = sandbox.compile(wasm).unwrap();
+    let artifact = sandbox.load(&compiled, is_component(wasm), contract).unwrap();
+    let plain = plain::Plain::new(wasm, contract);
+    let (mut ours, mut plains) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS + 200 {
+        let started = Instant::now();
+        plain.run(arguments, folder).await;
+        let plain_took = started.elapsed();
+        let permit = permit(folder);
+        let started = Instant::now();
+        run(&sandbox, &artifact, permit, arguments).await;
+        let ours_took = started.elapsed();
+        if round >= 200 {
+            plains.push(plain_took);
+            ours.push(ours_took);
+        }
+    }
+    let (a, b) = (median(&mut plains), median(&mut ours));
+    println!("{what:<44} {:>9.2} {:>7.1} µs {:>7.1} µs", b.as_secs_f64() / a.as_secs_f64(), micros(a), micros(b));
+}
+
+async fn run(sandbox: &Sandbox, artifact: &Artifact, permit: Permit, arguments: &str) {
+    let execution = sandbox.begin(&permit, Arc::default());
+    let outcome = sandbox.execute(artifact, permit, Input::Arguments(arguments.to_owned()), &execution).await;
+    assert!(matches!(outcome.end, End::Returned(_)), "{outcome:?}");
+}
+
+/// The limits that the plain side has too: memory, time, and one folder that may be read.
+fn permit(folder: Option<&Path>) -> Permit {
+    let data = Tree::parse_path("/data").unwrap();
+    let ceilings = Ceilings {
+        memory: MemoryLimit::from_mb(64).unwrap(),
+        cpu: CpuPercent::new(100).unwrap(),
+        timeout: Timeout::from_seconds(30).unwrap(),
+        output: OutputLimit::from_bytes(1 << 20).unwrap(),
+        network: false,
+        trees: folder.map(|_| data.clone()).into_iter().collect(),
+        access: Access::ReadOnly,
+    };
+    let mounts =
+        Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect()).unwrap();
+    let grant = Grant::new([(Layer::Verdict, Claims::default())], &ceilings).unwrap();
+    let roots = Roots::open(&grant, &mounts, &ceilings.trees).unwrap();
+    Permit::new(grant, roots)
+}
+
+pub(crate) fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+pub(crate) fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}

@@ -1,0 +1,163 @@
+//! (c): the built binary, over HTTP keep-alive and over stdio, with clients in this process.
+
+use super::{HELLO, median, micros};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const FROM_EACH_CLIENT: usize = 2000;
+
+pub(crate) fn measure(target: &Path) {
+    let binary = target.join("debug").join("a2g-executor");
+    let folder = tempfile::tempdir().unwrap();
+    install_hello(&binary, folder.path());
+    println!("{:<44} {:>12} {:>12}", "(c) a2g/execute of hello, built binary", "a second", "median");
+    for clients in [1, 16] {
+        let server = Server::start(&binary, folder.path(), &folder.path().join("catalogue"));
+        let (per_second, half) = over_http(&server.address, clients);
+        println!("{:<44} {per_second:>12.0} {:>9.1} µs", format!("HTTP keep-alive, {clients} clients"), micros(half));
+    }
+    let (per_second, half) = over_stdio(&binary, folder.path());
+    println!("{:<44} {per_second:>12.0} {:>9.1} µs", "stdio, 1 client", micros(half));
+    let tools = target.join("tools");
+    drop(Server::start(&binary, folder.path(), &tools));
+    let server = Server::start(&binary, folder.path(), &tools);
+    println!("\n{:<44} {:>9.1} ms", "ready, 6 tools already compiled", server.ready.as_secs_f64() * 1e3);
+    println!("{:<44} {:>9.1} MB", "idle RSS with 6 tools", server.rss_mb());
+}
+
+fn install_hello(binary: &Path, folder: &Path) {
+    let source = folder.join("hello");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("tool.wasm"), wat::parse_str(HELLO).unwrap()).unwrap();
+    let manifest = "name = \"hello\"\nversion = \"1.0.0\"\ndescription = \"Gives its arguments back.\"\n\
+                    contract = \"command\"\n[arguments]\ntype = \"object\"\n";
+    std::fs::write(source.join("tool.toml"), manifest).unwrap();
+    std::fs::create_dir(folder.join("catalogue")).unwrap();
+    let config = format!("[catalog]\ncache = \"{}\"\n[ceilings]\nfilesystem_scope = []\n", folder.join("cache").display());
+    std::fs::write(folder.join("executor.toml"), config).unwrap();
+    let mut add = Command::new(binary);
+    add.args(["tool", "add"]).arg(&source).arg("--config").arg(folder.join("executor.toml"));
+    add.arg("--tools").arg(folder.join("catalogue")).stdout(Stdio::null());
+    assert!(add.status().unwrap().success());
+}
+
+struct Server {
+    child: Child,
+    address: String,
+    ready: Duration,
+}
+
+fn serve(binary: &Path, folder: &Path, tools: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command.args(["serve", "--insecure-accept-unsigned", "--config"]).arg(folder.join("executor.toml"));
+    command.arg("--tools").arg(tools).env("RUST_LOG", "error");
+    command
+}
+
+impl Server {
+    fn start(binary: &Path, folder: &Path, tools: &Path) -> Self {
+        let started = Instant::now();
+        let mut command = serve(binary, folder, tools);
+        let mut child = command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = lines.by_ref().map(Result::unwrap).find(|line| line.contains("listens on")).unwrap();
+        let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+        let mut health = TcpStream::connect(&address).unwrap();
+        health.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        assert!(health.read(&mut [0; 64]).unwrap() > 0);
+        let ready = started.elapsed();
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, address, ready }
+    }
+
+    fn rss_mb(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let kb = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        kb.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn request() -> String {
+    let intent = uuid::Uuid::new_v4();
+    format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"a2g/execute","params":{{"intent":{{"agent_did":"did:a2g:bench:1.0:x","intent_id":"{intent}","tool":"hello","arguments":{{"name":"world"}}}},"verdict":{{"verdict":"APPROVED","intent_id":"{intent}","capability_manifest":{{"max_memory_mb":64,"max_cpu_percent":100,"timeout_seconds":30,"network_allowed":false,"filesystem_scope":[]}},"conditions":[],"expires_at":"2999-01-01T00:00:00Z"}}}}}}"#
+    )
+}
+
+fn over_http(address: &str, clients: usize) -> (f64, Duration) {
+    let started = Instant::now();
+    let mut times = std::thread::scope(|scope| {
+        let workers = (0..clients).map(|_| scope.spawn(|| one_client(address))).collect::<Vec<_>>();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
+    });
+    let per_second = times.len() as f64 / started.elapsed().as_secs_f64();
+    (per_second, median(&mut times))
+}
+
+fn one_client(address: &str) -> Vec<Duration> {
+    let mut connection = TcpStream::connect(address).unwrap();
+    connection.set_nodelay(true).unwrap();
+    let mut times = Vec::new();
+    let mut buffer = vec![0; 64 << 10];
+    for _ in 0..FROM_EACH_CLIENT {
+        let body = request();
+        let started = Instant::now();
+        let head = format!(
+            "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        connection.write_all((head + &body).as_bytes()).unwrap();
+        let mut length = 0;
+        loop {
+            length += connection.read(&mut buffer[length..]).unwrap();
+            let text = std::str::from_utf8(&buffer[..length]).unwrap();
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let expected = head
+                .lines()
+                .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ").map(str::to_owned))
+                .unwrap()
+                .parse::<usize>()
+                .unwrap();
+            if body.len() == expected {
+                assert!(body.contains(r#""status":"SUCCESS""#), "{body}");
+                break;
+            }
+        }
+        times.push(started.elapsed());
+    }
+    times
+}
+
+fn over_stdio(binary: &Path, folder: &Path) -> (f64, Duration) {
+    let mut command = serve(binary, folder, &folder.join("catalogue"));
+    command.arg("--stdio").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut times = Vec::new();
+    let started = Instant::now();
+    let mut line = String::new();
+    for _ in 0..FROM_EACH_CLIENT {
+        let request = request() + "\n";
+        let sent = Instant::now();
+        input.write_all(request.as_bytes()).unwrap();
+        line.clear();
+        output.read_line(&mut line).unwrap();
+        times.push(sent.elapsed());
+        assert!(line.contains(r#""status":"SUCCESS""#), "{line}");
+    }
+    let per_second = times.len() as f64 / started.elapsed().as_secs_f64();
+    drop(input);
+    assert!(child.wait().unwrap().success());
+    (per_second, median(&mut times))
+}

@@ -1,0 +1,166 @@
+//! The A2G door against its document, against bad input, and against itself.
+
+mod decoding;
+mod encoding;
+mod faults;
+mod round_trips;
+
+use crate::fault::Fault;
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::limit::{Access, Bound, Layer};
+use crate::outcome::{
+    Artifact, Denial, DenialReason, End, GrantedTree, LogLevel, LogLine, Metrics, Outcome, Output, Receipt,
+    Usage,
+};
+use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const AGENT: &str = "did:aeon:myagent:1.0:abc123";
+const INTENT: &str = "550e8400-e29b-41d4-a716-446655440000";
+
+/// The document's `A2G_INTENT` params.
+fn document_intent() -> Value {
+    json!({
+        "agent_did": AGENT,
+        "intent_id": INTENT,
+        "tool": "write_file",
+        "arguments": { "path": "/tmp/test.txt", "content": "Hello, World!" },
+        "context": {
+            "session_id": "session-123",
+            "parent_intent": null,
+            "reasoning": "Creating test file for demonstration"
+        }
+    })
+}
+
+/// The document's `G2A_VERDICT` result.
+fn document_verdict() -> Value {
+    json!({
+        "verdict": "APPROVED",
+        "intent_id": INTENT,
+        "risk_assessment": {
+            "score": 0.15,
+            "level": "LOW",
+            "model_score": 0.12,
+            "heuristic_score": 0.15,
+            "threats": []
+        },
+        "capability_manifest": {
+            "max_memory_mb": 50,
+            "max_cpu_percent": 10,
+            "timeout_seconds": 30,
+            "network_allowed": false,
+            "filesystem_scope": ["/tmp/**", "/workspace/**"]
+        },
+        "conditions": [],
+        "expires_at": "2024-01-15T10:05:00Z"
+    })
+}
+
+/// The document's `G2A_POLICY` params.
+fn document_policy() -> Value {
+    json!({
+        "agent_did": AGENT,
+        "version": "2024-01-15",
+        "capabilities": {
+            "tools": {
+                "write_file": { "allowed": true, "constraints": {} },
+                "execute_command": { "allowed": true, "constraints": { "blocked_patterns": ["rm -rf"] } }
+            },
+            "network": { "allowed_domains": ["api.github.com"], "blocked_domains": ["*.onion"] },
+            "resources": { "max_memory_mb": 256, "max_cpu_percent": 50 }
+        },
+        "constitution_hash": "sha256:abc123..."
+    })
+}
+
+/// The document's `A2G_REPORT` params.
+fn document_report() -> Value {
+    json!({
+        "agent_did": AGENT,
+        "intent_id": INTENT,
+        "status": "SUCCESS",
+        "result": { "bytes_written": 13, "path": "/tmp/test.txt" },
+        "metrics": { "duration_ms": 45, "memory_used_mb": 2, "cpu_percent": 1.5 }
+    })
+}
+
+/// A run that measures what the document's report says, under the document's verdict.
+fn receipt(end: End) -> Receipt {
+    Receipt {
+        agent: AgentDid::parse(AGENT).unwrap(),
+        intent: IntentId::parse(INTENT).unwrap(),
+        tool: ToolName::parse("write_file").unwrap(),
+        outcome: Outcome {
+            end,
+            output: Output::default(),
+            metrics: Metrics {
+                wall: Duration::from_millis(45),
+                cpu: Duration::from_micros(675),
+                peak_memory_bytes: BYTES_PER_MB + 1,
+                output_bytes: 44,
+            },
+            usage: Usage {
+                memory: Bound { value: MemoryLimit::from_mb(50).unwrap(), layer: Layer::Verdict },
+                cpu: Bound { value: CpuPercent::new(10).unwrap(), layer: Layer::Verdict },
+                timeout: Bound { value: Timeout::from_seconds(30).unwrap(), layer: Layer::Condition },
+                output: Bound { value: OutputLimit::from_bytes(1 << 20).unwrap(), layer: Layer::Executor },
+                filesystem: vec![GrantedTree {
+                    path: "/tmp".to_owned(),
+                    access: Bound { value: Access::ReadWrite, layer: Layer::Tool },
+                    set_by: Layer::Verdict,
+                }],
+                filesystem_emptied_by: None,
+                network: Bound { value: false, layer: Layer::Verdict },
+                network_linked: false,
+                denied: vec![Denial {
+                    what: "/etc/passwd".to_owned(),
+                    reason: DenialReason::OutsideScope,
+                    count: 2,
+                }],
+                denied_truncated: false,
+            },
+        },
+    }
+}
+
+/// The same run with everything that a report may carry beside its result.
+fn talkative_receipt() -> Receipt {
+    let mut receipt = receipt(End::Returned(json!("done")));
+    receipt.outcome.output = Output {
+        logs: vec![LogLine { level: LogLevel::Warn, message: "slow".to_owned() }],
+        progress: None,
+        artifacts: vec![Artifact {
+            name: "plot.png".to_owned(),
+            mime: "image/png".to_owned(),
+            content: vec![0xff, 0xfe, 0xfd, 0],
+        }],
+        truncated: true,
+    };
+    receipt
+}
+
+/// Puts `value` at a pointer, where its parent is an object.
+fn with(mut document: Value, pointer: &str, value: Value) -> Value {
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    let parent = document.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+    parent.insert(key.to_owned(), value);
+    document
+}
+
+/// Takes away what stands at a pointer, where its parent is an object.
+fn without(mut document: Value, pointer: &str) -> Value {
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    let parent = document.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+    assert!(parent.shift_remove(key).is_some(), "{pointer}");
+    document
+}
+
+/// The pointer and the message of an InvalidParams.
+fn invalid<T: std::fmt::Debug>(answer: Result<T, Fault>) -> (String, String) {
+    match answer {
+        Err(Fault::InvalidParams { message, pointer }) => (pointer, message),
+        other => panic!("{other:?}"),
+    }
+}
