@@ -66,10 +66,24 @@ fn main() {
 async fn sandbox(target: &Path, folder: &Path) {
     let hello = wat::parse_str(HELLO).unwrap();
     compare("hello, core module", &hello, Contract::Command, "{\"name\":\"world\"}", None).await;
-    compare("hello, core module, one folder open", &hello, Contract::Command, "{\"name\":\"world\"}", Some(folder)).await;
+    compare(
+        "hello, core module, one folder open",
+        &hello,
+        Contract::Command,
+        "{\"name\":\"world\"}",
+        Some(folder),
+    )
+    .await;
     let tool = std::fs::read(tool_path(target, "list_directory")).unwrap();
     let tool = componentize(&tool).unwrap();
-    compare("list_directory, component, one folder open", &tool, Contract::Typed, "{\"path\":\"/data\"}", Some(folder)).await;
+    compare(
+        "list_directory, component, one folder open",
+        &tool,
+        Contract::Typed,
+        "{\"path\":\"/data\"}",
+        Some(folder),
+    )
+    .await;
 }
 
 pub(crate) fn tool_path(target: &Path, name: &str) -> PathBuf {
@@ -96,7 +110,12 @@ async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, f
         }
     }
     let (a, b) = (median(&mut plains), median(&mut ours));
-    println!("{what:<44} {:>9.2} {:>7.1} µs {:>7.1} µs", b.as_secs_f64() / a.as_secs_f64(), micros(a), micros(b));
+    println!(
+        "{what:<44} {:>9.2} {:>7.1} µs {:>7.1} µs",
+        b.as_secs_f64() / a.as_secs_f64(),
+        micros(a),
+        micros(b)
+    );
 }
 
 async fn run(sandbox: &Sandbox, artifact: &Artifact, permit: Permit, arguments: &str) {
@@ -118,7 +137,8 @@ fn permit(folder: Option<&Path>) -> Permit {
         access: Access::ReadOnly,
     };
     let mounts =
-        Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect()).unwrap();
+        Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect())
+            .unwrap();
     let grant = Grant::new([(Layer::Verdict, Claims::default())], &ceilings).unwrap();
     let roots = Roots::open(&grant, &mounts, &ceilings.trees).unwrap();
     Permit::new(grant, roots)

@@ -17,7 +17,11 @@ pub(crate) fn measure(target: &Path) {
     for clients in [1, 16] {
         let server = Server::start(&binary, folder.path(), &folder.path().join("catalogue"));
         let (per_second, half) = over_http(&server.address, clients);
-        println!("{:<44} {per_second:>12.0} {:>9.1} µs", format!("HTTP keep-alive, {clients} clients"), micros(half));
+        println!(
+            "{:<44} {per_second:>12.0} {:>9.1} µs",
+            format!("HTTP keep-alive, {clients} clients"),
+            micros(half)
+        );
     }
     let (per_second, half) = over_stdio(&binary, folder.path());
     println!("{:<44} {per_second:>12.0} {:>9.1} µs", "stdio, 1 client", micros(half));
@@ -36,7 +40,10 @@ fn install_hello(binary: &Path, folder: &Path) {
                     contract = \"command\"\n[arguments]\ntype = \"object\"\n";
     std::fs::write(source.join("tool.toml"), manifest).unwrap();
     std::fs::create_dir(folder.join("catalogue")).unwrap();
-    let config = format!("[catalog]\ncache = \"{}\"\n[ceilings]\nfilesystem_scope = []\n", folder.join("cache").display());
+    let config = format!(
+        "[catalog]\ncache = \"{}\"\n[ceilings]\nfilesystem_scope = []\n",
+        folder.join("cache").display()
+    );
     std::fs::write(folder.join("executor.toml"), config).unwrap();
     let mut add = Command::new(binary);
     add.args(["tool", "add"]).arg(&source).arg("--config").arg(folder.join("executor.toml"));
@@ -124,7 +131,9 @@ fn one_client(address: &str) -> Vec<Duration> {
             let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
             let expected = head
                 .lines()
-                .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ").map(str::to_owned))
+                .find_map(|line| {
+                    line.to_ascii_lowercase().strip_prefix("content-length: ").map(str::to_owned)
+                })
                 .unwrap()
                 .parse::<usize>()
                 .unwrap();

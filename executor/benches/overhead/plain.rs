@@ -64,14 +64,18 @@ impl Plain {
         let prepared = match contract {
             Contract::Command => {
                 let mut linker = Linker::new(&engine);
-                wasmtime_wasi::p1::add_to_linker_async(&mut linker, |core: &mut Core| &mut core.wasi).unwrap();
+                wasmtime_wasi::p1::add_to_linker_async(&mut linker, |core: &mut Core| &mut core.wasi)
+                    .unwrap();
                 Prepared::Core(linker.instantiate_pre(&Module::new(&engine, wasm).unwrap()).unwrap())
             }
             Contract::Typed => {
                 let mut linker = ComponentLinker::new(&engine);
                 wasmtime_wasi::p2::add_to_linker_async(&mut linker).unwrap();
-                a2g::tool::host::add_to_linker::<Typed, wasmtime::component::HasSelf<Typed>>(&mut linker, |s| s)
-                    .unwrap();
+                a2g::tool::host::add_to_linker::<Typed, wasmtime::component::HasSelf<Typed>>(
+                    &mut linker,
+                    |s| s,
+                )
+                .unwrap();
                 let pre = linker.instantiate_pre(&Component::new(&engine, wasm).unwrap()).unwrap();
                 Prepared::Typed(ToolPre::new(pre).unwrap())
             }

@@ -251,9 +251,11 @@ impl Admitted {
     /// `standing_policy` when the policy forbids the call, `scope_unenforceable` when some layer's
     /// pattern cannot be enforced exactly.
     pub fn grant(&self, standing: &Standing, tool: &Declared, ceilings: &Ceilings) -> Result<Grant, Fault> {
-        let policy = standing
-            .claims_for(&self.call)
-            .map_err(|refusal| self.refused(refusal.blocked_by(), refusal.to_string()))?;
+        let refuse = |refusal: StandingRefusal| self.refused(refusal.blocked_by(), refusal.to_string());
+        let policy = standing.claims_for(&self.call).map_err(refuse)?;
+        if tool.filesystem == DeclaredFilesystem::ReadWrite {
+            standing.allow_writes(&self.call).map_err(refuse)?;
+        }
         let layers = self
             .claims
             .iter()

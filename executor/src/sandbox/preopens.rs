@@ -40,7 +40,11 @@ impl Preopens {
     }
 
     /// The granted folders, and after them the one that stands for everything else.
-    pub(super) fn of(&self, roots: &Roots, grant: &Grant) -> wasmtime::Result<(WasiFilesystemCtx, Vec<PreopenKind>)> {
+    pub(super) fn of(
+        &self,
+        roots: &Roots,
+        grant: &Grant,
+    ) -> wasmtime::Result<(WasiFilesystemCtx, Vec<PreopenKind>)> {
         let access = grant.access();
         let mut kinds = Vec::with_capacity(roots.as_slice().len() + 1);
         let mut folders = Vec::with_capacity(roots.as_slice().len());

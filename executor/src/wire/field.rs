@@ -117,9 +117,8 @@ impl<'a> Field<'a> {
     /// An integer of a quantity. It is written in digits only: `5.0`, `5e1`, `-0`, `"5"` and `null`
     /// are none.
     pub(super) fn quantity<T>(&self, make: impl Fn(u64) -> Result<T, OutOfRange>) -> Result<T, Fault> {
-        let text = self.raw.get();
-        let digits_only = text.bytes().all(|b| b.is_ascii_digit());
-        let value: Option<u64> = if digits_only { text.parse().ok() } else { None };
+        // Of what JSON calls a number, std reads plain digits as a `u64` and nothing else.
+        let value: Option<u64> = self.raw.get().parse().ok();
         // A quantity that refuses 0 says its range by refusing it.
         let range = match value.map(&make) {
             Some(Ok(quantity)) => return Ok(quantity),
@@ -141,7 +140,6 @@ impl<'a> Field<'a> {
     pub(super) fn number(&self, least: f64, most: f64) -> Result<f64, Fault> {
         let text = self.raw.get();
         let is_number = text.starts_with(|c: char| c == '-' || c.is_ascii_digit());
-        // std's reading is exact; serde_json's may be off by the last bit.
         let value: Option<f64> = if is_number { text.parse().ok() } else { None };
         let in_range = value.filter(|value| (least..=most).contains(value) && value.is_finite());
         in_range.ok_or_else(|| match most.is_finite() {

@@ -301,6 +301,12 @@ fn a_member_that_is_there_twice_is_refused_also_without_the_gate() {
         assert!(strict_json::check(body.as_bytes(), &JsonBounds::default()).is_err());
         assert_eq!(invalid(decode::verdict(&body)).0, "/capability_manifest/max_memory_mb");
     }
+    // Also where a member that is left over would be ignored.
+    for second in [r#""verdict":"DENIED""#, r#""expires_at":null"#, r#""c\u006fnditions":["read_only"]"#] {
+        let body = document_verdict().to_string().replacen('{', &format!("{{{second},"), 1);
+        let (_, message) = invalid(decode::verdict(&body));
+        assert!(message.ends_with("is there twice"), "{second}: {message}");
+    }
     let twice = r#"{"agent_did":"did:a:b","version":"1","capabilities":{"tools":{
         "a":{"allowed":false},"\u0061":{"allowed":true}}}}"#;
     assert_eq!(invalid(decode::policy(twice)).0, "/capabilities/tools/a");

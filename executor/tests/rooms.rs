@@ -1,0 +1,135 @@
+//! `docs/architecture.md` says who may use whom; this reads the `use` lines and holds it to that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+const VOCABULARY: [&str; 9] =
+    ["ident", "quantity", "clock", "limit", "call", "verdict", "tool", "outcome", "fault"];
+
+/// The table of `docs/architecture.md`: a room and what it may use, as written there.
+fn table() -> BTreeMap<String, BTreeSet<String>> {
+    let text = std::fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let section = text.split("## Who may use whom").nth(1).unwrap().split("\n\n##").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| room"));
+    rows.map(|row| {
+        let mut cells = row.trim_matches('|').split('|').map(str::trim);
+        let room = cells.next().unwrap().to_owned();
+        let mut may = BTreeSet::new();
+        for used in cells.next().unwrap().split(", ") {
+            match used {
+                "vocabulary" => may.extend(VOCABULARY.map(str::to_owned)),
+                room => drop(may.insert(room.to_owned())),
+            }
+        }
+        (room, may)
+    })
+    .collect()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Each file with its room and its text, comments left out.
+fn files() -> Vec<(String, PathBuf, String)> {
+    let source = root().join("executor/src");
+    let mut paths = Vec::new();
+    rust_files(&source, &mut paths);
+    paths
+        .into_iter()
+        .map(|path| {
+            let first = path.strip_prefix(&source).unwrap().components().next().unwrap();
+            let room = first.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_owned();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let code = code.collect::<Vec<_>>().join("\n");
+            (room, path, code)
+        })
+        .collect()
+}
+
+fn rooms_named_in(code: &str) -> BTreeSet<String> {
+    code.split("crate::")
+        .skip(1)
+        .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>())
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+#[test]
+fn every_room_uses_only_what_the_table_allows() {
+    let table = table();
+    assert!(table.len() > 10, "the table of docs/architecture.md was not understood: {table:?}");
+    for (room, path, code) in files() {
+        if ["main", "lib", "cli"].contains(&room.as_str()) {
+            continue;
+        }
+        let key = if VOCABULARY.contains(&room.as_str()) { "vocabulary" } else { &room };
+        let may = table.get(key).unwrap_or_else(|| panic!("`{room}` is not in the table"));
+        for used in rooms_named_in(&code) {
+            assert!(used == room || may.contains(&used), "{}: `{room}` may not use `{used}`", path.display());
+        }
+    }
+}
+
+#[test]
+fn doors_never_use_each_other() {
+    for (_, path, code) in files() {
+        let path = path.to_str().unwrap();
+        let Some(door) = path.split("/wire/").nth(1).and_then(|rest| rest.split('/').next()) else { continue };
+        for other in ["a2g", "a2a", "a2e", "nexus", "sovereign"] {
+            assert!(door == other || !code.contains(&format!("wire::{other}")), "{path} uses the door {other}");
+        }
+    }
+}
+
+#[test]
+fn large_parts_stay_in_their_rooms() {
+    let parts = [
+        ("wasmtime", vec!["sandbox"]),
+        ("wiggle", vec!["sandbox"]),
+        ("axum", vec!["serve"]),
+        ("hyper", vec!["serve"]),
+        ("jsonrpsee", vec!["serve", "govern"]),
+        ("cap_std", vec!["capability"]),
+        ("anyhow", vec!["cli", "main"]),
+        ("clap", vec!["cli", "main"]),
+    ];
+    for (room, path, code) in files() {
+        for (part, rooms) in &parts {
+            let named = code.contains(&format!("{part}::")) || code.contains(&format!("{part}_wasi::"));
+            assert!(!named || rooms.contains(&room.as_str()), "{} names {part}", path.display());
+        }
+    }
+}
+
+#[test]
+fn types_that_carry_authority_cannot_be_made_from_the_wire() {
+    let mut seen = 0;
+    for (_, path, code) in files() {
+        for kind in ["Grant", "Permit", "Admitted", "Authentic", "Escalated"] {
+            for maker in ["Default", "Deserialize<'de>", "FromStr"] {
+                assert!(!code.contains(&format!("{maker} for {kind} ")), "{}: {maker} for {kind}", path.display());
+            }
+            let declared = [format!("pub struct {kind} {{"), format!("pub struct {kind}(")];
+            let Some(at) = declared.iter().find_map(|declaration| code.find(declaration)) else { continue };
+            let attributes = code[..at].rsplit("\n\n").next().unwrap();
+            assert!(!attributes.contains("Deserialize") && !attributes.contains("Default"), "{kind}: {attributes}");
+            let fields = code[at..].split('}').next().unwrap();
+            assert!(!fields.contains("    pub "), "{kind} has a public field");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 5, "a type that carries authority was not found");
+}
