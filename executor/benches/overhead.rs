@@ -55,11 +55,17 @@ fn main() {
         std::fs::write(folder.path().join(name), name).unwrap();
     }
     println!("medians over {ROUNDS} rounds, the two in turn; one machine, one run\n");
-    println!("{:<44} {:>9} {:>10} {:>10}", "", "ratio b/a", "(a) plain", "(b) ours");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    runtime.block_on(sandbox(&target, folder.path()));
-    println!();
-    doors::measure(&target);
+    let only = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
+    let wanted = |part: &str| only.as_ref().is_none_or(|only| only == part);
+    if wanted("sandbox") {
+        println!("{:<44} {:>9} {:>10} {:>10}", "", "ratio b/a", "(a) plain", "(b) ours");
+        runtime.block_on(sandbox(&target, folder.path()));
+        println!();
+    }
+    if wanted("doors") {
+        doors::measure(&target);
+    }
 }
 
 /// (a) against (b).

@@ -87,9 +87,14 @@ fn every_room_uses_only_what_the_table_allows() {
 fn doors_never_use_each_other() {
     for (_, path, code) in files() {
         let path = path.to_str().unwrap();
-        let Some(door) = path.split("/wire/").nth(1).and_then(|rest| rest.split('/').next()) else { continue };
+        let Some(door) = path.split("/wire/").nth(1).and_then(|rest| rest.split('/').next()) else {
+            continue;
+        };
         for other in ["a2g", "a2a", "a2e", "nexus", "sovereign"] {
-            assert!(door == other || !code.contains(&format!("wire::{other}")), "{path} uses the door {other}");
+            assert!(
+                door == other || !code.contains(&format!("wire::{other}")),
+                "{path} uses the door {other}"
+            );
         }
     }
 }
@@ -120,12 +125,19 @@ fn types_that_carry_authority_cannot_be_made_from_the_wire() {
     for (_, path, code) in files() {
         for kind in ["Grant", "Permit", "Admitted", "Authentic", "Escalated"] {
             for maker in ["Default", "Deserialize<'de>", "FromStr"] {
-                assert!(!code.contains(&format!("{maker} for {kind} ")), "{}: {maker} for {kind}", path.display());
+                assert!(
+                    !code.contains(&format!("{maker} for {kind} ")),
+                    "{}: {maker} for {kind}",
+                    path.display()
+                );
             }
             let declared = [format!("pub struct {kind} {{"), format!("pub struct {kind}(")];
             let Some(at) = declared.iter().find_map(|declaration| code.find(declaration)) else { continue };
             let attributes = code[..at].rsplit("\n\n").next().unwrap();
-            assert!(!attributes.contains("Deserialize") && !attributes.contains("Default"), "{kind}: {attributes}");
+            assert!(
+                !attributes.contains("Deserialize") && !attributes.contains("Default"),
+                "{kind}: {attributes}"
+            );
             let fields = code[at..].split('}').next().unwrap();
             assert!(!fields.contains("    pub "), "{kind} has a public field");
             seen += 1;

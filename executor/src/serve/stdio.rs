@@ -2,8 +2,10 @@
 
 use super::rpc::Rpc;
 use std::io::Write;
+use std::os::fd::AsFd;
+use std::pin::Pin;
 use std::sync::Arc;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::sync::Semaphore;
 
 /// How many lines are worked on at once; more are not read until one is done.
@@ -14,7 +16,7 @@ const MOST_AT_ONCE: usize = 256;
 /// # Errors
 /// When standard input cannot be read.
 pub async fn serve_stdio(rpc: Rpc) -> std::io::Result<()> {
-    let mut input = BufReader::with_capacity(64 << 10, tokio::io::stdin());
+    let mut input = BufReader::with_capacity(64 << 10, standard_input()?);
     let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
     loop {
         let line = match read_line(&mut input, rpc.bounds().max_bytes).await? {
@@ -37,6 +39,15 @@ pub async fn serve_stdio(rpc: Rpc) -> std::io::Result<()> {
     }
     let _all_answered = places.acquire_many(u32::try_from(MOST_AT_ONCE).unwrap_or(u32::MAX)).await;
     Ok(())
+}
+
+/// Standard input. A pipe is watched by the runtime itself, without a thread between it and us.
+fn standard_input() -> std::io::Result<Pin<Box<dyn AsyncRead + Send>>> {
+    let handle = std::io::stdin().as_fd().try_clone_to_owned()?;
+    Ok(match tokio::net::unix::pipe::Receiver::from_owned_fd(handle) {
+        Ok(pipe) => Box::pin(pipe),
+        Err(_not_a_pipe) => Box::pin(tokio::io::stdin()),
+    })
 }
 
 enum Line {

@@ -5,6 +5,7 @@ use crate::govern::rule::{Rule, RuleError};
 use crate::ident::{AgentDid, ToolName};
 use crate::verdict::Policy;
 use crate::wire::a2g::decode;
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -175,15 +176,35 @@ impl PolicySet {
     fn add_text(&mut self, path: PathBuf, text: &str) -> Result<(), PolicyFileError> {
         match decode::policy_file(text) {
             Ok(policy) => self.add(path, policy),
-            Err(fault) => Err(PolicyFileError::Malformed { path, message: told(fault) }),
+            Err(fault) => Err(PolicyFileError::Malformed { path, message: told(fault, text) }),
         }
     }
 }
 
-/// The words of a fault that a decoder gives.
-fn told(fault: Fault) -> String {
+/// The line on which the value of a JSON Pointer starts, or the nearest value around it.
+fn line_of(text: &str, pointer: &str) -> usize {
+    let mut value: &str = text;
+    for name in pointer.split('/').skip(1) {
+        let name = name.replace("~1", "/").replace("~0", "~");
+        let inner = match serde_json::from_str::<BTreeMap<String, &RawValue>>(value) {
+            Ok(object) => object.get(&name).copied(),
+            Err(_not_an_object) => serde_json::from_str::<Vec<&RawValue>>(value)
+                .ok()
+                .and_then(|items| items.get(name.parse::<usize>().ok()?).copied()),
+        };
+        let Some(inner) = inner else { break };
+        value = inner.get();
+    }
+    let start = value.as_ptr().addr().saturating_sub(text.as_ptr().addr());
+    text.get(..start).unwrap_or_default().matches('\n').count() + 1
+}
+
+/// The words of a fault that a decoder gives, with the line in `text` that they are about.
+fn told(fault: Fault, text: &str) -> String {
     match fault {
-        Fault::InvalidParams { message, pointer } => format!("at `{pointer}`: {message}"),
+        Fault::InvalidParams { message, pointer } => {
+            format!("line {}, at `{pointer}`: {message}", line_of(text, &pointer))
+        }
         Fault::Parse(message)
         | Fault::InvalidRequest(message)
         | Fault::MethodNotFound(message)
@@ -194,5 +215,18 @@ fn told(fault: Fault) -> String {
         | Fault::Busy { message, .. }
         | Fault::Internal(message) => message,
         Fault::Failed(_) | Fault::LimitReached(..) => "it could not be decoded".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line_of;
+
+    #[test]
+    fn a_pointer_is_found_on_its_line() {
+        let text = "{\n  \"a\": 1,\n  \"b/c\": {\n    \"d\": [\n      true,\n      false\n    ]\n  }\n}";
+        for (pointer, line) in [("", 1), ("/a", 2), ("/b~1c", 3), ("/b~1c/d/1", 6), ("/b~1c/absent", 3)] {
+            assert_eq!(line_of(text, pointer), line, "{pointer}");
+        }
     }
 }

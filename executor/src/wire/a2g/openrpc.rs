@@ -184,7 +184,7 @@ fn errors() -> Value {
     let failed = json!({ "report": "the report of the run", "tool": "instead, when the tool cannot be run" });
     let exhausted = json!({ "report": "the report of the run", "limit": "memory, time, output or stack",
         "retry_after_ms": "instead of both, when nothing ran for want of room" });
-    let rows: [(&str, i64, &str, Option<Value>); 8] = [
+    let rows: [(&str, i64, &str, Option<Value>); 10] = [
         ("ParseError", -32700, "Not JSON, or not as strictly as it is read here", None),
         ("InvalidRequest", -32600, "Not a request of JSON-RPC 2.0", None),
         ("MethodNotFound", -32601, "Unknown method", None),
@@ -192,7 +192,9 @@ fn errors() -> Value {
         ("InternalError", -32603, "Something of the executor is broken", None),
         ("PolicyViolation", -32000, "Refused before anything ran", Some(refused)),
         ("ExecutionError", -32001, "The tool ran and failed, or cannot be run", Some(failed)),
+        ("RegistrationFailed", -32002, "The governor does not accept the agent", None),
         ("CapabilityExhausted", -32003, "A limit ended the tool, or there is no room", Some(exhausted)),
+        ("SessionExpired", -32004, "The governor asks for a new registration", None),
     ];
     let described = rows.into_iter().map(|(name, code, message, data)| {
         let mut error = Map::new();
