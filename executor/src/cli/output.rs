@@ -29,7 +29,7 @@ pub(super) fn table(header: &[&str]) -> Table {
     if !colours(&std::io::stdout()) {
         table.force_no_tty();
     }
-    table.set_header(header.iter().map(|title| Cell::new(title)));
+    table.set_header(header.iter().map(Cell::new));
     table
 }
 

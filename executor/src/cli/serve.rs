@@ -101,7 +101,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     let executor =
         Arc::new(Executor::new(settings, catalog, governor, workshop.inline(), Arc::clone(&workshop.clock)));
     let methods = a2g::methods(Arc::clone(&executor))?;
-    let rpc = Rpc::new(methods.into(), config.bounds.clone(), a2g::NOTIFICATIONS);
+    let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     if let Some(pushes) = pushes {
         tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
     }

@@ -33,10 +33,10 @@ pub(super) struct Workshop {
 }
 
 impl Workshop {
-    /// Sets up for `concurrent` executions at once.
+    /// Sets up for `concurrent` executions at once, and as many that are stuck in a host call.
     pub(super) fn new(config: &Config, concurrent: u32) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let sandbox = Arc::new(Sandbox::new(concurrent, Arc::clone(&clock))?);
+        let sandbox = Arc::new(Sandbox::new(concurrent.saturating_mul(2), Arc::clone(&clock))?);
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
         Ok(Self { clock, sandbox, cache, compiler: Compiler::new(this_program) })

@@ -164,9 +164,11 @@ impl RemoteGovernor {
     }
 
     async fn answered(&self, method: &str, params: Box<RawValue>) -> Result<Box<RawValue>, RemoteError> {
-        let answer = self.call(method, params).await.map_err(|error| match error {
-            ClientError::Call(error) => RemoteError::Refused(refusal(&error)),
-            other => unreachable(&other),
+        let answer = self.call(method, params).await.map_err(|error| {
+            if let ClientError::Call(error) = &error {
+                return RemoteError::Refused(refusal(error));
+            }
+            unreachable(&error)
         })?;
         strictly(answer)
     }

@@ -9,7 +9,8 @@
 //!   ├─ same content: the one record's receipt, now or when it is there
 //!   └─ other content: conflict
 //! ```
-//! An intent is kept at least until its verdict has expired, so that no verdict can run twice.
+//! An intent is remembered at least until its verdict has expired, so that no verdict can run twice.
+//! Its receipt is kept while there is room.
 
 use crate::call::Call;
 use crate::ident::{AgentDid, IntentId};
@@ -22,7 +23,12 @@ use time::OffsetDateTime;
 use tokio::sync::{Notify, watch};
 
 /// How many intents are remembered at once.
-const MOST_RECORDS: usize = 100_000;
+const MOST_RECORDS: usize = 200_000;
+/// How many bytes of output the kept receipts may hold. The oldest are dropped first; that their
+/// intents ran is remembered all the same.
+const MOST_KEPT_BYTES: u64 = 64 << 20;
+/// What a receipt takes beside the output of its tool.
+const RECEIPT_BYTES: u64 = 2 << 10;
 /// How many reports may wait for the governor.
 const MOST_UNDELIVERED: usize = 10_000;
 
@@ -37,6 +43,8 @@ pub enum Stage {
     Running,
     /// It is over.
     Finished(Arc<Receipt>),
+    /// It is over, and its receipt is no longer kept.
+    Forgotten,
     /// It was refused before it ran.
     Released,
 }
@@ -79,6 +87,9 @@ struct Inner {
     waiting: VecDeque<Arc<Receipt>>,
     /// Reports that are being delivered.
     in_flight: usize,
+    /// Finished intents whose receipts are kept, oldest first, with the bytes of each.
+    kept: VecDeque<(IntentId, u64)>,
+    kept_bytes: u64,
 }
 
 /// The journal.
@@ -162,6 +173,7 @@ impl Journal {
         if let Some(record) = inner.records.get(&receipt.intent) {
             record.stage.send_replace(Stage::Finished(Arc::clone(&receipt)));
         }
+        inner.keep(&receipt);
         inner.waiting.push_back(receipt);
         drop(inner);
         self.report_ready.notify_one();
@@ -222,9 +234,25 @@ impl Journal {
 }
 
 impl Inner {
+    /// Keeps a receipt, and drops the oldest when there are too many bytes of them.
+    fn keep(&mut self, receipt: &Receipt) {
+        let bytes = receipt.outcome.metrics.output_bytes + RECEIPT_BYTES;
+        self.kept.push_back((receipt.intent, bytes));
+        self.kept_bytes += bytes;
+        while self.kept_bytes > MOST_KEPT_BYTES && self.kept.len() > 1 {
+            let Some((oldest, bytes)) = self.kept.pop_front() else { return };
+            self.kept_bytes = self.kept_bytes.saturating_sub(bytes);
+            if let Some(record) = self.records.get_mut(&oldest) {
+                record.stage.send_replace(Stage::Forgotten);
+                record.verdict = None;
+            }
+        }
+    }
+
     fn forget_expired(&mut self, now: OffsetDateTime) {
         self.records.retain(|_, record| {
-            let over = matches!(*record.stage.borrow(), Stage::Finished(_) | Stage::Released);
+            let stage = record.stage.borrow();
+            let over = matches!(*stage, Stage::Finished(_) | Stage::Forgotten | Stage::Released);
             !over || record.keep_until > now
         });
     }

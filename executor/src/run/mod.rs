@@ -25,7 +25,7 @@ use crate::sandbox::{Artifact, Input};
 use crate::tool::Descriptor;
 use crate::verdict::{Directive, Policy, Verdict};
 use escalations::Escalations;
-use running::Running;
+use running::{Entered, Running};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -251,12 +251,16 @@ impl Executor {
     /// Resolves an escalated intent. The run goes on by itself; `a2g/status` shows it.
     ///
     /// # Errors
-    /// When no such intent waits, or it was denied or has expired.
+    /// When no such intent waits, or its verdict has expired.
     pub fn direct(self: &Arc<Self>, directive: &Directive) -> Result<(), Fault> {
         let escalated = self
             .escalations
             .take(directive.intent)
             .ok_or_else(|| Fault::invalid("/intent_id", "no intent with this id waits for a directive"))?;
+        if !directive.approved {
+            tracing::info!(intent = %directive.intent, "denied by a directive");
+            return Ok(());
+        }
         let verdict = Arc::new(escalated.verdict().clone());
         let admitted = escalated.resolve(directive, self.clock.now())?;
         let executor = Arc::clone(self);
@@ -328,9 +332,14 @@ impl Executor {
                 )));
             }
         };
-        let ended = stage.wait_for(|stage| matches!(stage, Stage::Finished(_) | Stage::Released)).await;
+        let over = |stage: &Stage| matches!(stage, Stage::Finished(_) | Stage::Forgotten | Stage::Released);
+        let ended = stage.wait_for(over).await;
         match ended.as_deref() {
             Ok(Stage::Finished(receipt)) => Ok(Arc::clone(receipt)),
+            Ok(Stage::Forgotten) => Err(Fault::InvalidRequest(format!(
+                "the intent `{}` ran before, and its report is no longer kept here",
+                call.intent
+            ))),
             Ok(Stage::Escalated | Stage::Queued | Stage::Running | Stage::Released) | Err(_) => {
                 Err(self.busy("the first call with this intent was refused before it ran: send it again"))
             }
@@ -364,12 +373,14 @@ impl Executor {
             Claim::New => {}
             known @ (Claim::Known(_) | Claim::Conflict) => return self.known(admitted.call(), known).await,
         }
+        let Call { intent, agent, .. } = admitted.call();
+        let running = self.running.enter(*intent, agent.clone());
         if let Some(verdict) = verdict {
-            self.journal.decided(admitted.call().intent, verdict);
+            self.journal.decided(*intent, verdict);
         }
+        let claimed = Claimed { admitted, artifact, grant, roots, place, running };
         let executor = Arc::clone(self);
-        let task =
-            tokio::spawn(async move { executor.claimed(admitted, artifact, grant, roots, place).await });
+        let task = tokio::spawn(async move { executor.claimed(claimed).await });
         match task.await {
             Ok(result) => result,
             Err(panicked) => Err(Fault::Internal(format!("the task of a run ended early: {panicked}"))),
@@ -400,16 +411,9 @@ impl Executor {
     }
 
     /// The life of a claimed intent: it ends in a receipt or is released.
-    async fn claimed(
-        self: Arc<Self>,
-        admitted: Admitted,
-        artifact: Artifact,
-        grant: Grant,
-        roots: Roots,
-        place: Place,
-    ) -> Result<Arc<Receipt>, Fault> {
+    async fn claimed(self: Arc<Self>, claimed: Claimed) -> Result<Arc<Receipt>, Fault> {
+        let Claimed { admitted, artifact, grant, roots, place, running } = claimed;
         let call = admitted.call();
-        let running = self.running.enter(call.intent, call.agent.clone());
         let slot = Arc::clone(&self.slots).acquire_owned().await;
         drop(place);
         let Ok(_slot) = slot else {
@@ -443,6 +447,16 @@ impl Executor {
         self.journal.finished(Arc::clone(&receipt));
         Ok(receipt)
     }
+}
+
+/// An intent that this process has claimed, with all that it needs to run.
+struct Claimed {
+    admitted: Admitted,
+    artifact: Artifact,
+    grant: Grant,
+    roots: Roots,
+    place: Place,
+    running: Entered,
 }
 
 /// A counted place in the queue.

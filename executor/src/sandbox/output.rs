@@ -19,6 +19,9 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 const LARGEST_WRITE: usize = 64 << 10;
 /// The longest log line, in bytes; a longer one is split.
 const LONGEST_LINE: usize = 8 << 10;
+/// How many log lines and artifacts are kept: each costs the host more than its bytes.
+const MOST_LOG_LINES: usize = 10_000;
+const MOST_ARTIFACTS: usize = 1_000;
 /// How many bytes of standard error a report quotes when a command fails.
 const STDERR_TAIL: usize = 2 << 10;
 
@@ -96,7 +99,7 @@ impl Recorder {
     pub(super) fn log(&self, level: LogLevel, message: &str) -> Result<(), Stop> {
         let mut taken = self.lock();
         self.charge(&mut taken, message.len() + 1)?;
-        taken.output.logs.push(LogLine { level, message: printable(message) });
+        taken.log(level, message);
         Ok(())
     }
 
@@ -111,6 +114,10 @@ impl Recorder {
     pub(super) fn artifact(&self, name: &str, mime: &str, chunk: &[u8], last: bool) -> Result<(), Stop> {
         let mut taken = self.lock();
         let open = taken.open_artifacts.iter().position(|artifact| artifact.name == name);
+        if open.is_none() && taken.open_artifacts.len() + taken.output.artifacts.len() >= MOST_ARTIFACTS {
+            taken.output.truncated = true;
+            return Err(Stop::Limit(Limit::Output));
+        }
         let named = if open.is_some() { 0 } else { name.len() + mime.len() + 1 };
         self.charge(&mut taken, chunk.len() + named)?;
         let index = open.unwrap_or_else(|| {
@@ -173,7 +180,15 @@ impl Taken {
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end_matches(['\n', '\r']);
         if !text.is_empty() {
-            self.output.logs.push(LogLine { level: LogLevel::Info, message: printable(text) });
+            self.log(LogLevel::Info, text);
+        }
+    }
+
+    fn log(&mut self, level: LogLevel, message: &str) {
+        if self.output.logs.len() < MOST_LOG_LINES {
+            self.output.logs.push(LogLine { level, message: printable(message) });
+        } else {
+            self.output.truncated = true;
         }
     }
 }
@@ -212,9 +227,12 @@ impl GuestStream {
                 }
                 Channel::Stderr => std::io::stderr().write_all(bytes),
             };
-            return result.map_err(|error| match error.kind() {
-                std::io::ErrorKind::BrokenPipe => StreamError::Closed,
-                _kind => StreamError::LastOperationFailed(error.into()),
+            return result.map_err(|error| {
+                if error.kind() == std::io::ErrorKind::BrokenPipe {
+                    StreamError::Closed
+                } else {
+                    StreamError::LastOperationFailed(error.into())
+                }
             });
         }
         self.recorder.write(self.channel, bytes).map_err(|stop| StreamError::Trap(stop.into()))
@@ -295,6 +313,21 @@ mod tests {
         assert_eq!(recorder.bytes(), 20);
         assert!(matches!(recorder.write(Channel::Stdout, b"x"), Err(Stop::Limit(Limit::Output))));
         assert!(recorder.finish().truncated);
+    }
+
+    #[test]
+    fn many_small_things_cost_no_unbounded_memory() {
+        let recorder = recorder(1 << 30);
+        for _ in 0..=MOST_LOG_LINES {
+            recorder.log(LogLevel::Info, "").unwrap();
+        }
+        for i in 0..MOST_ARTIFACTS {
+            recorder.artifact(&i.to_string(), "", b"", i % 2 == 0).unwrap();
+        }
+        assert!(recorder.artifact("one more", "", b"", true).is_err());
+        let output = recorder.finish();
+        assert_eq!((output.logs.len(), output.artifacts.len()), (MOST_LOG_LINES, MOST_ARTIFACTS));
+        assert!(output.truncated);
     }
 
     #[test]

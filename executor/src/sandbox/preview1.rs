@@ -16,6 +16,9 @@ const FIRST_PREOPEN: i32 = 3;
 /// The most subscriptions of one `poll_oneoff`.
 const MOST_SUBSCRIPTIONS: i32 = 1024;
 
+/// How much of a path is looked at: the kernel's own limit.
+const LONGEST_PATH: usize = 4096;
+
 /// The preview 1 error numbers that this file gives or recognises.
 mod errno {
     pub(super) const ACCES: i32 = 2;
@@ -29,14 +32,21 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     wasmtime_wasi::p1::add_to_linker_async(linker, |state: &mut State| &mut state.wasi)?;
     linker.allow_shadowing(true);
     watch_paths(linker)?;
+    // wasmtime's own traps at codes from 126 on.
+    linker.func_wrap("wasi_snapshot_preview1", "proc_exit", |code: i32| -> wasmtime::Result<()> {
+        Err(wasmtime_wasi::I32Exit(code).into())
+    })?;
     linker.allow_shadowing(false);
     Ok(())
 }
 
 /// Links one call again, watched: the descriptor and the path (pointer, length) that it looks at
-/// are named, the rest is passed on.
+/// are named, the rest is passed on. A `bare` path (pointer, length) loses the slashes at its end.
 macro_rules! watched {
-    ($linker:ident, $name:ident($($arg:ident: $ty:ty),*), paths $(($fd:ident, $pointer:ident, $length:ident)),+) => {
+    (
+        $linker:ident, $name:ident($($arg:ident: $ty:ty),*),
+        paths $(($fd:ident, $pointer:ident, $length:ident)),+ $(, bare ($start:ident, $size:ident))?
+    ) => {
         $linker.func_wrap_async(
             "wasi_snapshot_preview1",
             stringify!($name),
@@ -48,6 +58,7 @@ macro_rules! watched {
                     }
                     let result = {
                         let (mut memory, state) = guest(&mut caller)?;
+                        $(let $size = without_slashes(&memory, $start, $size);)?
                         wasi::$name(&mut state.wasi, &mut memory $(, $arg)*).await?
                     };
                     Ok(record(&mut caller, &paths, result))
@@ -82,7 +93,12 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         path_readlink(fd: i32, path: i32, len: i32, buffer: i32, buffer_len: i32, out: i32),
         paths (fd, path, len)
     );
-    watched!(linker, path_remove_directory(fd: i32, path: i32, len: i32), paths (fd, path, len));
+    watched!(
+        linker,
+        path_remove_directory(fd: i32, path: i32, len: i32),
+        paths (fd, path, len),
+        bare (path, len)
+    );
     watched!(
         linker,
         path_rename(old_fd: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32),
@@ -125,7 +141,7 @@ impl Named {
     fn read(&self, memory: &[u8]) -> Option<String> {
         let start = usize::try_from(self.pointer.cast_unsigned()).ok()?;
         let length = usize::try_from(self.length.cast_unsigned()).ok()?;
-        let bytes = memory.get(start..start.checked_add(length)?)?;
+        let bytes = memory.get(start..start.checked_add(length.min(LONGEST_PATH))?)?;
         Some(String::from_utf8_lossy(bytes).into_owned())
     }
 }
@@ -144,6 +160,20 @@ fn guest<'a>(caller: &'a mut Caller<'_, State>) -> wasmtime::Result<(GuestMemory
     let (memory, state) = memory.data_and_store_mut(caller);
     state.wasi.set_hostcall_fuel(fuel);
     Ok((GuestMemory::Unshared(memory), state))
+}
+
+/// The length of a path without the slashes at its end, so that `folder/` is removed like `folder`.
+/// wasmtime looks for the `.` in it instead, which no system removes (bytecodealliance/wasmtime#11524).
+fn without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
+    let (GuestMemory::Unshared(memory), Ok(start), Ok(size)) =
+        (memory, usize::try_from(pointer.cast_unsigned()), usize::try_from(length.cast_unsigned()))
+    else {
+        return length;
+    };
+    let end = start.checked_add(size).filter(|_| size <= LONGEST_PATH);
+    let path = end.and_then(|end| memory.get(start..end)).unwrap_or_default();
+    let slashes = path.iter().skip(1).rev().take_while(|byte| **byte == b'/').count();
+    i32::try_from(slashes).map_or(length, |slashes| length - slashes)
 }
 
 /// Records a refusal, and gives the error number on.

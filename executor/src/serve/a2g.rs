@@ -97,6 +97,7 @@ fn status(executor: &Executor, intent: IntentId) -> Result<Encoded, Fault> {
         Some(Stage::Queued) => ("queued", None),
         Some(Stage::Running) => ("running", None),
         Some(Stage::Finished(receipt)) => ("finished", Some(receipt)),
+        Some(Stage::Forgotten) => ("finished", None),
         Some(Stage::Released) | None => {
             return Err(Fault::invalid("/intent_id", format!("the intent `{intent}` is not known here")));
         }
