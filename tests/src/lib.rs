@@ -1,1 +1,1 @@
-
+//! Nothing: the integration tests are in `tests/`.

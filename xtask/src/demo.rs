@@ -1,46 +1,109 @@
-//! `demo`: drives the real executor through a story that a newcomer can follow.
+//! `demo`: drives the real executor and the real governor through a story that a newcomer can follow.
 //!
-//! It never pretends: whatever it prints has come out of the executor's binary.
+//! It never pretends: whatever it prints has come from the two processes, every step says what it
+//! expects, and a step that goes otherwise makes the demo fail. It guarantees that the processes have
+//! ended when it returns.
 
-use std::path::PathBuf;
+mod client;
+mod paint;
+mod process;
+mod received;
+mod reply;
+mod stage;
+mod story;
+mod table;
 
-use crate::run::{Failure, Workspace};
+use crate::run::{self, Failure, Workspace};
 use crate::{setup, test, tools};
+use client::Client;
+use process::Process;
+use stage::Stage;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 pub(crate) const HELP: &str = "\
 Drive the real executor through a story.
 
 Usage: cargo xtask demo
 
-Sets up, builds the tools and the executor, then runs the executor's binary.";
+Sets up, builds the tools and the executor, starts the executor and a governor as
+two processes on loopback, sends intents over HTTP and shows what became of each:
+files, a search, denials, an intent that waits for a person, a link out of the
+scope, an endless loop, a memory bomb, a tool that is slowed down, and a cancel.
+Then it shows which reports the governor has received.
 
-/// What the story is told with; everything in it has just been built.
-#[derive(Debug)]
-struct Stage {
-    /// The executor's binary.
-    executor: PathBuf,
-    /// The catalogue of tools.
-    catalogue: PathBuf,
-}
+Exit code 0 only if every step went as expected. It works in a temporary folder;
+the logs of both processes stay in target/xtask/demo.";
+
+/// How long a process that broke off a connection may take to end.
+const LAST_BREATH: Duration = Duration::from_millis(500);
 
 /// The command itself.
 ///
 /// # Errors
-/// When something does not build, or the story does not go as told.
+/// When something does not build, a process does not start, or the story does not go as told.
 pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     let guests = setup::prepare(workspace)?;
     tools::build(workspace, &guests.toolchain)?;
     test::build_executor(workspace)?;
-    let executor =
-        workspace.target.join("debug").join(format!("a2g-executor{}", std::env::consts::EXE_SUFFIX));
-    drive(&Stage { executor, catalogue: workspace.target.join("tools") })
+    let stage = Stage::build(workspace)?;
+    tell(workspace, &stage)
 }
 
-/// Tells the story.
-fn drive(stage: &Stage) -> Result<(), Failure> {
-    Err(Failure::Program(format!(
-        "the demo has not been written yet; {} and {} are built and wait for it",
-        stage.executor.display(),
-        stage.catalogue.display()
-    )))
+fn tell(workspace: &Workspace, stage: &Stage) -> Result<(), Failure> {
+    run::progress("Starting", "the governor and the executor, which compiles its tools the first time");
+    let began = run::now();
+    let mut governor = Process::start("governor", stage.governor_command(), &stage.log("governor"))?;
+    say_started(&governor, &format!("policies {}", stage::POLICY_FILES.join(", ")));
+    let mut executor =
+        Process::start("executor", stage.executor_command(governor.address()), &stage.log("executor"))?;
+    say_started(&executor, &format!("/workspace is {}", stage.workspace().display()));
+    let client = Client::new(executor.address());
+
+    let told =
+        story::tell(&client, stage).and_then(|steps| Ok((received::show(&stage.reports(), &steps)?, steps)));
+    if told.is_err() {
+        thread::sleep(LAST_BREATH);
+    }
+    // A process that has ended is the better explanation of whatever went wrong.
+    governor.check_alive()?;
+    executor.check_alive()?;
+    let (reports_agree, steps) = told?;
+
+    let unexpected = steps.iter().filter(|step| !step.as_expected()).count();
+    if unexpected > 0 || !reports_agree {
+        let what = match unexpected {
+            0 => "the governor did not receive what it should have".to_owned(),
+            1 => "one step did not go as expected".to_owned(),
+            more => format!("{more} steps did not go as expected"),
+        };
+        return Err(Failure::Program(format!("{what}, see above; the logs are in {}", stage.logs.display())));
+    }
+    paint::say(format_args!(
+        "\nAll {} steps went as expected, in {:.1} s. To go on by hand:",
+        steps.len(),
+        began.elapsed().as_secs_f64()
+    ));
+    let program = relative(workspace, &stage.program);
+    let catalogue = relative(workspace, &workspace.target.join("tools"));
+    paint::say(format_args!(
+        "  {program} run list_directory --tools {catalogue} --scope '/tmp/**' --arguments '{{\"path\":\"/tmp\"}}'"
+    ));
+    paint::say(format_args!("  {program} serve --tools {catalogue} --policies policies"));
+    Ok(())
+}
+
+fn say_started(process: &Process, with: &str) {
+    let Process { name, .. } = process;
+    paint::say(format_args!(
+        "{name:<9} http://{}/jsonrpc  (process {}; {with})",
+        process.address(),
+        process.id()
+    ));
+}
+
+/// A path as one types it in the repository.
+fn relative(workspace: &Workspace, path: &Path) -> String {
+    path.strip_prefix(&workspace.root).unwrap_or(path).display().to_string()
 }

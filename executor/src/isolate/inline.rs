@@ -53,8 +53,12 @@ impl Inline {
     ) -> Outcome {
         let (sandbox, watched) = (Arc::clone(&self.sandbox), execution.clone());
         let runtime = tokio::runtime::Handle::current();
-        let guest = tokio::task::spawn_blocking(move || {
-            runtime.block_on(sandbox.execute(&artifact, permit, input, &watched))
+        // The task starts on this very thread, which hands its other work on: no thread has to wake
+        // up before the guest can begin.
+        let guest = tokio::spawn(async move {
+            tokio::task::block_in_place(|| {
+                runtime.block_on(sandbox.execute(&artifact, permit, input, &watched))
+            })
         });
         let abort = Arc::clone(execution.abort());
         let stuck = async {

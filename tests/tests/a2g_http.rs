@@ -1,0 +1,148 @@
+//! `POST /jsonrpc` and `GET /health`.
+
+use crate::harness::*;
+use crate::methods::{self, Jsonrpsee, write};
+use jsonrpsee::http_client::HttpClientBuilder;
+use serde_json::{Value, json};
+
+#[test]
+fn every_method_is_served_over_http() {
+    let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
+    let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
+    let mut door = Jsonrpsee::new(async || {
+        HttpClientBuilder::default().request_timeout(PATIENCE).build(executor.http_url())
+    });
+    methods::every_method_is_served(&mut door, &executor.workspace());
+}
+
+#[test]
+fn health_is_answered() {
+    let executor = Executor::start(Options::new());
+    let answer = executor.client().request("GET", "/health", &[], b"");
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.json(), json!({ "status": "ok" }));
+}
+
+/// The ids that come back exactly as they came, and two that do not fit.
+pub fn ids() -> (Vec<String>, Vec<String>) {
+    let good = [r#""req-001""#, r#""""#, "1", "0", "-7", "1.50", "2e3", "18446744073709551616", "null"];
+    let good = good.into_iter().map(str::to_owned);
+    let escaped = [r#""\u00e9\n\"\\""#.to_owned(), r#""é""#.to_owned(), "9".repeat(128)];
+    let longest = format!("\"{}\"", "x".repeat(126));
+    let good = good.chain(escaped).chain([longest]).collect();
+    let too_long = format!("\"{}\"", "x".repeat(127));
+    (good, vec![too_long, "9".repeat(129), "true".to_owned(), "[1]".to_owned(), "{}".to_owned()])
+}
+
+/// The text of the id in a response.
+pub fn has_id(response: &str, id: &str) -> bool {
+    [",", "}"].iter().any(|after| response.contains(&format!("\"id\":{id}{after}")))
+}
+
+#[test]
+fn an_id_comes_back_exactly_as_it_came() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let (good, bad) = ids();
+    for id in good {
+        for method in ["a2g/tools", "no/such/method", "a2g/status"] {
+            let request = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{}},"id":{id}}}"#);
+            let response = client.post(request.as_bytes()).text();
+            assert!(has_id(&response, &id), "{id} became {response}");
+        }
+    }
+    for id in bad {
+        let request = format!(r#"{{"jsonrpc":"2.0","method":"a2g/tools","params":{{}},"id":{id}}}"#);
+        let response = client.post(request.as_bytes()).json();
+        error(&response, -32600);
+        assert_eq!(response["id"], Value::Null, "{response}");
+    }
+}
+
+fn request(id: usize, params: &Value) -> Value {
+    json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": params, "id": id })
+}
+
+#[test]
+fn a_batch_of_16_runs_and_one_of_17_does_not() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let batch = |prefix: &str, count: usize| -> Value {
+        (0..count).map(|n| request(n, &execute("write_file", write(&format!("{prefix}{n}"), "x")))).collect()
+    };
+    let refused = client.post(batch("no", 17).to_string().as_bytes()).json();
+    assert!(error(&refused, -32600)["message"].as_str().unwrap().contains("16"), "{refused}");
+    executor.assert_workspace_is_empty("a batch of 17");
+    let answers = client.post(batch("yes", 16).to_string().as_bytes()).json();
+    let answers = answers.as_array().unwrap();
+    assert_eq!(answers.len(), 16);
+    for n in 0..16 {
+        let answer = answers.iter().find(|answer| answer["id"] == n).unwrap();
+        assert_eq!(result(answer)["status"], "SUCCESS", "{answer}");
+        assert!(executor.file(&format!("yes{n}")).is_some());
+    }
+}
+
+#[test]
+fn batches_that_are_none_get_the_errors_of_the_specification() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let empty = client.post(b"[]").json();
+    error(&empty, -32600);
+    assert_eq!(empty["id"], Value::Null);
+    for (batch, count) in [("[1]", 1), ("[1,2,3]", 3), (r#"[[],{"jsonrpc":"2.0"}]"#, 2)] {
+        let answers = client.post(batch.as_bytes()).json();
+        assert_eq!(answers.as_array().unwrap().len(), count, "{answers}");
+        for answer in answers.as_array().unwrap() {
+            error(answer, -32600);
+        }
+    }
+    let mixed = json!([1, { "jsonrpc": "2.0", "method": "a2g/tools", "id": "t" },
+        { "jsonrpc": "2.0", "method": "a2g/tools" }, { "jsonrpc": "2.0", "method": "nothing", "id": 5 }]);
+    let answers = client.post(mixed.to_string().as_bytes()).json();
+    assert_eq!(answers.as_array().unwrap().len(), 3, "the notification is not answered: {answers}");
+    let of =
+        |id: Value| answers.as_array().unwrap().iter().find(|answer| answer["id"] == id).unwrap().clone();
+    error(&of(Value::Null), -32600);
+    result(&of(json!("t")));
+    error(&of(json!(5)), -32601);
+}
+
+#[test]
+fn a_policy_takes_effect_as_a_notification_and_an_execute_never_runs_as_one() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let notification = |method: &str, params: Value| {
+        json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string()
+    };
+    for method in ["a2g/execute", "a2g/intent"] {
+        let params = match method {
+            "a2g/execute" => execute("write_file", write("notified", "x")),
+            _ => intent("write_file", write("notified", "x")),
+        };
+        let answer = client.post(notification(method, params.clone()).as_bytes());
+        assert_eq!((answer.status, answer.text().as_str()), (204, ""), "{method}");
+        let batch = format!("[{}]", notification(method, params));
+        assert_eq!(client.post(batch.as_bytes()).status, 204, "{method} in a batch");
+    }
+    result(&client.rpc("a2g/execute", &execute("write_file", write("asked", "x"))));
+    let names: Vec<_> =
+        std::fs::read_dir(executor.workspace()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["asked"]);
+
+    let policy = json!({ "agent_did": AGENT, "version": "none", "capabilities": { "tools": {} } });
+    assert_eq!(client.post(notification("g2a/policy", policy).as_bytes()).status, 204);
+    let refused = client.rpc("a2g/execute", &execute("write_file", write("asked", "x")));
+    assert!(blocked(&refused, "standing_policy").contains("`none`"), "{refused}");
+}
+
+#[test]
+fn a_chunked_body_and_a_charset_are_understood() {
+    let executor = Executor::start(Options::new());
+    let call = r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#;
+    let (first, second) = call.split_at(10);
+    let chunks = format!("{:x}\r\n{first}\r\n{:x}\r\n{second}\r\n0\r\n\r\n", first.len(), second.len());
+    let headers = [("Transfer-Encoding", "chunked"), ("Content-Type", "Application/JSON; charset=utf-8")];
+    let answer = executor.client().post_with(&headers, chunks.as_bytes());
+    result(&answer.json());
+}

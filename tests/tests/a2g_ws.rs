@@ -1,0 +1,91 @@
+//! WebSocket `/jsonrpc`, on the same port.
+
+use crate::a2g_http::{has_id, ids};
+use crate::harness::*;
+use crate::methods::{self, Jsonrpsee, write};
+use jsonrpsee::ws_client::WsClientBuilder;
+use serde_json::{Value, json};
+
+#[test]
+fn every_method_is_served_over_web_socket() {
+    let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
+    let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
+    let url = executor.web_socket_url();
+    let mut door =
+        Jsonrpsee::new(async || WsClientBuilder::default().request_timeout(PATIENCE).build(&url).await);
+    methods::every_method_is_served(&mut door, &executor.workspace());
+}
+
+#[test]
+fn an_id_comes_back_exactly_as_it_came_over_web_socket() {
+    let executor = Executor::start(Options::new());
+    let mut socket = executor.web_socket();
+    let (good, bad) = ids();
+    for id in good {
+        socket.send(format!(r#"{{"jsonrpc":"2.0","method":"a2g/tools","id":{id}}}"#).as_bytes());
+        let response = socket.receive().unwrap();
+        assert!(has_id(&response, &id), "{id} became {response}");
+    }
+    for id in bad {
+        let response = socket.exchange(&format!(r#"{{"jsonrpc":"2.0","method":"a2g/tools","id":{id}}}"#));
+        error(&response, -32600);
+    }
+}
+
+#[test]
+fn one_message_may_be_text_or_binary_and_a_batch_is_one_message() {
+    let executor = Executor::start(Options::new());
+    let mut socket = executor.web_socket();
+    let request = |id: usize| json!({ "jsonrpc": "2.0", "method": "a2g/tools", "id": id });
+    socket.send_binary(request(1).to_string().as_bytes());
+    assert!(has_id(&socket.receive().unwrap(), "1"));
+    let of = |count: usize| (0..count).map(request).collect::<Value>().to_string();
+    assert_eq!(socket.exchange(&of(16)).as_array().unwrap().len(), 16);
+    error(&socket.exchange(&of(17)), -32600);
+    error(&socket.exchange("[]"), -32600);
+    error(&socket.exchange("[1]")[0], -32600);
+    error(&socket.exchange("{"), -32700);
+}
+
+#[test]
+fn notifications_over_web_socket_run_only_when_they_restrict() {
+    let executor = Executor::start(Options::new());
+    let mut socket = executor.web_socket();
+    let notification = |method: &str, params: Value| {
+        json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string()
+    };
+    socket.send(notification("a2g/execute", execute("write_file", write("notified", "x"))).as_bytes());
+    let policy = json!({ "agent_did": AGENT, "version": "none", "capabilities": { "tools": {} } });
+    socket.send(notification("g2a/policy", policy).as_bytes());
+    // Messages are answered in any order, so the policy is in force at some time soon.
+    eventually("the policy is in force", || {
+        let call = json!({ "jsonrpc": "2.0", "method": "a2g/execute", "id": 1,
+            "params": execute("list_directory", json!({ "path": "/workspace" })) });
+        let answer = socket.exchange(&call.to_string());
+        (answer["error"]["data"]["blocked_by"] == "standing_policy").then_some(())
+    });
+    executor.assert_workspace_is_empty("a notification");
+}
+
+#[test]
+fn a_message_over_the_limit_runs_nothing_and_the_door_stays_open() {
+    let executor = Executor::start(Options::new().set("server.max_body_bytes", 4096));
+    let mut socket = executor.web_socket();
+    let call = execute("write_file", write("long", &"x".repeat(8192)));
+    let call = json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": call, "id": 1 });
+    socket.send(call.to_string().as_bytes());
+    if let Some(answer) = socket.receive() {
+        error(&serde_json::from_str(&answer).unwrap(), -32700);
+    }
+    executor.assert_workspace_is_empty("a long message");
+    result(&executor.web_socket().exchange(r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#));
+}
+
+#[test]
+fn a_web_page_gets_no_web_socket() {
+    let executor = Executor::start(Options::new());
+    for headers in [[("Origin", "https://evil.example")], [("Host", "evil.example")], [("Origin", "null")]] {
+        let refused = WebSocketClient::upgrade(executor.address(), &headers).err();
+        assert!(refused.as_deref().is_some_and(|status| status.contains("403")), "{headers:?}: {refused:?}");
+    }
+}

@@ -1,0 +1,808 @@
+//! What is refused, with which code and in which words; and that nothing runs.
+
+use crate::harness::*;
+use crate::methods::{self, write};
+use serde_json::{Value, json};
+
+/// The params of a call that would write a file, if it were not for what a test does to it.
+fn call() -> Value {
+    execute("write_file", write("ran", "x"))
+}
+
+fn changed(pointer: &str, value: Value) -> Value {
+    let mut call = call();
+    set(&mut call, pointer, value);
+    call
+}
+
+/// Sets a member, which need not be there.
+fn set(value: &mut Value, pointer: &str, to: Value) {
+    let (parent, name) = pointer.rsplit_once('/').unwrap();
+    value.pointer_mut(parent).unwrap()[name] = to;
+}
+
+fn request(params: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"a2g/execute","params":{params},"id":1}}"#)
+}
+
+/// Posts bytes, and checks code, words, the length of the answer and that nothing ran.
+fn refused(executor: &Executor, what: &str, body: &[u8], code: i64, words: &str) -> Value {
+    let answer = executor.client().post(body);
+    assert_eq!(answer.status, 200, "{what}");
+    assert!(answer.body.len() < 2000, "{what}: an answer of {} bytes", answer.body.len());
+    let response = answer.json();
+    let message = response["error"]["message"].as_str().unwrap_or_else(|| panic!("{what}: {response}"));
+    assert_eq!(response["error"]["code"], code, "{what}: {response}");
+    assert!(message.contains(words), "{what}: `{message}` does not say `{words}`");
+    executor.assert_workspace_is_empty(what);
+    response
+}
+
+#[test]
+fn a_body_that_is_not_json_is_a_parse_error() {
+    let executor = Executor::start(Options::new());
+    let whole = request(&call().to_string());
+    let cases: [(&str, Vec<u8>, &str); 9] = [
+        ("nothing", Vec::new(), "expected a value at line 1 column 1"),
+        ("half a body", whole.as_bytes()[..whole.len() / 2].to_vec(), "not JSON"),
+        ("a trailing comma", whole.replace("\"id\":1}", "\"id\":1,}").into_bytes(), "a key in double quotes"),
+        ("two bodies", whole.repeat(2).into_bytes(), "nothing after the value"),
+        ("single quotes", whole.replace('"', "'").into_bytes(), "a key in double quotes"),
+        ("a byte order mark", format!("\u{feff}{whole}").into_bytes(), "expected a value"),
+        ("a byte that is not UTF-8", [whole.as_bytes(), b"\xff"].concat(), "not UTF-8 at byte"),
+        ("a lone surrogate", whole.replace("\"x\"", r#""\ud800""#).into_bytes(), "lone surrogate"),
+        ("a control character", whole.replace("\"x\"", "\"\u{1}\"").into_bytes(), "control character"),
+    ];
+    for (what, body, words) in cases {
+        let response = refused(&executor, what, &body, -32700, words);
+        assert_eq!(response["id"], Value::Null, "{what}");
+    }
+}
+
+#[test]
+fn a_duplicate_key_is_refused_at_every_depth_and_in_every_spelling() {
+    let executor = Executor::start(Options::new());
+    let whole = request(&call().to_string());
+    let keys = [
+        "jsonrpc",
+        "method",
+        "params",
+        "id",
+        "intent",
+        "verdict",
+        "agent_did",
+        "intent_id",
+        "tool",
+        "arguments",
+        "path",
+        "content",
+        "capability_manifest",
+        "max_memory_mb",
+        "filesystem_scope",
+        "conditions",
+        "expires_at",
+    ];
+    for key in keys {
+        let member = format!("\"{key}\":");
+        assert!(whole.contains(&member), "{key}");
+        let first = key.chars().next().unwrap();
+        let escaped = format!("\"\\u{:04x}{}\":", u32::from(first), &key[1..]);
+        for spelling in [member.clone(), escaped] {
+            let body = whole.replacen(&member, &format!("{spelling}0,{member}"), 1);
+            refused(&executor, &spelling, body.as_bytes(), -32700, &format!("duplicate key `{key}`"));
+        }
+    }
+    let deep = whole.replace("\"x\"", r#"[[{"a":{"b":1,"c":[{}],"b":1}}]]"#);
+    refused(&executor, "deep in an argument", deep.as_bytes(), -32700, "duplicate key `b`");
+}
+
+#[test]
+fn what_is_no_request_is_an_invalid_request() {
+    let executor = Executor::start(Options::new());
+    let params = call().to_string();
+    let cases = [
+        ("a string", r#""a2g/execute""#.to_owned(), "an object"),
+        ("a number", "7".to_owned(), "an object"),
+        ("null", "null".to_owned(), "an object"),
+        ("an empty object", "{}".to_owned(), "`jsonrpc`"),
+        ("version 1.0", request(&params).replace("\"2.0\"", "\"1.0\""), "`jsonrpc`"),
+        ("version 2.0 as a number", request(&params).replace("\"2.0\"", "2.0"), "`jsonrpc`"),
+        ("no version", request(&params).replace("\"jsonrpc\":\"2.0\",", ""), "`jsonrpc`"),
+        ("a method that is a number", request(&params).replace("\"a2g/execute\"", "5"), "`method`"),
+        ("params that are a string", request("\"x\""), "`params`"),
+        ("params that are null", request("null"), "`params`"),
+    ];
+    for (what, body, words) in cases {
+        refused(&executor, what, body.as_bytes(), -32600, words);
+    }
+    refused(
+        &executor,
+        "an unknown method",
+        request(&params).replace("execute", "exec").as_bytes(),
+        -32601,
+        "a2g/exec",
+    );
+}
+
+#[test]
+fn a_member_of_the_wrong_type_is_refused_with_its_pointer() {
+    let executor = Executor::start(Options::new());
+    let words = |pointer: &str| pointer.rsplit('/').next().unwrap().to_owned();
+    let wrong = [json!(null), json!(5), json!(true), json!([]), json!({}), json!("no")];
+    let members: [(&str, &[usize]); 9] = [
+        ("/intent/agent_did", &[0, 1, 2, 3, 4, 5]),
+        ("/intent/intent_id", &[0, 1, 2, 3, 4, 5]),
+        ("/intent/tool", &[0, 1, 2, 3, 4]),
+        ("/intent/arguments", &[0, 1, 2, 3, 5]),
+        ("/intent/context", &[1, 2, 3, 5]),
+        ("/verdict/verdict", &[0, 1, 2, 3, 4, 5]),
+        ("/verdict/conditions", &[0, 1, 2, 4, 5]),
+        ("/verdict/expires_at", &[0, 1, 2, 3, 4, 5]),
+        ("/verdict/capability_manifest", &[0, 1, 2, 3, 5]),
+    ];
+    for (pointer, indices) in members {
+        for value in indices.iter().map(|index| wrong[*index].clone()) {
+            let what = format!("{pointer} = {value}");
+            let body = request(&changed(pointer, value).to_string());
+            let response = refused(&executor, &what, body.as_bytes(), -32602, &words(pointer));
+            assert_eq!(response["error"]["data"]["pointer"], pointer, "{what}");
+        }
+        if pointer != "/intent/context" && pointer != "/verdict/conditions" {
+            let mut without = call();
+            let (parent, name) = pointer.rsplit_once('/').unwrap();
+            without.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(name);
+            let body = request(&without.to_string());
+            let response = refused(&executor, pointer, body.as_bytes(), -32602, "is missing");
+            assert_eq!(response["error"]["data"]["pointer"], pointer);
+        }
+    }
+    for (pointer, value) in [
+        ("/verdict/conditions", json!(["read_only", 5])),
+        ("/verdict/capability_manifest/filesystem_scope", json!("/workspace/**")),
+        ("/verdict/capability_manifest/filesystem_scope", json!([null])),
+        ("/verdict/capability_manifest/network_allowed", json!("true")),
+        ("/verdict/capability_manifest/network_allowed", json!(null)),
+        ("/verdict/capability_manifest/max_disk_mb", json!(5)),
+        ("/verdict/expires_at", json!("2099-01-01T00:00:00")),
+        ("/verdict/expires_at", json!("4070908800")),
+        ("/verdict/verdict", json!("approved")),
+        ("/surplus", json!(1)),
+    ] {
+        let what = format!("{pointer} = {value}");
+        let body = request(&changed(pointer, value).to_string());
+        let response = refused(&executor, &what, body.as_bytes(), -32602, "");
+        assert!(response["error"]["data"]["pointer"].as_str().unwrap().starts_with(pointer), "{response}");
+    }
+    let body = request(&json!([call()["intent"], call()["verdict"]]).to_string());
+    refused(&executor, "params by position", body.as_bytes(), -32602, "an object");
+}
+
+/// Values that are no limit, as JSON text.
+const NO_LIMITS: [&str; 14] = [
+    "-1",
+    "0",
+    "-0",
+    "1e309",
+    "5e1",
+    "5.0",
+    "5.5",
+    "18446744073709551616",
+    "18446744073709551615",
+    "\"50\"",
+    "null",
+    "true",
+    "[5]",
+    "{}",
+];
+
+#[test]
+fn a_limit_of_a_verdict_that_is_no_integer_in_range_is_refused() {
+    let executor = Executor::start(Options::new());
+    for limit in ["max_memory_mb", "max_cpu_percent", "timeout_seconds"] {
+        let pointer = format!("/verdict/capability_manifest/{limit}");
+        for value in NO_LIMITS {
+            let what = format!("{limit} = {value}");
+            let body = request(&changed(&pointer, json!("$N")).to_string()).replace("\"$N\"", value);
+            let response = refused(
+                &executor,
+                &what,
+                body.as_bytes(),
+                -32602,
+                &format!("`{limit}` must be an integer from 1"),
+            );
+            assert_eq!(response["error"]["data"]["pointer"], pointer, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_a_policy_or_a_directive_that_is_no_integer_in_range_is_refused() {
+    let executor = Executor::start(Options::new());
+    let policy = json!({
+        "agent_did": AGENT, "version": "1", "capabilities": {
+            "tools": { "write_file": { "allowed": true, "constraints": { "max_size_bytes": 5, "timeout_seconds": 5 } } },
+            "network": { "max_requests_per_minute": 5 },
+            "resources": { "max_memory_mb": 5, "max_cpu_percent": 5, "max_disk_mb": 5 },
+        },
+    });
+    let directive = json!({
+        "intent_id": intent_id(), "decision": "APPROVED",
+        "capability_manifest": { "max_memory_mb": 5, "max_cpu_percent": 5, "timeout_seconds": 5 },
+    });
+    let cases: [(&str, &Value, &str); 9] = [
+        ("g2a/policy", &policy, "/capabilities/tools/write_file/constraints/max_size_bytes"),
+        ("g2a/policy", &policy, "/capabilities/tools/write_file/constraints/timeout_seconds"),
+        ("g2a/policy", &policy, "/capabilities/network/max_requests_per_minute"),
+        ("g2a/policy", &policy, "/capabilities/resources/max_memory_mb"),
+        ("g2a/policy", &policy, "/capabilities/resources/max_cpu_percent"),
+        ("g2a/policy", &policy, "/capabilities/resources/max_disk_mb"),
+        ("g2a/directive", &directive, "/capability_manifest/max_memory_mb"),
+        ("g2a/directive", &directive, "/capability_manifest/max_cpu_percent"),
+        ("g2a/directive", &directive, "/capability_manifest/timeout_seconds"),
+    ];
+    let mut client = executor.client();
+    for (method, params, pointer) in cases {
+        for value in NO_LIMITS {
+            let mut params = params.clone();
+            set(&mut params, pointer, json!("$N"));
+            let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 });
+            let response = client.post(body.to_string().replace("\"$N\"", value).as_bytes()).json();
+            assert_eq!(error(&response, -32602)["data"]["pointer"], pointer, "{value}: {response}");
+        }
+    }
+    // None of them took effect.
+    result(&client.rpc("a2g/execute", &call()));
+}
+
+#[test]
+fn unknown_tools_and_arguments_off_the_schema_are_refused_with_their_pointer() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let cases: [(&str, Value, &str, &str); 8] = [
+        ("no_such_tool", json!({}), "/tool", "a2g/tools"),
+        ("../write_file", json!({}), "/tool", "tool name"),
+        ("write_file", json!({ "path": "/workspace/ran" }), "/arguments", "content"),
+        ("write_file", json!({ "path": 5, "content": "x" }), "/arguments/path", "string"),
+        ("write_file", json!({ "path": "/workspace/ran", "content": null }), "/arguments/content", "string"),
+        (
+            "write_file",
+            json!({ "path": "/workspace/ran", "content": "x", "extra": 1 }),
+            "/arguments",
+            "extra",
+        ),
+        (
+            "write_file",
+            json!({ "path": "/workspace/ran", "content": "x", "mode": "destroy" }),
+            "/arguments/mode",
+            "",
+        ),
+        ("read_file", json!({ "path": "/workspace/ran", "limit": 0 }), "/arguments/limit", "minimum"),
+    ];
+    for (tool, arguments, pointer, words) in cases {
+        for method in ["a2g/execute", "a2g/intent"] {
+            let (params, pointer) = match method {
+                "a2g/execute" => {
+                    let at = if words == "tool name" { "/intent/tool" } else { pointer };
+                    (execute(tool, arguments.clone()), at)
+                }
+                _ => (intent(tool, arguments.clone()), pointer),
+            };
+            let response = client.rpc(method, &params);
+            let refusal = error(&response, -32602);
+            assert_eq!(refusal["data"]["pointer"], pointer, "{method} {tool} {arguments}: {refusal}");
+            assert!(refusal["message"].as_str().unwrap().contains(words), "{refusal} does not say `{words}`");
+            executor.assert_workspace_is_empty(tool);
+        }
+    }
+}
+
+#[test]
+fn a_verdict_that_may_not_run_blocks_for_its_own_reason() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let scope = "/verdict/capability_manifest/filesystem_scope";
+    let conditional = |condition: &str| {
+        let mut call = changed("/verdict/verdict", json!("CONDITIONAL"));
+        call["verdict"]["conditions"] = json!([condition]);
+        call
+    };
+    let mut cases: Vec<(String, Value, &str, &str)> = vec![
+        (
+            "expired".into(),
+            changed("/verdict/expires_at", json!(in_seconds(-1))),
+            "verdict_expired",
+            "expired at",
+        ),
+        (
+            "expired with an offset".into(),
+            changed("/verdict/expires_at", json!("2020-01-01T00:00:00+14:00")),
+            "verdict_expired",
+            "expired at",
+        ),
+        (
+            "another intent".into(),
+            changed("/verdict/intent_id", json!(intent_id())),
+            "verdict_mismatch",
+            "another intent",
+        ),
+        ("denied".into(), changed("/verdict/verdict", json!("DENIED")), "verdict_denied", "denied"),
+        ("escalated".into(), changed("/verdict/verdict", json!("ESCALATE")), "escalation_pending", "person"),
+        ("a proof".into(), changed("/proof", json!("e30.e30.AA")), "verdict_untrusted", "`proof`"),
+        ("an empty proof".into(), changed("/proof", json!("")), "verdict_untrusted", "`proof`"),
+        (
+            "a missing root".into(),
+            changed(scope, json!(["/workspace/missing/**"])),
+            "scope_unenforceable",
+            "does not exist",
+        ),
+    ];
+    for condition in [
+        "audit",
+        "",
+        "READ_ONLY",
+        "read_only ",
+        "read_only:true",
+        "no_network:1",
+        "max_memory_mb",
+        "max_memory_mb:",
+        "max_memory_mb:-1",
+        "max_memory_mb:5.0",
+        "max_memory_mb:5e1",
+        "max_memory_mb:+5",
+        "max_memory_mb: 5",
+        "max_memory_mb:0",
+        "timeout_seconds:0",
+        "max_output_bytes:0",
+        "max_output_bytes:18446744073709551616",
+        "max_cpu_percent:5",
+    ] {
+        cases.push((
+            format!("condition `{condition}`"),
+            conditional(condition),
+            "condition_unknown",
+            "condition",
+        ));
+        let mut approved = conditional(condition);
+        approved["verdict"]["verdict"] = json!("APPROVED");
+        cases.push((
+            format!("approved, condition `{condition}`"),
+            approved,
+            "condition_unknown",
+            "condition",
+        ));
+    }
+    let patterns = [
+        "/workspace/ran",
+        "/workspace/*.txt",
+        "/workspace/*",
+        "/workspace/**/*",
+        "/workspace/{a,b}/**",
+        "/workspace/../etc/**",
+        "/workspace/./**",
+        "/workspace//**",
+        "/workspace/",
+        "/**",
+        "/",
+        "**",
+        "*",
+        "",
+        "workspace/**",
+        "./**",
+        "/workspace\0/**",
+        "/workspace/\0",
+        "~/**",
+        "C:\\**",
+        "/workspace/**/..",
+    ];
+    for pattern in patterns {
+        cases.push((
+            format!("scope {pattern:?}"),
+            changed(scope, json!([pattern])),
+            "scope_unenforceable",
+            "",
+        ));
+        cases.push((
+            format!("scope {pattern:?} beside a good one"),
+            changed(scope, json!(["/workspace/**", pattern])),
+            "scope_unenforceable",
+            "",
+        ));
+        cases.push((
+            format!("condition {pattern:?}"),
+            conditional(&format!("filesystem_scope:{pattern}")),
+            "scope_unenforceable",
+            "",
+        ));
+    }
+    for (what, call, by, words) in cases {
+        let response = client.rpc("a2g/execute", &call);
+        assert_eq!(response["error"]["code"], -32000, "{what}: {response}");
+        assert_eq!(response["error"]["data"]["blocked_by"], by, "{what}: {response}");
+        assert_eq!(response["error"]["data"]["intent_id"], call["intent"]["intent_id"], "{what}");
+        assert!(blocked(&response, by).contains(words), "{what}: {response}");
+        executor.assert_workspace_is_empty(&what);
+    }
+}
+
+#[test]
+fn a_granted_folder_behind_a_symbolic_link_is_refused() {
+    let executor = Executor::start(Options::new());
+    let outside = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(outside.path(), executor.workspace().join("link")).unwrap();
+    let mut call = execute("write_file", json!({ "path": "/workspace/link/ran", "content": "x" }));
+    call["verdict"]["capability_manifest"]["filesystem_scope"] = json!(["/workspace/link/**"]);
+    let response = executor.rpc("a2g/execute", &call);
+    assert!(blocked(&response, "scope_unenforceable").contains("symbolic link"));
+    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_scope_that_grants_nothing_leaves_the_tool_without_files() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let scope = "/verdict/capability_manifest/filesystem_scope";
+    for (grant, by) in
+        [(json!([]), "verdict"), (json!(["/etc/**"]), "executor"), (json!(["/workspaces/**"]), "executor")]
+    {
+        let response = client.rpc("a2g/execute", &changed(scope, grant.clone()));
+        let report = &error(&response, -32001)["data"]["report"];
+        let filesystem = &report["usage"]["limits"]["filesystem_scope"];
+        assert_eq!((&filesystem["granted"], &filesystem["set_by"]), (&json!([]), &json!(by)), "{grant}");
+        executor.assert_workspace_is_empty("a scope without files");
+    }
+    let mut without = call();
+    without["verdict"]["capability_manifest"] = json!({});
+    let response = client.rpc("a2g/execute", &without);
+    let limits = &error(&response, -32001)["data"]["report"]["usage"]["limits"];
+    assert_eq!(limits["network_allowed"]["granted"], false, "an absent network is none");
+    for limit in ["max_memory_mb", "max_cpu_percent", "timeout_seconds", "max_output_bytes"] {
+        assert!(limits[limit]["granted"].as_u64().unwrap() > 0, "an absent {limit} is not unlimited");
+        assert!(["executor", "tool"].contains(&limits[limit]["set_by"].as_str().unwrap()), "{limits}");
+    }
+    executor.assert_workspace_is_empty("a manifest without members");
+}
+
+#[test]
+fn every_known_condition_is_enforced() {
+    const GROW: &str = r#"(module (memory (export "memory") 1)
+        (func (export "_start")
+          (if (i32.eq (memory.grow (i32.const 64)) (i32.const -1)) (then (unreachable)))))"#;
+    let catalogue = methods::catalogue().add(Tool::command("grow", GROW));
+    let executor =
+        Executor::start(Options::new().catalogue(&catalogue).set("ceilings.network_allowed", true));
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    std::fs::create_dir(executor.workspace().join("inside")).unwrap();
+    let mut client = executor.client();
+    let mut run = |tool: &str, arguments: Value, condition: &str| {
+        let mut call = execute(tool, arguments);
+        call["verdict"]["verdict"] = json!("CONDITIONAL");
+        call["verdict"]["conditions"] = json!([condition]);
+        call["verdict"]["capability_manifest"]["network_allowed"] = json!(true);
+        client.rpc("a2g/execute", &call)
+    };
+    let limits = |response: &Value| {
+        let report = response.get("result").unwrap_or(&response["error"]["data"]["report"]);
+        report["usage"]["limits"].clone()
+    };
+
+    let response = run("write_file", write("ran", "x"), "read_only");
+    error(&response, -32001);
+    let tree = &limits(&response)["filesystem_scope"]["trees"][0];
+    assert_eq!((&tree["access"], &tree["access_set_by"]), (&json!("read-only"), &json!("condition")));
+    assert_eq!(executor.file("ran"), None);
+    result(&run("list_directory", json!({ "path": "/workspace" }), "read_only"));
+
+    let response = run("gate", json!({ "n": 1 }), "no_network");
+    result(&response);
+    let network = &limits(&response)["network_allowed"];
+    assert_eq!((&network["granted"], &network["set_by"]), (&json!(false), &json!("condition")));
+
+    let outside = run("write_file", write("ran", "x"), "filesystem_scope:/workspace/inside/**");
+    error(&outside, -32001);
+    assert_eq!(executor.file("ran"), None);
+    let inside = run("write_file", write("inside/ran", "x"), "filesystem_scope:/workspace/inside/**");
+    result(&inside);
+    let tree = &limits(&inside)["filesystem_scope"]["trees"][0];
+    assert_eq!((&tree["path"], &tree["set_by"]), (&json!("/workspace/inside"), &json!("condition")));
+
+    for (tool, condition, limit) in
+        [("grow", "max_memory_mb:2", "memory"), ("gate", "max_output_bytes:10", "output")]
+    {
+        let response = run(tool, json!({ "condition": condition }), condition);
+        assert_eq!(error(&response, -32003)["data"]["limit"], limit, "{response}");
+        let (name, value) = condition.split_once(':').unwrap();
+        let in_force = &limits(&response)[name];
+        assert_eq!(in_force["granted"].to_string(), value);
+        assert_eq!(in_force["set_by"], "condition");
+    }
+    std::fs::remove_file(executor.workspace().join("go")).unwrap();
+    let response = run("gate", json!({ "n": 2 }), "timeout_seconds:1");
+    let late = error(&response, -32003);
+    assert_eq!(
+        (&late["data"]["limit"], &late["data"]["report"]["status"]),
+        (&json!("time"), &json!("TIMEOUT"))
+    );
+    assert_eq!(limits(&response)["timeout_seconds"]["set_by"], "condition");
+}
+
+#[test]
+fn a_tool_that_was_tampered_with_does_not_run_and_the_others_do() {
+    let catalogue = Catalogue::with_tools()
+        .add(Tool::command("broken", "(module (memory (export \"memory\") 1) (func (export \"_start\")))"))
+        .add(Tool::command_bytes("garbage", b"\0asm of a kind".to_vec()))
+        .add(Tool::command("unpinned", GATE))
+        .add(Tool::command(
+            "unlinkable",
+            r#"(module (import "env" "system" (func)) (func (export "_start")))"#,
+        ))
+        .add(Tool::command("renamed", GATE));
+    let module = catalogue.module("write_file");
+    let mut bytes = std::fs::read(&module).unwrap();
+    bytes.extend([0, 2, 1, b'x']);
+    std::fs::write(&module, bytes).unwrap();
+    std::fs::remove_file(catalogue.module("broken")).unwrap();
+    std::fs::create_dir(catalogue.module("broken")).unwrap();
+    Tool::command("unpinned", GATE).write(&catalogue.folder().join("unpinned"), false);
+    Tool::command("other", GATE).write(&catalogue.folder().join("renamed"), true);
+    let executor = Executor::start(Options::new().catalogue(&catalogue));
+    let mut client = executor.client();
+    let folder = catalogue.folder().to_string_lossy().into_owned();
+    for (tool, words) in [
+        ("write_file", "SHA-256"),
+        ("broken", "cannot be read"),
+        ("garbage", ""),
+        ("unpinned", "`tool.toml` is not valid"),
+        ("unlinkable", ""),
+        ("renamed", "`tool.toml` is not valid"),
+    ] {
+        let arguments = if tool == "write_file" { write("ran", "x") } else { json!({}) };
+        for (method, params) in [
+            ("a2g/execute", execute(tool, arguments.clone())),
+            ("a2g/intent", intent(tool, arguments.clone())),
+        ] {
+            let response = client.rpc(method, &params);
+            let refusal = error(&response, -32001);
+            assert_eq!(refusal["data"]["tool"], tool, "{refusal}");
+            assert!(refusal["message"].as_str().unwrap().contains(words), "{tool}: {refusal}");
+            assert!(!refusal.to_string().contains(&folder), "a host path is told: {refusal}");
+            executor.assert_workspace_is_empty(tool);
+        }
+    }
+    let tools = client.rpc("a2g/tools", &json!({}));
+    assert_eq!(result(&tools)["tools"].as_array().unwrap().len(), 5, "only usable tools are listed");
+    result(&client.rpc("a2g/execute", &execute("list_directory", json!({ "path": "/workspace" }))));
+}
+
+#[test]
+fn without_the_leave_of_the_operator_nothing_that_comes_through_the_door_is_obeyed() {
+    let executor = Executor::start(Options::new().signed_only());
+    let mut client = executor.client();
+    let blocks = |response: &Value| assert!(!blocked(response, "verdict_untrusted").is_empty());
+    blocks(&client.rpc("a2g/execute", &call()));
+    blocks(&client.rpc("a2g/execute", &changed("/proof", json!("e30.e30.AA"))));
+    executor.assert_workspace_is_empty("an unsigned verdict");
+    let none = json!({ "agent_did": AGENT, "version": "1", "capabilities": { "tools": {} } });
+    blocks(&client.rpc("g2a/policy", &none));
+    blocks(&client.rpc("g2a/revoke", &json!({ "agent_did": AGENT })));
+    blocks(&client.rpc("g2a/directive", &json!({ "intent_id": intent_id(), "decision": "APPROVED" })));
+    let notification = json!({ "jsonrpc": "2.0", "method": "g2a/policy", "params": none });
+    assert_eq!(client.post(notification.to_string().as_bytes()).status, 204);
+    // The governor's own word still counts, and none of the above was obeyed.
+    let answer = client.rpc("a2g/intent", &intent("write_file", write("ran", "x")));
+    assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{answer}");
+}
+
+#[test]
+fn only_json_is_read_and_only_from_friends() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let body = request(&call().to_string());
+    let json = ("Content-Type", "application/json");
+    let port = executor.address().port();
+    let (upper, loopback) = (format!("LOCALHOST:{port}"), format!("[::1]:{port}"));
+    let cases: Vec<(Vec<(&str, &str)>, u16)> = vec![
+        (vec![], 415),
+        (vec![("Content-Type", "text/plain")], 415),
+        (vec![("Content-Type", "application/x-www-form-urlencoded")], 415),
+        (vec![("Content-Type", "multipart/form-data; boundary=x")], 415),
+        (vec![("Content-Type", "application/jsonp")], 415),
+        (vec![("Content-Type", "text/plain; application/json")], 415),
+        (vec![json, ("Host", "evil.example")], 403),
+        (vec![json, ("Host", "127.0.0.1.evil.example")], 403),
+        (vec![json, ("Host", "localhost.evil.example:80")], 403),
+        (vec![json, ("Host", "192.0.2.1")], 403),
+        (vec![json, ("Host", "")], 403),
+        (vec![json, ("Origin", "https://evil.example")], 403),
+        (vec![json, ("Origin", "null")], 403),
+        (vec![json, ("Origin", "http://localhost")], 403),
+    ];
+    for (headers, status) in cases {
+        let answer = client.post_with(&headers, body.as_bytes());
+        assert_eq!(answer.status, status, "{headers:?}: {}", answer.text());
+        assert!(!answer.body.is_empty(), "{headers:?} is not told why");
+        executor.assert_workspace_is_empty(&format!("{headers:?}"));
+    }
+    for host in [upper.as_str(), "localhost", "127.0.0.1", &loopback] {
+        let answer = client.post_with(&[json, ("Host", host)], b"{}");
+        assert_eq!(answer.status, 200, "{host}");
+    }
+    for (method, path, status) in [
+        ("PUT", "/jsonrpc", 405),
+        ("DELETE", "/jsonrpc", 405),
+        ("POST", "/", 404),
+        ("POST", "/JSONRPC", 404),
+        ("POST", "/health", 405),
+    ] {
+        assert_eq!(client.request(method, path, &[json], body.as_bytes()).status, status, "{method} {path}");
+    }
+    assert!(client.request("GET", "/jsonrpc", &[], b"").status >= 400);
+    executor.assert_workspace_is_empty("all of these");
+
+    let allowing = Options::new()
+        .set("server.allowed_hosts", json!(["executor.example"]))
+        .set("server.allowed_origins", json!(["https://console.example"]));
+    let executor = Executor::start(allowing);
+    let headers = [json, ("Host", "executor.example:7420"), ("Origin", "https://console.example")];
+    result(&executor.client().post_with(&headers, body.as_bytes()).json());
+}
+
+#[test]
+fn what_is_too_long_or_too_deep_is_refused_in_few_words() {
+    let executor = Executor::start(Options::new());
+    let nested = |levels: usize| {
+        // Two levels are the request and its params.
+        let deep = format!("{}{}", "[".repeat(levels - 2), "]".repeat(levels - 2));
+        request(&format!(r#"{{"deep":{deep}}}"#))
+    };
+    refused(&executor, "depth 65", nested(65).as_bytes(), -32700, "nested deeper than 64 levels");
+    refused(&executor, "depth 64", nested(64).as_bytes(), -32602, "`intent` is missing");
+    refused(&executor, "depth 100000", nested(100_000).as_bytes(), -32700, "nested deeper");
+    refused(
+        &executor,
+        "a body of 1 MiB and one",
+        &vec![b' '; (1 << 20) + 1],
+        -32700,
+        "longer than 1048576 bytes",
+    );
+    refused(&executor, "a body of 1 MiB", &vec![b' '; 1 << 20], -32700, "expected a value");
+    let long = "x".repeat(10 << 20);
+    let id = request(&call().to_string()).replace("\"id\":1", &format!("\"id\":\"{long}\""));
+    refused(&executor, "a 10 MB id", id.as_bytes(), -32700, "longer than");
+    let half = "x".repeat(900_000);
+    for (what, call) in [
+        ("a long agent", changed("/intent/agent_did", json!(half))),
+        ("a long intent id", changed("/intent/intent_id", json!(half))),
+        ("a long tool", changed("/intent/tool", json!(half))),
+        ("a long verdict", changed("/verdict/verdict", json!(half))),
+        ("a long time", changed("/verdict/expires_at", json!(half))),
+        ("a long limit", changed("/verdict/capability_manifest/max_memory_mb", json!(half))),
+        ("a long member", changed(&format!("/verdict/capability_manifest/{half}"), json!(1))),
+    ] {
+        refused(&executor, what, request(&call.to_string()).as_bytes(), -32602, "");
+    }
+    for (what, call, by) in [
+        ("a long condition", changed("/verdict/conditions", json!([half])), "condition_unknown"),
+        (
+            "a long scope",
+            changed("/verdict/capability_manifest/filesystem_scope", json!([format!("/{half}/**")])),
+            "scope_unenforceable",
+        ),
+    ] {
+        let response = refused(&executor, what, request(&call.to_string()).as_bytes(), -32000, "");
+        assert_eq!(response["error"]["data"]["blocked_by"], by);
+    }
+    let method = request(&call().to_string()).replace("a2g/execute", &half);
+    refused(&executor, "a long method", method.as_bytes(), -32601, "there is no method");
+
+    let large = Options::new().set("server.max_body_bytes", 16 << 20).set("server.max_json_depth", 8);
+    let executor = Executor::start(large);
+    refused(&executor, "a 10 MB id that is read", id.as_bytes(), -32600, "`id` is longer than 128 bytes");
+    refused(&executor, "depth 9", nested(9).as_bytes(), -32700, "nested deeper than 8 levels");
+}
+
+#[test]
+fn a_body_that_never_ends_does_not_keep_the_door_from_others() {
+    let executor = Executor::start(Options::new());
+    let head = format!(
+        "POST /jsonrpc HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{{",
+        executor.address()
+    );
+    let slow: Vec<_> = (0..64).map(|_| HttpClient::send_only(executor.address(), head.as_bytes())).collect();
+    let half_a_head = HttpClient::send_only(executor.address(), b"POST /jsonrpc HTTP/1.1\r\nHost:");
+    assert_eq!(executor.client().request("GET", "/health", &[], b"").status, 200);
+    result(&executor.rpc("a2g/tools", &json!({})));
+    drop((slow, half_a_head));
+    executor.assert_workspace_is_empty("bodies without an end");
+}
+
+#[test]
+fn an_invalid_configuration_ends_with_code_2_and_names_line_and_key() {
+    let cases = [
+        ("[ceilings]\nmax_memory_mb = 0\n", "line 2", "ceilings.max_memory_mb"),
+        ("[ceilings]\nmax_memory_mb = -1\n", "line 2", "max_memory_mb"),
+        ("[ceilings]\nmax_memory_mb = \"5\"\n", "line 2", "max_memory_mb"),
+        ("[ceilings]\ntimeout_seconds = 1e3\n", "line 2", "timeout_seconds"),
+        ("[ceilings]\n\nmax_memry_mb = 5\n", "line 3", "max_memry_mb"),
+        ("[ceilings]\nfilesystem_scope = [\"/**\"]\n", "line 2", "ceilings.filesystem_scope"),
+        ("[server]\nlisten = \"nowhere\"\n", "line 2", "server.listen"),
+        ("[executor]\nisolation = \"none\"\n", "line 2", "isolation"),
+        ("[governor]\nurl = \"ftp://x\"\n", "line 2", "governor.url"),
+        ("[governor]\nheartbeat_seconds = 0\n", "line 2", "governor.heartbeat_seconds"),
+        ("[[mount]]\nguest = \"workspace\"\nhost = \".\"\n", "line 2", "mount.guest"),
+        ("server = 5\n", "line 1", "server"),
+        ("[server\n", "line 1", "server"),
+    ];
+    for (text, line, key) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("executor.toml"), text).unwrap();
+        for arguments in [vec!["config", "check"], vec!["serve"], vec!["tool", "list"]] {
+            let output = run_in(folder.path(), arguments.clone(), b"");
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{arguments:?} {text:?}: {stderr}");
+            assert!(stderr.contains(line) && stderr.contains(key), "{arguments:?} {text:?}: {stderr}");
+            assert!(output.stdout.is_empty());
+        }
+    }
+    let missing = run(["serve", "--config", "missing.toml"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("missing.toml"));
+}
+
+#[test]
+fn an_invalid_policy_ends_with_code_2_and_names_line_or_key() {
+    let good = methods::policy().to_string();
+    let cases = [
+        (good.replace("\"version\"", "\"versio\""), "version"),
+        (
+            good.replace("\"resources\":{}", "\"resources\":{\"max_memory_mb\":0}"),
+            "/capabilities/resources/max_memory_mb",
+        ),
+        (
+            good.replace("\"resources\":{}", "\"resources\":{\"max_memory\":5}"),
+            "/capabilities/resources/max_memory",
+        ),
+        (good.replacen("\"/workspace/**\"", "\"/workspace/../**\"", 1), "/capabilities/tools/"),
+        (good.replacen("\"allowed\":true", "\"allowed\":\"yes\"", 1), "/allowed"),
+        (
+            good.replacen("\"allowed\":true", "\"allowed\":true,\"allowed\":true", 1),
+            "duplicate key `allowed` at line 1",
+        ),
+        (format!("\n\n{good}}}"), "line 3"),
+        (String::new(), "line 1"),
+    ];
+    for (text, words) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("policy.json"), &text).unwrap();
+        let policies = folder.path().to_str().unwrap();
+        let config = json!({ "catalog": { "tools": tools(), "cache": cache() },
+            "ceilings": { "filesystem_scope": ["/workspace/**"] } });
+        std::fs::write(folder.path().join("executor.toml"), toml::to_string(&config).unwrap()).unwrap();
+        let config = folder.path().join("executor.toml");
+        let config = config.to_str().unwrap();
+        for arguments in [
+            vec!["governor", "--listen", "127.0.0.1:0", "--policies", policies],
+            vec!["serve", "--listen", "127.0.0.1:0", "--config", config, "--policies", policies],
+            vec!["run", "list_directory", "--config", config, "--policy", policies],
+        ] {
+            let output = run(arguments.clone());
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{arguments:?} {text}: {stderr}");
+            assert!(stderr.contains("policy.json") && stderr.contains(words), "{text}: {stderr}");
+        }
+    }
+    let empty = tempfile::tempdir().unwrap();
+    let output = run(["governor", "--policies", empty.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn unsigned_verdicts_are_taken_on_loopback_only() {
+    for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+        let output = run(["serve", "--insecure-accept-unsigned", "--listen", address]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{address}: {stderr}");
+        assert!(stderr.contains("loopback"), "{stderr}");
+    }
+    let executor = Executor::start(Options::new());
+    assert!(executor.stderr().contains("warning: --insecure-accept-unsigned"));
+}

@@ -1,0 +1,437 @@
+//! The command line: its words, its exit codes, and what it prints where.
+
+use crate::harness::*;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use tempfile::TempDir;
+
+/// A folder with a configuration for the repository's tools, in which commands run.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self::with(&tools())
+    }
+
+    fn with(catalogue: &Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("workspace")).unwrap();
+        let config = json!({
+            "catalog": { "tools": catalogue, "cache": cache() },
+            "ceilings": { "filesystem_scope": ["/workspace/**"] },
+            "mount": [{ "guest": "/workspace", "host": "workspace" }],
+        });
+        std::fs::write(folder.path().join("executor.toml"), toml::to_string(&config).unwrap()).unwrap();
+        Self { folder }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Done {
+        self.run_with(arguments, b"")
+    }
+
+    fn run_with(&self, arguments: &[&str], input: &[u8]) -> Done {
+        Done::of(arguments, run_in(self.folder.path(), arguments.iter().copied(), input))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn put(&self, name: &str, content: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), content).unwrap();
+    }
+
+    fn module(&self, name: &str, wat: &str) {
+        self.put(name, wat::parse_str(wat).unwrap());
+    }
+}
+
+/// A command that has ended.
+struct Done {
+    what: String,
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Done {
+    fn of(arguments: &[&str], output: Output) -> Self {
+        let done = Self {
+            what: arguments.join(" "),
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        };
+        let escapes = done.stdout.contains('\u{1b}') || done.stderr.contains('\u{1b}');
+        assert!(!escapes, "`{}` writes escape codes into a pipe", done.what);
+        done
+    }
+
+    fn ended(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "`{}`\n{}\n{}", self.what, self.stdout, self.stderr);
+        self
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
+    }
+
+    fn says(self, words: &str) -> Self {
+        let (stdout, stderr) = (&self.stdout, &self.stderr);
+        assert!(
+            stdout.contains(words) || stderr.contains(words),
+            "`{}` does not say `{words}`:\n{stdout}\n{stderr}",
+            self.what
+        );
+        self
+    }
+}
+
+#[test]
+fn the_help_of_each_command_gives_examples() {
+    let place = Place::new();
+    let commands: [&[&str]; 11] = [
+        &[],
+        &["serve"],
+        &["run"],
+        &["tool"],
+        &["tool", "list"],
+        &["tool", "inspect"],
+        &["tool", "add"],
+        &["governor"],
+        &["config"],
+        &["config", "check"],
+        &["completions"],
+    ];
+    let mut without = Vec::new();
+    for command in commands {
+        let done = place.run(&[command, &["--help"]].concat()).ended(0);
+        assert!(done.stderr.is_empty() && done.stdout.contains("Usage:"), "{}", done.what);
+        if !(done.stdout.contains("Example") && done.stdout.contains("  a2g-executor ")) {
+            without.push(done.what);
+        }
+    }
+    assert!(without.is_empty(), "no examples in {without:?}");
+    place.run(&["--version"]).ended(0).says("a2g-executor 0.");
+}
+
+#[test]
+fn a_command_line_that_cannot_be_followed_ends_with_code_2() {
+    let place = Place::new();
+    let cases: [&[&str]; 17] = [
+        &[],
+        &["fly"],
+        &["serve", "--no-such-option"],
+        &["serve", "--listen", "nowhere"],
+        &["serve", "--governor", "ftp://x"],
+        &["serve", "--governor", "http://127.0.0.1:1", "--policies", "."],
+        &["run"],
+        &["run", "list_directory", "--arguments", "{"],
+        &["run", "list_directory", "--arguments", "[]"],
+        &["run", "list_directory", "--arguments", r#"{"path":"/a","path":"/b"}"#],
+        &["run", "list_directory", "--max-memory-mb", "0"],
+        &["run", "list_directory", "--max-memory-mb", "-1"],
+        &["run", "list_directory", "--timeout-seconds", "5.0"],
+        &["run", "list_directory", "--mount", ".:/data"],
+        &["run", "list_directory", "--agent", "me"],
+        &["run", "list directory"],
+        &["completions", "cmd"],
+    ];
+    for arguments in cases {
+        let done = place.run(arguments).ended(2);
+        assert!(done.stdout.is_empty() && !done.stderr.is_empty(), "{}", done.what);
+    }
+    place.module("m.wasm", "(module)");
+    for arguments in [
+        &["run", "./m.wasm", "--mount", "nocolon"][..],
+        &["run", "./m.wasm", "--env", "noequals"],
+        &["run", "./m.wasm", "--scope", "/tmp/**"],
+        &["run", "./m.wasm", "--arguments", r#"{"a":1}"#],
+    ] {
+        place.run(arguments).ended(2);
+    }
+}
+
+#[test]
+fn tools_are_listed_and_inspected_as_tables_and_as_json() {
+    let catalogue = Catalogue::with_tools().add(Tool::command("broken", GATE));
+    std::fs::write(catalogue.module("broken"), "changed").unwrap();
+    let place = Place::with(&catalogue.folder());
+    let list = place.run(&["tool", "list"]).ended(0);
+    for tool in ["edit_file", "hash_file", "list_directory", "read_file", "search_text", "write_file"] {
+        let row = list.stdout.lines().find(|line| line.contains(tool)).unwrap();
+        assert!(row.contains("ready") && row.contains("typed"), "{row}");
+    }
+    assert!(list.stdout.lines().any(|line| line.contains("broken")), "{}", list.stdout);
+
+    let list = place.run(&["tool", "list", "--json"]).ended(0).json();
+    assert_eq!(list.as_array().unwrap().len(), 7);
+    let of = |name: &str| list.as_array().unwrap().iter().find(|tool| tool["name"] == name).unwrap();
+    assert!(of("broken")["error"].as_str().unwrap().contains("SHA-256"));
+    assert_eq!(of("hash_file")["capabilities"]["filesystem"], "read");
+
+    let text = place.run(&["tool", "inspect", "hash_file"]).ended(0).says("sha256").says("files      read");
+    let json = place.run(&["tool", "inspect", "hash_file", "--json"]).ended(0).json();
+    assert_eq!(json, *of("hash_file"));
+    let digest = json["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+    assert!(text.stdout.contains(digest), "{}", text.stdout);
+    place.run(&["tool", "inspect", "nothing"]).ended(1).says("tool list");
+    place.run(&["tool", "inspect", "broken"]).ended(1).says("SHA-256");
+    place.run(&["tool", "list", "--tools", "missing"]).ended(1).says("cargo xtask tools");
+}
+
+#[test]
+fn a_tool_is_added_with_its_digest_and_then_runs() {
+    let catalogue = Catalogue::empty();
+    let place = Place::with(&catalogue.folder());
+    let source = place.path("source");
+    Tool::command("gate", GATE).write(&source, false);
+    place.run(&["tool", "add", "source"]).ended(0).says("added gate 1.0.0 (sha256 ");
+    assert!(
+        std::fs::read_to_string(catalogue.folder().join("gate/tool.toml")).unwrap().contains("sha256 = ")
+    );
+    place.put("workspace/go", "");
+    let done = place.run(&["run", "gate", "--scope", "/workspace/**"]).ended(0);
+    assert_eq!(done.json(), json!({ "waited": true }));
+
+    // A bare typed module says itself what it is.
+    let bare = tools().join("write_file/tool.wasm");
+    place.run(&["tool", "add", bare.to_str().unwrap()]).ended(0).says("added write_file");
+    let names = place.run(&["tool", "list", "--json"]).ended(0).json();
+    assert_eq!(
+        names.as_array().unwrap().iter().map(|tool| &tool["name"]).collect::<Vec<_>>(),
+        ["gate", "write_file"]
+    );
+
+    // What does not fit is not added, and what was there stays.
+    let before = std::fs::read(catalogue.module("gate")).unwrap();
+    place.module("command.wasm", GATE);
+    place.run(&["tool", "add", "command.wasm"]).ended(1);
+    place.run(&["tool", "add", "missing"]).ended(1);
+    Tool::command_bytes("gate", b"no module".to_vec()).write(&source, false);
+    place.run(&["tool", "add", "source"]).ended(1);
+    Tool::command("gate", GATE).write(&source, true);
+    std::fs::write(source.join("tool.wasm"), wat::parse_str("(module)").unwrap()).unwrap();
+    place.run(&["tool", "add", "source"]).ended(1).says("SHA-256");
+    assert_eq!(std::fs::read(catalogue.module("gate")).unwrap(), before);
+    let left: Vec<_> = std::fs::read_dir(catalogue.folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with('.'))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_tool_takes_its_arguments_from_the_command_line_a_file_or_standard_input() {
+    let place = Place::new();
+    let write = r#"{"path":"/workspace/a.txt","content":"Hello, World!"}"#;
+    let scope = ["--scope", "/workspace/**"];
+    let written = json!({ "bytes_written": 13, "path": "/workspace/a.txt" });
+    place.put("arguments.json", write);
+    for (arguments, input) in [(write, ""), ("@arguments.json", ""), ("-", write)] {
+        let line = [&["run", "write_file", "--arguments", arguments], &scope[..]].concat();
+        let done = place.run_with(&line, input.as_bytes()).ended(0);
+        assert_eq!(done.json(), written);
+        assert!(done.stderr.contains("SUCCESS"), "{}", done.stderr);
+        assert_eq!(std::fs::read_to_string(place.path("workspace/a.txt")).unwrap(), "Hello, World!");
+        std::fs::remove_file(place.path("workspace/a.txt")).unwrap();
+    }
+    let line = [&["run", "write_file", "--json", "--arguments", write, "--max-memory-mb", "40"], &scope[..]]
+        .concat();
+    let report = place.run(&line).ended(0).json();
+    assert_eq!((&report["status"], &report["result"]), (&json!("SUCCESS"), &written));
+    assert_eq!(report["usage"]["limits"]["max_memory_mb"]["granted"], 40);
+    place.run(&["run", "write_file", "--arguments", "@missing.json"]).ended(1).says("missing.json");
+}
+
+#[test]
+fn the_exit_code_tells_failure_refusal_and_limit_apart() {
+    let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
+    let place = Place::with(&catalogue.folder());
+    let scope = ["--scope", "/workspace/**"];
+    let read = r#"{"path":"/workspace/missing"}"#;
+    let line = [&["run", "read_file", "--arguments", read], &scope[..]].concat();
+    place.run(&line).ended(1).says("not_found");
+    let report = place.run(&[&line[..], &["--json"]].concat()).ended(1).json();
+    assert_eq!(report["status"], "FAILURE");
+
+    for refused in [
+        &["run", "nothing"][..],
+        &["run", "read_file"],
+        &["run", "read_file", "--arguments", read, "--scope", "/workspace/../**"],
+        &["run", "read_file", "--arguments", read, "--scope", "/workspace/missing/**"],
+        &["run", "read_file", "--arguments", read, "--scope", "/workspace/file"],
+    ] {
+        let done = place.run(refused).ended(3).says("refused");
+        assert!(done.stdout.is_empty(), "{}", done.stdout);
+    }
+    let limited = [&["run", "gate", "--timeout-seconds", "1"], &scope[..]].concat();
+    place.run(&limited).ended(4).says("timeout of 1 s");
+    place.run(&[&limited[..], &["--json"]].concat()).ended(4).says("TIMEOUT");
+}
+
+#[test]
+fn a_policy_decides_in_the_place_of_limits() {
+    let place = Place::new();
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies/default.json");
+    let restricted = default.with_file_name("demo-restricted.json");
+    let (default, restricted) = (default.to_str().unwrap(), restricted.to_str().unwrap());
+    let run = |arguments: &str, policy: &str, agent: &str| {
+        place.run(&["run", "write_file", "--arguments", arguments, "--policy", policy, "--agent", agent])
+    };
+    let anyone = "did:aeon:anyone:1.0:x";
+    let write = r#"{"path":"/workspace/a.txt","content":"x"}"#;
+    assert_eq!(run(write, default, anyone).ended(0).json()["bytes_written"], 1);
+    run(r#"{"path":"/etc/a.txt","content":"x"}"#, default, anyone).ended(3).says("denied by the governor");
+    let escalates = r#"{"path":"/workspace/b.txt","content":"-----BEGIN PRIVATE KEY-----"}"#;
+    run(escalates, default, anyone).ended(3).says("ESCALATE");
+    run(write, restricted, "did:aeon:restricted:1.0:demo").ended(3).says("does not allow");
+    run(write, restricted, anyone).ended(3).says("no policy");
+    assert!(!place.path("workspace/b.txt").exists());
+    place
+        .run(&["run", "write_file", "--arguments", write, "--policy", "missing.json"])
+        .ended(2)
+        .says("missing.json");
+}
+
+/// Copies standard input to standard output.
+const CAT: &str = r#"(module
+  (import "wasi_snapshot_preview1" "fd_read" (func $fd_read (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 1)
+  (func (export "_start")
+    (loop $more
+      (i32.store (i32.const 0) (i32.const 64))
+      (i32.store (i32.const 4) (i32.const 4096))
+      (if (call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)) (then (unreachable)))
+      (if (i32.load (i32.const 8))
+        (then
+          (i32.store (i32.const 4) (i32.load (i32.const 8)))
+          (if (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)) (then (unreachable)))
+          (br $more))))))"#;
+
+/// Writes its arguments to standard output and its environment to standard error, each with a NUL
+/// behind it, and exits with code 7.
+const TELL: &str = r#"(module
+  (import "wasi_snapshot_preview1" "args_sizes_get" (func $args_sizes_get (param i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "args_get" (func $args_get (param i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "environ_sizes_get" (func $environ_sizes_get (param i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "environ_get" (func $environ_get (param i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "proc_exit" (func $proc_exit (param i32)))
+  (memory (export "memory") 1)
+  (func (export "_start")
+    (drop (call $args_sizes_get (i32.const 0) (i32.const 12)))
+    (drop (call $args_get (i32.const 1024) (i32.const 4096)))
+    (i32.store (i32.const 8) (i32.const 4096))
+    (drop (call $fd_write (i32.const 1) (i32.const 8) (i32.const 1) (i32.const 0)))
+    (drop (call $environ_sizes_get (i32.const 0) (i32.const 12)))
+    (drop (call $environ_get (i32.const 1024) (i32.const 4096)))
+    (drop (call $fd_write (i32.const 2) (i32.const 8) (i32.const 1) (i32.const 0)))
+    (call $proc_exit (i32.const 7))))"#;
+
+#[test]
+fn any_module_runs_with_its_own_streams_arguments_and_exit_code() {
+    let place = Place::new();
+    place.module("cat.wasm", CAT);
+    let long = "all of this, ".repeat(20_000);
+    let done = place.run_with(&["run", "./cat.wasm"], long.as_bytes()).ended(0);
+    assert!(done.stdout == long, "{} bytes of {}", done.stdout.len(), long.len());
+
+    place.module("tell.wasm", TELL);
+    let done = place
+        .run(&["run", "tell.wasm", "--env", "LANG=C", "--env", "EMPTY=", "--", "one", "--two", "three four"])
+        .ended(7);
+    assert_eq!(done.stdout, "tell.wasm\0one\0--two\0three four\0");
+    assert_eq!(done.stderr, "LANG=C\0EMPTY=\0", "nothing of the host's environment");
+
+    place.module("gate.wasm", GATE);
+    place.put("workspace/go", "");
+    let done = place.run(&["run", "./gate.wasm", "--mount", "workspace:/data"]).ended(0);
+    assert_eq!(done.stdout, r#"{"waited":true}"#);
+    assert_eq!(std::fs::read_to_string(place.path("workspace/runs")).unwrap(), "x");
+    // Without the mount there is no folder.
+    place.run(&["run", "./gate.wasm"]).ended(134);
+    place.run(&["run", "./gate.wasm", "--mount", "missing:/data"]).ended(1);
+}
+
+#[test]
+fn a_module_that_is_stopped_ends_with_the_codes_of_shells() {
+    let place = Place::new();
+    place.module("gate.wasm", GATE);
+    place
+        .run(&["run", "./gate.wasm", "--mount", "workspace:/data", "--timeout-seconds", "1"])
+        .ended(124)
+        .says("timeout");
+    place.module("spin.wasm", r#"(module (func (export "_start") (loop $l (br $l))))"#);
+    place.run(&["run", "./spin.wasm", "--timeout-seconds", "1"]).ended(124);
+    place.module("trap.wasm", r#"(module (func (export "_start") unreachable))"#);
+    place.run(&["run", "./trap.wasm"]).ended(134).says("unreachable");
+    place.module("nothing.wasm", "(module)");
+    assert_ne!(place.run(&["run", "./nothing.wasm"]).code, 0);
+    place.put("garbage.wasm", "garbage");
+    place.run(&["run", "./garbage.wasm"]).ended(1);
+    place.run(&["run", "./missing.wasm"]).ended(1).says("missing.wasm");
+    // WASI preview 1 has no exit codes from 126 on: those belong to shells.
+    for (code, seen) in [(0, 0), (1, 1), (42, 42), (125, 125), (126, 134), (255, 134)] {
+        let wat = format!(
+            r#"(module (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+               (memory (export "memory") 1) (func (export "_start") (call $exit (i32.const {code}))))"#
+        );
+        place.module("exit.wasm", &wat);
+        place.run(&["run", "./exit.wasm"]).ended(seen);
+    }
+}
+
+#[test]
+fn shells_get_completions() {
+    let place = Place::new();
+    for (shell, mark) in
+        [("bash", "complete "), ("zsh", "#compdef a2g-executor"), ("fish", "complete -c a2g-executor")]
+    {
+        let done = place.run(&["completions", shell]).ended(0);
+        assert!(done.stdout.contains(mark) && done.stdout.contains("governor"), "{shell}: {}", done.stdout);
+        assert!(done.stderr.is_empty());
+    }
+}
+
+#[test]
+fn config_check_says_what_is_in_force() {
+    let place = Place::new();
+    let done = place.run(&["config", "check"]).ended(0).says("the configuration is valid");
+    for line in ["listen      127.0.0.1:7420", "governor    inside this process", "scope       /workspace/**"]
+    {
+        assert!(done.stdout.contains(line), "{}", done.stdout);
+    }
+    assert!(done.stderr.is_empty(), "{}", done.stderr);
+    let elsewhere = place.path("executor.toml");
+    let done = run(["config", "check", "--config", elsewhere.to_str().unwrap()]);
+    assert!(done.status.success());
+    assert!(String::from_utf8_lossy(&done.stdout).contains(cache().to_str().unwrap()));
+}
+
+#[test]
+fn serving_into_a_pipe_writes_no_escape_codes() {
+    for variable in [None, Some(("NO_COLOR", "1")), Some(("CLICOLOR_FORCE", "1"))] {
+        let mut options = Options::new().environment("RUST_LOG", "debug");
+        if let Some((name, value)) = variable {
+            options = options.environment(name, value);
+        }
+        let executor = Executor::start(options);
+        executor.rpc("a2g/execute", &execute("nothing", json!({})));
+        assert!(!executor.stderr().contains('\u{1b}'), "{}", executor.stderr());
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_and_ends_with_code_1() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let place = Place::new();
+    place.run(&["serve", "--listen", &address]).ended(1).says(&address);
+    place.run(&["governor", "--listen", &address]).ended(1).says(&address);
+}

@@ -1,0 +1,341 @@
+//! The executor behind a governor: the one to pair with, and ones that answer nonsense.
+
+use crate::harness::*;
+use crate::methods::{self, ESCALATES, write};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+fn options(catalogue: &Catalogue, url: &str) -> Options {
+    Options::new().signed_only().catalogue(catalogue).governor(url).set("governor.heartbeat_seconds", 1)
+}
+
+fn registrations(executor: &Executor) -> usize {
+    executor.stderr().matches("registered with the governor").count()
+}
+
+/// Both ways to reach a governor.
+fn urls(governor: &Governor) -> [String; 2] {
+    [governor.http_url(), governor.web_socket_url()]
+}
+
+#[test]
+fn a_governor_decides_and_gets_every_report_exactly_once() {
+    let catalogue = methods::catalogue();
+    let governor = Governor::start(&[methods::policy()]);
+    for url in urls(&governor) {
+        let before = governor.reports().len();
+        let mut executor = Executor::start(options(&catalogue, &url));
+        executor.line_with("registered with the governor");
+        let mut client = executor.client();
+        let ids: Vec<Value> = (0..8)
+            .map(|n| {
+                let call = intent("write_file", write(&format!("{n}"), "x"));
+                let response = client.rpc("a2g/intent", &call);
+                assert_eq!(result(&response)["report"]["status"], "SUCCESS", "{response}");
+                // A repeat is answered and is not another report.
+                assert_eq!(result(&client.rpc("a2g/intent", &call)), result(&response));
+                call["intent_id"].clone()
+            })
+            .collect();
+        let failing = intent("read_file", json!({ "path": "/workspace/missing" }));
+        let response = client.rpc("a2g/intent", &failing);
+        assert_eq!(result(&response)["report"]["status"], "FAILURE", "{response}");
+        let denied = client.rpc("a2g/intent", &intent("hash_file", json!({ "path": "/workspace/0" })));
+        assert!(blocked(&denied, "verdict_denied").contains("hash_file"), "{denied}");
+
+        // Whoever ends in good order has delivered everything.
+        executor.process().terminate();
+        assert!(executor.process().ended().success());
+        let reports = governor.reports().split_off(before);
+        assert_eq!(reports.len(), ids.len() + 1, "{reports:?}");
+        for id in ids.iter().chain([&failing["intent_id"]]) {
+            assert_eq!(reports.iter().filter(|report| report["intent_id"] == *id).count(), 1, "{id}");
+        }
+    }
+}
+
+#[test]
+fn a_governor_that_forgot_the_executor_is_registered_with_again() {
+    let catalogue = methods::catalogue();
+    let mut governor = Governor::start(&[methods::policy()]);
+    for url in urls(&governor) {
+        let executor = Executor::start(options(&catalogue, &url));
+        executor.line_with("registered with the governor");
+        assert_eq!(registrations(&executor), 1);
+        governor.restart();
+        eventually("it registers again", || (registrations(&executor) == 2).then_some(()));
+        let answer = executor.rpc("a2g/intent", &intent("write_file", write("after", "x")));
+        assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{answer}");
+    }
+}
+
+#[test]
+fn without_a_governor_nothing_runs_and_reports_wait_for_it() {
+    let catalogue = methods::catalogue();
+    let mut governor = Governor::start(&[methods::policy()]);
+    for url in urls(&governor) {
+        let executor = Executor::start(options(&catalogue, &url));
+        executor.line_with("registered with the governor");
+        let mut client = executor.client();
+        let call = intent("gate", json!({ "path": "/workspace/x" }));
+        let running = std::thread::spawn({
+            let (call, mut client) = (call.clone(), executor.client());
+            move || client.rpc("a2g/intent", &call)
+        });
+        eventually("the gate runs", || executor.file("runs").filter(|runs| !runs.is_empty()));
+        governor.stop();
+
+        let refused = intent("write_file", write("refused", "x"));
+        let response = client.rpc("a2g/intent", &refused);
+        blocked(&response, "governor_unavailable");
+        assert_eq!(error(&response, -32000)["data"]["intent_id"], refused["intent_id"]);
+        assert_eq!(executor.file("refused"), None);
+        error(&client.rpc("a2g/status", &json!({ "intent_id": refused["intent_id"] })), -32602);
+
+        std::fs::write(executor.workspace().join("go"), "").unwrap();
+        let response = running.join().unwrap();
+        assert_eq!(result(&response)["report"]["status"], "SUCCESS", "what was approved goes on: {response}");
+        governor.restart();
+        assert_eq!(governor.reports_of(call["intent_id"].as_str().unwrap()).len(), 1);
+        // The same intent may be sent again, now that there is somebody to ask.
+        let response = eventually("the governor is asked again", || {
+            let response = client.rpc("a2g/intent", &refused);
+            response.get("result").is_some().then_some(response)
+        });
+        assert_eq!(result(&response)["report"]["status"], "SUCCESS", "{response}");
+    }
+}
+
+#[test]
+fn an_executor_starts_before_its_governor() {
+    let catalogue = methods::catalogue();
+    let mut governor = Governor::start(&[methods::policy()]);
+    governor.stop();
+    for url in urls(&governor) {
+        governor.stop();
+        let executor = Executor::start(options(&catalogue, &url));
+        executor.line_with("not registered yet");
+        blocked(&executor.rpc("a2g/intent", &intent("write_file", write("x", "x"))), "governor_unavailable");
+        executor.assert_workspace_is_empty("no governor");
+        governor.restart();
+        executor.line_with("registered with the governor");
+    }
+}
+
+#[test]
+fn what_the_governor_pushes_over_web_socket_is_obeyed() {
+    let catalogue = methods::catalogue();
+    let governor = Governor::start(&[methods::policy()]);
+    let executor = Executor::start(options(&catalogue, &governor.web_socket_url()));
+    executor.line_with("registered with the governor");
+    let mut client = executor.client();
+    let pushed = |method: &str, params: Value| {
+        let answer = governor.rpc(method, &params);
+        assert_eq!(*result(&answer), json!({ "accepted": true, "executors": 1 }));
+    };
+
+    for (decision, content) in [("APPROVED", Some(ESCALATES)), ("DENIED", None)] {
+        let call = intent("write_file", write(decision, ESCALATES));
+        assert_eq!(result(&client.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
+        assert_eq!(executor.file(decision), None);
+        pushed("g2a/directive", json!({ "intent_id": call["intent_id"], "decision": decision }));
+        let status = json!({ "intent_id": call["intent_id"] });
+        eventually("the intent is resolved", || {
+            let status = client.rpc("a2g/status", &status);
+            let state = status["result"]["state"].as_str().unwrap_or("unknown");
+            (state == if content.is_some() { "finished" } else { "unknown" }).then_some(())
+        });
+        assert_eq!(executor.file(decision).as_deref(), content);
+    }
+
+    let call = intent("gate", json!({ "path": "/workspace/x" }));
+    let running = std::thread::spawn({
+        let (call, mut client) = (call.clone(), executor.client());
+        move || client.rpc("a2g/intent", &call)
+    });
+    eventually("the gate runs", || executor.file("runs").filter(|runs| !runs.is_empty()));
+    pushed("g2a/revoke", json!({ "agent_did": AGENT }));
+    let response = running.join().unwrap();
+    assert_eq!(result(&response)["report"]["status"], "ABORTED", "{response}");
+    let response = client.rpc("a2g/intent", &intent("write_file", write("revoked", "x")));
+    blocked(&response, "standing_policy");
+    assert_eq!(executor.file("revoked"), None);
+
+    let rule = json!({ "allowed": true, "constraints": {} });
+    let policy =
+        json!({ "agent_did": AGENT, "version": "2", "capabilities": { "tools": { "write_file": rule } } });
+    pushed("g2a/policy", policy);
+    eventually("the policy is in force", || {
+        let response = client.rpc("a2g/intent", &intent("write_file", write("restored", "x")));
+        response.get("result").is_some().then_some(())
+    });
+    blocked(&client.rpc("a2g/intent", &intent("gate", json!({ "path": "/workspace/x" }))), "standing_policy");
+}
+
+#[test]
+fn whoever_reaches_the_door_is_not_the_governor() {
+    let governor = Governor::start(&[methods::policy()]);
+    let executor = Executor::start(options(&methods::catalogue(), &governor.http_url()));
+    let mut client = executor.client();
+    let call = intent("write_file", write("x", ESCALATES));
+    assert_eq!(result(&client.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
+    let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
+    blocked(&client.rpc("g2a/directive", &directive), "verdict_untrusted");
+    blocked(&client.rpc("a2g/execute", &execute("write_file", write("x", "x"))), "verdict_untrusted");
+    executor.assert_workspace_is_empty("directives of strangers");
+}
+
+/// An approval of the intent.
+fn approval(intent: &Value) -> Value {
+    verdict(intent["intent_id"].as_str().unwrap(), &manifest())
+}
+
+/// A response with this in the place of `result`.
+fn with(member: &str) -> Reply {
+    Reply::Body(format!(r#"{{"jsonrpc":"2.0",{member},"id":$ID}}"#))
+}
+
+/// What a governor answers by the name of the case, and what then blocks.
+fn nonsense(case: &str, intent: &Value) -> Option<(Reply, &'static str)> {
+    let good = approval(intent);
+    let changed = |member: &str, value: Value| {
+        let mut verdict = good.clone();
+        verdict[member] = value;
+        Reply::Result(verdict)
+    };
+    let unavailable = "governor_unavailable";
+    let duplicate = format!(r#""result":{}"#, good.to_string().replacen('{', r#"{"verdict":"DENIED","#, 1));
+    let escaped =
+        format!(r#""result":{}"#, good.to_string().replacen('{', r#"{"\u0076erdict":"DENIED","#, 1));
+    let deep = good.to_string().replace("\"max_memory_mb\":50", "\"max_memory_mb\":50,\"max_memory_mb\":500");
+    let error = r#""error":{"code":-32000,"message":"no","data":{"risk_score":0.9}}"#;
+    Some(match case {
+        "result_and_error" => (with(&format!(r#""result":{good},{error}"#)), "verdict_denied"),
+        "error_and_result" => (with(&format!(r#"{error},"result":{good}"#)), "verdict_denied"),
+        "result_and_null_error" => (with(&format!(r#""result":{good},"error":{{}}"#)), unavailable),
+        "error" => (with(error), "verdict_denied"),
+        "garbage" => (Reply::Body("<html>approved</html>".into()), unavailable),
+        "empty" => (Reply::Body(String::new()), unavailable),
+        "half" => (Reply::Body(r#"{"jsonrpc":"2.0","result":{"verdict":"APPROVED""#.into()), unavailable),
+        "no_http" => (Reply::Raw(b"APPROVED\r\n\r\n".to_vec()), unavailable),
+        "http_500" => (Reply::Raw(b"HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\n{}".to_vec()), unavailable),
+        "hangup" => (Reply::Hangup, unavailable),
+        "null" => (Reply::Result(Value::Null), unavailable),
+        "text" => (Reply::Result(json!("APPROVED")), unavailable),
+        "list" => (Reply::Result(json!([good])), unavailable),
+        "batch" => (Reply::Body(format!(r#"[{{"jsonrpc":"2.0","result":{good},"id":$ID}}]"#)), unavailable),
+        "another_id" => {
+            (Reply::Body(format!(r#"{{"jsonrpc":"2.0","result":{good},"id":987654}}"#)), unavailable)
+        }
+        "another_intent" => (changed("intent_id", json!(intent_id())), "verdict_mismatch"),
+        "expired" => (changed("expires_at", json!(in_seconds(-5))), "verdict_expired"),
+        "denied" => (changed("verdict", json!("DENIED")), "verdict_denied"),
+        "unknown_verdict" => (changed("verdict", json!("MAYBE")), unavailable),
+        "lower_case" => (changed("verdict", json!("approved")), unavailable),
+        "no_manifest" => (changed("capability_manifest", Value::Null), unavailable),
+        "no_expiry" => (changed("expires_at", Value::Null), unavailable),
+        "unknown_limit" => (changed("capability_manifest", json!({ "max_disk_mb": 5 })), unavailable),
+        "zero_limit" => (changed("capability_manifest", json!({ "max_memory_mb": 0 })), unavailable),
+        "unknown_condition" => (changed("conditions", json!(["be_nice"])), "condition_unknown"),
+        "everything" => {
+            (changed("capability_manifest", json!({ "filesystem_scope": ["/**"] })), "scope_unenforceable")
+        }
+        "duplicate" => (with(&duplicate), unavailable),
+        "duplicate_escaped" => (with(&escaped), unavailable),
+        "duplicate_deep" => (with(&format!(r#""result":{deep}"#)), unavailable),
+        "duplicate_result" => (with(&format!(r#""result":{{}},"result":{good}"#)), unavailable),
+        "too_long" => (changed("reason", json!("x".repeat(2 << 20))), unavailable),
+        "slow" => (Reply::Late(Duration::from_secs(15), Box::new(Reply::Result(good))), unavailable),
+        _ => return None,
+    })
+}
+
+const CASES: [&str; 32] = [
+    "result_and_error",
+    "error_and_result",
+    "result_and_null_error",
+    "error",
+    "garbage",
+    "empty",
+    "half",
+    "no_http",
+    "http_500",
+    "hangup",
+    "null",
+    "text",
+    "list",
+    "batch",
+    "another_id",
+    "another_intent",
+    "expired",
+    "denied",
+    "unknown_verdict",
+    "lower_case",
+    "no_manifest",
+    "no_expiry",
+    "unknown_limit",
+    "zero_limit",
+    "unknown_condition",
+    "everything",
+    "duplicate",
+    "duplicate_escaped",
+    "duplicate_deep",
+    "duplicate_result",
+    "too_long",
+    "slow",
+];
+
+#[test]
+fn whatever_a_governor_answers_beside_a_good_verdict_runs_nothing() {
+    let governor = FakeGovernor::start(|method, params| match method {
+        "a2g/intent" => match nonsense(params["arguments"]["content"].as_str().unwrap(), params) {
+            Some((reply, _)) => reply,
+            None => Reply::Result(approval(params)),
+        },
+        _ => Reply::Result(json!({})),
+    });
+    let executor = Executor::start(Options::new().signed_only().governor(&governor.url()));
+    let mut client = executor.client();
+    for case in CASES {
+        let call = intent("write_file", write("ran", case));
+        let (_, by) = nonsense(case, &call).unwrap();
+        let response = client.rpc("a2g/intent", &call);
+        assert_eq!(response["error"]["code"], -32000, "{case}: {response}");
+        assert_eq!(response["error"]["data"]["blocked_by"], by, "{case}: {response}");
+        assert_eq!(response["error"]["data"]["intent_id"], call["intent_id"], "{case}");
+        executor.assert_workspace_is_empty(case);
+    }
+    // The same governor, the same words, and a good verdict.
+    let call = intent("write_file", write("ran", "good"));
+    assert_eq!(result(&client.rpc("a2g/intent", &call))["report"]["status"], "SUCCESS");
+    let asked = governor.seen().into_iter().filter(|(method, _)| method == "a2g/intent").count();
+    assert_eq!(asked, CASES.len() + 1, "every intent was asked about once");
+}
+
+#[test]
+fn a_report_is_sent_again_until_the_governor_takes_it() {
+    let tries = std::sync::atomic::AtomicUsize::new(0);
+    let governor = FakeGovernor::start(move |method, params| match method {
+        "a2g/intent" => Reply::Result(approval(params)),
+        "a2g/report" => match tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            0 => Reply::Hangup,
+            1 => with(r#""error":{"code":-32603,"message":"the disk is full"}"#),
+            _ => Reply::Result(Value::Null),
+        },
+        _ => Reply::Result(json!("welcome")),
+    });
+    let mut executor = Executor::start(Options::new().signed_only().governor(&governor.url()));
+    let call = intent("write_file", write("x", "x"));
+    let answer = executor.rpc("a2g/intent", &call);
+    let reports = || -> Vec<Value> {
+        governor.seen().into_iter().filter(|(method, _)| method == "a2g/report").map(|(_, r)| r).collect()
+    };
+    eventually("the report is taken", || (reports().len() == 3).then_some(()));
+    executor.process().terminate();
+    assert!(executor.process().ended().success());
+    let reports = reports();
+    assert_eq!(reports.len(), 3, "what was taken is not sent again");
+    for report in &reports {
+        assert_eq!(report, &result(&answer)["report"]);
+    }
+}

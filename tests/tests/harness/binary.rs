@@ -1,0 +1,119 @@
+//! Where the built things are, and running the binary to its end.
+
+use super::PATIENCE;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// `<target>/debug`, beside which this test program lies.
+fn profile() -> PathBuf {
+    let program = std::env::current_exe().expect("this test program has a path");
+    program.ancestors().nth(2).expect("it lies in <target>/debug/deps").to_owned()
+}
+
+fn target() -> PathBuf {
+    profile().parent().expect("<target>/debug has a parent").to_owned()
+}
+
+/// The built executor.
+pub fn program() -> PathBuf {
+    let program = profile().join("a2g-executor");
+    assert!(program.is_file(), "{} is not built: run `cargo xtask test`", program.display());
+    program
+}
+
+/// The catalogue of the tools that come with the executor.
+pub fn tools() -> PathBuf {
+    let tools = target().join("tools");
+    assert!(
+        tools.join("write_file/tool.toml").is_file(),
+        "there are no tools in {}: run `cargo xtask test`",
+        tools.display()
+    );
+    tools
+}
+
+/// One cache of compiled modules for all tests, so that each module is compiled once.
+pub fn cache() -> PathBuf {
+    static WARM: OnceLock<PathBuf> = OnceLock::new();
+    WARM.get_or_init(|| {
+        let cache = target().join("test-cache");
+        let home = tempfile::tempdir().expect("a temp folder");
+        let config = home.path().join("executor.toml");
+        // Some scope without the cache in it, wherever the repository lies.
+        let text = serde_json::json!({
+            "catalog": { "tools": tools(), "cache": cache },
+            "ceilings": { "filesystem_scope": ["/workspace/**"] },
+        });
+        std::fs::write(&config, toml::to_string(&text).expect("TOML")).expect("a config");
+        let output = run(["tool", "list", "--json", "--config", config.to_str().expect("UTF-8")]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        cache
+    })
+    .clone()
+}
+
+/// A folder beside the repository, when it is there; a line on standard error when it is not.
+fn shared(name: &str) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: there is no ../shared/{name} beside the repository");
+    None
+}
+
+/// The protocol documents.
+pub fn seeds() -> Option<PathBuf> {
+    shared("seeds")
+}
+
+/// The test vectors of others.
+pub fn vectors() -> Option<PathBuf> {
+    shared("vectors")
+}
+
+/// Runs the binary to its end, in an empty folder.
+pub fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
+    run_with_input(arguments, b"")
+}
+
+/// As [`run`], with something on standard input.
+pub fn run_with_input<'a>(arguments: impl IntoIterator<Item = &'a str>, input: &[u8]) -> Output {
+    let folder = tempfile::tempdir().expect("a temp folder");
+    run_in(folder.path(), arguments, input)
+}
+
+/// As [`run`], in a folder, with something on standard input.
+pub fn run_in<'a>(folder: &Path, arguments: impl IntoIterator<Item = &'a str>, input: &[u8]) -> Output {
+    let mut command = Command::new(program());
+    command.current_dir(folder).args(arguments);
+    finish(command, input)
+}
+
+fn finish(mut command: Command, input: &[u8]) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env_remove("RUST_LOG");
+    let mut child = command.spawn().expect("the executor starts");
+    let id = rustix::process::Pid::from_child(&child);
+    let (ended, on_end) = std::sync::mpsc::channel::<()>();
+    let deadline = Instant::now() + PATIENCE;
+    let watchdog = std::thread::spawn(move || {
+        let in_vain = on_end.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        if in_vain == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            let _gone = rustix::process::kill_process(id, rustix::process::Signal::KILL);
+        }
+    });
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || {
+        let _it_may_not_read = stdin.write_all(&input);
+    });
+    let output = child.wait_with_output().expect("the executor ends");
+    drop(ended);
+    watchdog.join().expect("the watchdog ends");
+    writer.join().expect("the writer ends");
+    output
+}

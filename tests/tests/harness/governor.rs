@@ -1,0 +1,112 @@
+//! `a2g-executor governor` in a process of its own.
+
+use super::{HttpClient, Process, eventually, program};
+use serde_json::{Map, Value, json};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A policy that lets every agent use these tools, with these constraints each.
+pub fn policy_for_all(tools: &[(&str, Value)]) -> Value {
+    let rule = |constraints: &Value| json!({ "allowed": true, "constraints": constraints });
+    let tools: Map<String, Value> =
+        tools.iter().map(|(name, constraints)| ((*name).to_owned(), rule(constraints))).collect();
+    json!({
+        "agent_did": "*",
+        "version": "test-1",
+        "capabilities": { "tools": tools, "network": {}, "resources": {} },
+    })
+}
+
+/// The lines of an NDJSON file so far.
+pub(super) fn read_reports(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(|line| serde_json::from_str(line).expect("a report is JSON")).collect()
+}
+
+/// A governor process.
+pub struct Governor {
+    process: Process,
+    address: SocketAddr,
+    home: TempDir,
+}
+
+impl Governor {
+    /// Starts one with these policies, or with the built-in one when there are none.
+    pub fn start(policies: &[Value]) -> Self {
+        let home = tempfile::tempdir().expect("a temp folder");
+        if !policies.is_empty() {
+            std::fs::create_dir(home.path().join("policies")).expect("a folder");
+            for (index, policy) in policies.iter().enumerate() {
+                let path = home.path().join(format!("policies/{index}.json"));
+                std::fs::write(path, policy.to_string()).expect("a policy");
+            }
+        }
+        let process = Self::spawn(&home, "127.0.0.1:0");
+        let address = process.listens_on();
+        Self { process, address, home }
+    }
+
+    fn spawn(home: &TempDir, listen: &str) -> Process {
+        let mut command = Command::new(program());
+        command.current_dir(home.path()).env_remove("RUST_LOG").args(["governor", "--listen", listen]);
+        command.arg("--reports").arg(home.path().join("reports.ndjson"));
+        let policies = home.path().join("policies");
+        if policies.is_dir() {
+            command.arg("--policies").arg(policies);
+        }
+        Process::spawn("governor", &mut command)
+    }
+
+    /// Kills it, as a crash would.
+    pub fn stop(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again on the same port.
+    pub fn restart(&mut self) {
+        self.process.kill();
+        self.process = Self::spawn(&self.home, &self.address.to_string());
+        assert_eq!(self.process.listens_on(), self.address);
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `http://ADDRESS/jsonrpc`.
+    pub fn http_url(&self) -> String {
+        format!("http://{}/jsonrpc", self.address)
+    }
+
+    /// `ws://ADDRESS/jsonrpc`.
+    pub fn web_socket_url(&self) -> String {
+        format!("ws://{}/jsonrpc", self.address)
+    }
+
+    /// Calls a method and gives the whole response.
+    pub fn rpc(&self, method: &str, params: &Value) -> Value {
+        HttpClient::connect(self.address).rpc(method, params)
+    }
+
+    /// The file of its reports.
+    pub fn reports_file(&self) -> PathBuf {
+        self.home.path().join("reports.ndjson")
+    }
+
+    /// The reports that it has so far.
+    pub fn reports(&self) -> Vec<Value> {
+        read_reports(&self.reports_file())
+    }
+
+    /// The reports of one intent, once there is one.
+    pub fn reports_of(&self, intent: &str) -> Vec<Value> {
+        eventually(&format!("a report of {intent}"), || {
+            let of: Vec<Value> = self.reports().into_iter().filter(|r| r["intent_id"] == intent).collect();
+            (!of.is_empty()).then_some(of)
+        })
+    }
+}

@@ -1,0 +1,156 @@
+//! A small HTTP/1.1 client that sends exactly the bytes that it is given.
+
+use super::PATIENCE;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+
+/// One HTTP response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// A client with one connection, which is kept and made again when the server has closed it.
+pub struct HttpClient {
+    address: SocketAddr,
+    connection: Option<BufReader<TcpStream>>,
+    next_id: u64,
+}
+
+impl HttpClient {
+    pub fn connect(address: SocketAddr) -> Self {
+        Self { address, connection: None, next_id: 0 }
+    }
+
+    /// Calls a method and gives the whole response, whose id is checked.
+    pub fn rpc(&mut self, method: &str, params: &Value) -> Value {
+        self.next_id += 1;
+        let id = self.next_id;
+        let request = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": id });
+        let response = self.post(request.to_string().as_bytes()).json();
+        assert_eq!(response["jsonrpc"], "2.0", "{response}");
+        assert_eq!(response["id"], id, "{response}");
+        response
+    }
+
+    /// Posts bytes to `/jsonrpc` as JSON.
+    pub fn post(&mut self, body: &[u8]) -> Answer {
+        self.post_with(&[("Content-Type", "application/json")], body)
+    }
+
+    /// Posts bytes to `/jsonrpc` with these headers, beside `Host` and `Content-Length` where they
+    /// are not among them.
+    pub fn post_with(&mut self, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        self.request("POST", "/jsonrpc", headers, body)
+    }
+
+    /// Sends one request.
+    pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let has = |name: &str| headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
+        let mut head = format!("{method} {path} HTTP/1.1\r\n");
+        if !has("host") {
+            head += &format!("Host: {}\r\n", self.address);
+        }
+        if !has("content-length") && !has("transfer-encoding") {
+            head += &format!("Content-Length: {}\r\n", body.len());
+        }
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        let bytes = [head.as_bytes(), b"\r\n", body].concat();
+        self.raw(&bytes)
+    }
+
+    /// Sends these bytes and reads one response.
+    pub fn raw(&mut self, bytes: &[u8]) -> Answer {
+        // A kept connection may have been closed meanwhile; a new one was not.
+        if self.connection.is_some()
+            && let Ok(answer) = self.exchange(bytes)
+        {
+            return answer;
+        }
+        self.connection = Some(BufReader::new(connect(self.address)));
+        self.exchange(bytes).unwrap_or_else(|error| panic!("no answer from {}: {error}", self.address))
+    }
+
+    /// Sends these bytes on a new connection and reads nothing.
+    pub fn send_only(address: SocketAddr, bytes: &[u8]) -> TcpStream {
+        let mut stream = connect(address);
+        stream.write_all(bytes).expect("the door reads");
+        stream
+    }
+
+    fn exchange(&mut self, bytes: &[u8]) -> std::io::Result<Answer> {
+        let reader = self.connection.as_mut().expect("it is connected");
+        // The server may answer, and close, before it has read everything.
+        let written = reader.get_mut().write_all(bytes);
+        let answer = read_answer(reader).or_else(|error| written.and(Err(error)));
+        let closes = match &answer {
+            Err(_) => true,
+            Ok(answer) => answer.headers.iter().any(|(name, value)| name == "connection" && value == "close"),
+        };
+        if closes {
+            self.connection = None;
+        }
+        answer
+    }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("the door is open");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_nodelay(true).expect("no delay");
+    stream
+}
+
+/// The first line of a message, its headers with names in lower case, and its body.
+type Message = (String, Vec<(String, String)>, Vec<u8>);
+
+/// Reads one message.
+pub(super) fn read_message(reader: &mut impl BufRead) -> std::io::Result<Message> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        match line.trim_end() {
+            "" => break,
+            line => lines.push(line.to_owned()),
+        }
+    }
+    let first = lines.first().cloned().unwrap_or_default();
+    let headers: Vec<(String, String)> = lines[1..]
+        .iter()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+    let length = headers.iter().find(|(name, _)| name == "content-length");
+    let length = length.map_or(0, |(_, value)| value.parse().expect("a length"));
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    Ok((first, headers, body))
+}
+
+fn read_answer(reader: &mut impl BufRead) -> std::io::Result<Answer> {
+    let (first, headers, body) = read_message(reader)?;
+    let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Ok(Answer { status: status.unwrap_or_else(|| panic!("no HTTP: {first}")), headers, body })
+}

@@ -1,0 +1,52 @@
+//! What every test starts with: the built binary in a place of its own, and clients of its doors.
+//!
+//! ```text
+//! Executor::start(Options::new())          a2g-executor serve, port 0, /workspace in a temp folder
+//! Governor::start(&policies)               a2g-executor governor
+//! FakeGovernor::start(|method, params| …)  answers what a real one never would
+//! Catalogue::with_tools().add(Tool::command("name", WAT))
+//! ```
+//! Nothing here sleeps to let something happen: whoever waits asks again until a generous deadline,
+//! and a process that was started is killed and reaped when its value is dropped.
+
+#![allow(dead_code, unused_imports, reason = "a harness offers more than each state of the tests uses")]
+
+mod binary;
+mod catalogue;
+mod executor;
+mod fake_governor;
+mod governor;
+mod http;
+mod message;
+mod process;
+mod stdio;
+mod web_socket;
+
+pub use binary::{cache, program, run, run_in, run_with_input, seeds, tools, vectors};
+pub use catalogue::{Catalogue, GATE, Tool};
+pub use executor::{Executor, Options};
+pub use fake_governor::{FakeGovernor, Reply};
+pub use governor::{Governor, policy_for_all};
+pub use http::{Answer, HttpClient};
+pub use message::*;
+pub use process::Process;
+pub use stdio::StdioClient;
+pub use web_socket::WebSocketClient;
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up. Far longer than it should take, because the
+/// machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Asks again until there is an answer.
+pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

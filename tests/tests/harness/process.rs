@@ -1,0 +1,109 @@
+//! A child process whose standard error is kept, and which never outlives its value.
+
+use super::{PATIENCE, eventually};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+#[derive(Default)]
+struct Captured {
+    text: Mutex<(String, bool)>,
+    grown: Condvar,
+}
+
+/// A running child. Killed and reaped on drop; its standard error is shown when the test failed.
+pub struct Process {
+    name: &'static str,
+    child: Child,
+    captured: Arc<Captured>,
+}
+
+impl Process {
+    /// Starts a command whose standard error is captured.
+    pub fn spawn(name: &'static str, command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the executor starts");
+        let stderr = child.stderr.take().expect("a pipe");
+        let captured = Arc::new(Captured::default());
+        let into = Arc::clone(&captured);
+        std::thread::spawn(move || {
+            let mut reader = BufReader::new(stderr);
+            let mut line = Vec::new();
+            while reader.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+                into.text.lock().unwrap().0.push_str(&String::from_utf8_lossy(&line));
+                into.grown.notify_all();
+                line.clear();
+            }
+            into.text.lock().unwrap().1 = true;
+            into.grown.notify_all();
+        });
+        Self { name, child, captured }
+    }
+
+    /// The child.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// All that it has written to standard error.
+    pub fn stderr(&self) -> String {
+        self.captured.text.lock().unwrap().0.clone()
+    }
+
+    /// Waits for a line with `mark` on standard error and gives the line.
+    pub fn line_with(&self, mark: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        let mut text = self.captured.text.lock().unwrap();
+        loop {
+            if let Some(line) = text.0.lines().find(|line| line.contains(mark)) {
+                return line.to_owned();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let (name, shown) = (self.name, &text.0);
+            assert!(!text.1, "the {name} ended before it said `{mark}`:\n{shown}");
+            assert!(!left.is_zero(), "the {name} does not say `{mark}`:\n{shown}");
+            text = self.captured.grown.wait_timeout(text, left).unwrap().0;
+        }
+    }
+
+    /// The address in the line in which it says where it listens.
+    pub fn listens_on(&self) -> std::net::SocketAddr {
+        let line = self.line_with("listens on http://");
+        let rest = line.split("http://").nth(1).expect("an address");
+        rest.split('/').next().expect("an address").parse().expect("an address")
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("the child can be waited for").is_none()
+    }
+
+    /// Asks it to stop.
+    pub fn terminate(&self) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("the child is there");
+    }
+
+    /// Waits until it has ended.
+    pub fn ended(&mut self) -> ExitStatus {
+        let name = self.name;
+        eventually(&format!("the {name} ends"), || {
+            self.child.try_wait().expect("the child can be waited for")
+        })
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn kill(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("---- standard error of the {}:\n{}", self.name, self.stderr());
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! `a2g-executor serve --stdio` and the two ends of its pipe.
+
+use super::executor::Home;
+use super::{Options, PATIENCE, Process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+/// An executor that serves lines.
+pub struct StdioClient {
+    process: Process,
+    home: Home,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl StdioClient {
+    /// Starts one.
+    pub fn start(options: Options) -> Self {
+        let (home, mut command) = Home::prepare(options.argument("--stdio"));
+        let mut process = Process::spawn("executor", command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let stdin = process.child().stdin.take();
+        let stdout = process.child().stdout.take().expect("a pipe");
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines() {
+                let Ok(line) = line else { break };
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { process, home, stdin, lines }
+    }
+
+    /// Sends one line.
+    pub fn send(&mut self, line: &[u8]) {
+        let stdin = self.stdin.as_mut().expect("standard input is open");
+        stdin.write_all(line).and_then(|()| stdin.write_all(b"\n")).expect("the executor reads");
+        stdin.flush().expect("the executor reads");
+    }
+
+    /// The next line.
+    pub fn receive(&self) -> Value {
+        let line = self.lines.recv_timeout(PATIENCE).expect("a line");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    /// Sends one line and receives one.
+    pub fn exchange(&mut self, line: &str) -> Value {
+        self.send(line.as_bytes());
+        self.receive()
+    }
+
+    /// Closes standard input and gives the rest of the lines, once it has ended.
+    pub fn finish(mut self) -> (std::process::ExitStatus, Vec<String>) {
+        drop(self.stdin.take());
+        let status = self.process.ended();
+        (status, self.lines.iter().collect())
+    }
+
+    /// The process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// The host folder that guests know as `/workspace`.
+    pub fn workspace(&self) -> PathBuf {
+        self.home.workspace()
+    }
+
+    /// The folders.
+    pub fn home(&self) -> &Home {
+        &self.home
+    }
+}

@@ -1,0 +1,108 @@
+//! A small WebSocket client (RFC 6455) that sends exactly the messages that it is given.
+
+use super::PATIENCE;
+use serde_json::Value;
+use std::io::{BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+/// One WebSocket.
+pub struct WebSocketClient {
+    stream: BufReader<TcpStream>,
+}
+
+impl WebSocketClient {
+    /// Connects and upgrades.
+    pub fn connect(address: SocketAddr) -> Self {
+        Self::upgrade(address, &[]).unwrap_or_else(|refusal| panic!("no WebSocket: {refusal}"))
+    }
+
+    /// Connects and asks for an upgrade with further headers.
+    ///
+    /// # Errors
+    /// The status line of a refusal.
+    pub fn upgrade(address: SocketAddr, headers: &[(&str, &str)]) -> Result<Self, String> {
+        let stream = TcpStream::connect(address).expect("the door is open");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_nodelay(true).expect("no delay");
+        let mut stream = BufReader::new(stream);
+        let mut head = String::from("GET /jsonrpc HTTP/1.1\r\n");
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            head += &format!("Host: {address}\r\n");
+        }
+        head += "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        head += "\r\n";
+        stream.get_mut().write_all(head.as_bytes()).expect("the door reads");
+        let (first, _, _) = super::http::read_message(&mut stream).expect("an answer");
+        if first.contains(" 101 ") { Ok(Self { stream }) } else { Err(first) }
+    }
+
+    /// Sends one text message, whatever its bytes are.
+    pub fn send(&mut self, message: &[u8]) {
+        self.frame(0x81, message);
+    }
+
+    /// Sends one binary message.
+    pub fn send_binary(&mut self, message: &[u8]) {
+        self.frame(0x82, message);
+    }
+
+    fn frame(&mut self, first: u8, payload: &[u8]) {
+        let mut frame = vec![first];
+        match payload.len() {
+            length @ 0..=125 => frame.push(0x80 | u8::try_from(length).unwrap()),
+            length @ 126..=0xffff => {
+                frame.push(0x80 | 126);
+                frame.extend(u16::try_from(length).unwrap().to_be_bytes());
+            }
+            length => {
+                frame.push(0x80 | 127);
+                frame.extend(u64::try_from(length).unwrap().to_be_bytes());
+            }
+        }
+        let mask = [0x12, 0x34, 0x56, 0x78];
+        frame.extend(mask);
+        frame.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+        // A server that refuses a message may close before it has read all of it.
+        let _it_may_close = self.stream.get_mut().write_all(&frame);
+    }
+
+    /// The next text message; `None` once the server has closed.
+    pub fn receive(&mut self) -> Option<String> {
+        loop {
+            let mut head = [0; 2];
+            self.stream.read_exact(&mut head).ok()?;
+            let length = match head[1] & 0x7f {
+                126 => {
+                    let mut length = [0; 2];
+                    self.stream.read_exact(&mut length).ok()?;
+                    u64::from(u16::from_be_bytes(length))
+                }
+                127 => {
+                    let mut length = [0; 8];
+                    self.stream.read_exact(&mut length).ok()?;
+                    u64::from_be_bytes(length)
+                }
+                short => u64::from(short),
+            };
+            let mut payload = vec![0; usize::try_from(length).unwrap()];
+            self.stream.read_exact(&mut payload).ok()?;
+            match head[0] & 0x0f {
+                1 | 2 => return Some(String::from_utf8(payload).expect("UTF-8")),
+                8 => return None,
+                9 => self.frame(0x8a, &payload),
+                _ => {}
+            }
+        }
+    }
+
+    /// Sends one message and receives one, as JSON.
+    pub fn exchange(&mut self, message: &str) -> Value {
+        self.send(message.as_bytes());
+        let answer = self.receive().expect("an answer");
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+}

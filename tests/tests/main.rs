@@ -1,0 +1,28 @@
+//! The built executor, driven from outside: through its doors, its command line and its files.
+//!
+//! `cargo xtask test` builds the binary and the tools first, and then runs this.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    unreachable_pub,
+    reason = "all of this is test code: a failure is a panic, and time is the machine's"
+)]
+
+mod a2g_http;
+mod a2g_stdio;
+mod a2g_ws;
+mod bad_input;
+mod cli;
+mod documents;
+mod governor;
+mod harness;
+mod hostile;
+mod json_suite;
+mod lifecycle;
+mod methods;

@@ -1,0 +1,13 @@
+//! Assembles WebAssembly text for the demo: `assemble IN.wat OUT.wasm [IN.wat OUT.wasm]…`.
+
+use std::error::Error;
+use std::{env, fs};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let paths: Vec<_> = env::args_os().skip(1).collect();
+    for pair in paths.chunks(2) {
+        let [text, module] = pair else { return Err("every text needs a module to become".into()) };
+        fs::write(module, wat::parse_file(text)?)?;
+    }
+    Ok(())
+}
