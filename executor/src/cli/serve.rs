@@ -148,6 +148,10 @@ async fn drain(executor: &Executor, limit: Duration) {
         tracing::warn!(stopped, "the drain limit was reached");
         let _all_stopped = tokio::time::timeout(Duration::from_secs(1), executor.idle()).await;
     }
+    let reports = executor.journal().undelivered();
+    if reports > 0 {
+        tracing::info!(reports, "delivering the last reports");
+    }
     if tokio::time::timeout(LAST_DELIVERIES, executor.journal().all_delivered()).await.is_err() {
         let reports = executor.journal().undelivered();
         tracing::error!(reports, "the governor did not take these reports, and they are lost");

@@ -20,7 +20,7 @@ use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::AgentDid;
 use crate::outcome::Receipt;
-use crate::verdict::{Decision, Policy};
+use crate::verdict::Policy;
 use crate::wire::a2g::encode;
 use local::LocalGovernor;
 use std::sync::Arc;
@@ -75,9 +75,6 @@ impl Governor {
                 }
             })?,
         };
-        if verdict.decision == Decision::Denied {
-            tracing::info!(intent = %call.intent, tool = %call.tool, "denied by the governor");
-        }
         Ok(Authentic::over_own_connection(verdict))
     }
 
@@ -101,7 +98,7 @@ impl Governor {
     pub async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
         match self {
             Self::Local(_, records) => {
-                records.record(encode::report(receipt).get()).map_err(RemoteError::Record)
+                records.record(|| encode::report(receipt).get().to_owned()).map_err(RemoteError::Record)
             }
             Self::Remote(remote) => remote.report(receipt).await,
         }

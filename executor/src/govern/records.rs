@@ -22,14 +22,15 @@ impl Records {
         Ok(Self(Some(Mutex::new(file))))
     }
 
-    /// Records one report, given as the JSON text of its params.
+    /// Records one report, given as the JSON text of its params, which is only asked for when it
+    /// is kept.
     ///
     /// # Errors
     /// When it cannot be written; then it was not recorded and has to be sent again.
-    pub fn record(&self, report: &str) -> std::io::Result<()> {
+    pub fn record<T: AsRef<str>>(&self, report: impl FnOnce() -> T) -> std::io::Result<()> {
         let Some(file) = &self.0 else { return Ok(()) };
         // Text from a caller may have line ends between its tokens, and none inside a string.
-        let line = format!("{}\n", report.replace(['\n', '\r'], " "));
+        let line = format!("{}\n", report().as_ref().replace(['\n', '\r'], " "));
         file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes())
     }
 }

@@ -10,8 +10,11 @@ use std::sync::{Mutex, PoisonError};
 pub(super) enum Refusal {
     /// `EACCES`: ours for what lies outside, otherwise the host's own file permissions.
     Access,
-    /// `EPERM` or `ENOTCAPABLE`: wasmtime-wasi's beneath-only resolution, or a read-only root.
-    Permission,
+    /// `EPERM` or `ENOTCAPABLE` for a call that only looks: it led out of its root.
+    Looking,
+    /// `EPERM` or `ENOTCAPABLE` for a call that would change something: it led out of its root, or
+    /// the root is read-only.
+    Changing,
 }
 
 /// The denials of one execution.
@@ -60,12 +63,13 @@ impl Denials {
             let reason = match (preopen.map(|preopen| preopen.kind), refusal) {
                 (Some(PreopenKind::Outside), _) => DenialReason::OutsideScope,
                 (_, Refusal::Access) => DenialReason::HostPermissions,
-                (_, Refusal::Permission) if escapes(path) => DenialReason::EscapesRoot,
                 (
                     Some(PreopenKind::Granted { access: Bound { value: Access::ReadOnly, .. }, .. }),
-                    Refusal::Permission,
-                ) => DenialReason::ReadOnly,
-                (Some(PreopenKind::Granted { .. }) | None, Refusal::Permission) => DenialReason::EscapesRoot,
+                    Refusal::Changing,
+                ) if !escapes(path) => DenialReason::ReadOnly,
+                (Some(PreopenKind::Granted { .. }) | None, Refusal::Looking | Refusal::Changing) => {
+                    DenialReason::EscapesRoot
+                }
             };
             self.record(&format!("{root}/{path}"), reason);
         }

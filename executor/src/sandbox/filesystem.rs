@@ -54,12 +54,19 @@ impl Watched<'_> {
         Ok(())
     }
 
-    /// Looks at a result, and records it when it is a refusal.
-    fn watch<T>(&mut self, paths: &[(Option<Preopen>, &str)], result: FsResult<T>) -> FsResult<T> {
+    /// Looks at the result of a call that would change something or only looks, and records it when
+    /// it is a refusal.
+    fn watch<T>(
+        &mut self,
+        changes: bool,
+        paths: &[(Option<Preopen>, &str)],
+        result: FsResult<T>,
+    ) -> FsResult<T> {
         if let Err(error) = &result {
             match error.downcast_ref() {
                 Some(ErrorCode::Access) => self.record(Refusal::Access, paths),
-                Some(ErrorCode::NotPermitted) => self.record(Refusal::Permission, paths),
+                Some(ErrorCode::NotPermitted) if changes => self.record(Refusal::Changing, paths),
+                Some(ErrorCode::NotPermitted) => self.record(Refusal::Looking, paths),
                 Some(_) | None => {}
             }
         }
@@ -87,16 +94,22 @@ impl Host for Watched<'_> {
 
 /// A call that takes one path below a descriptor.
 macro_rules! watched {
-    ($($name:ident($fd:ident, $path:ident: String; $($before:ident: $bt:ty),*; $($after:ident: $at:ty),*) -> $out:ty;)*) => {
+    ($($name:ident($fd:ident, $path:ident: String; $($before:ident: $bt:ty),*; $($after:ident: $at:ty),*) -> $out:ty, changes $changes:expr;)*) => {
         $(async fn $name(
             &mut self, $fd: Resource<Descriptor>, $($before: $bt,)* $path: String $(, $after: $at)*
         ) -> FsResult<$out> {
             let paths = [(self.preopen(&$fd), $path.as_str())];
             self.enter(&paths)?;
             let result = self.inner().$name($fd, $($before,)* $path.clone() $(, $after)*).await;
-            self.watch(&paths, result)
+            self.watch($changes, &paths, result)
         })*
     };
+}
+
+/// Whether opening with these flags makes or changes something.
+fn changes_something(open: OpenFlags, flags: DescriptorFlags) -> bool {
+    open.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE)
+        || flags.intersects(DescriptorFlags::WRITE | DescriptorFlags::MUTATE_DIRECTORY)
 }
 
 /// A call that takes no path.
@@ -110,14 +123,14 @@ macro_rules! passed_on {
 
 impl HostDescriptor for Watched<'_> {
     watched! {
-        create_directory_at(fd, path: String; ;) -> ();
-        stat_at(fd, path: String; flags: PathFlags;) -> DescriptorStat;
-        set_times_at(fd, path: String; flags: PathFlags; atim: NewTimestamp, mtim: NewTimestamp) -> ();
-        open_at(fd, path: String; follow: PathFlags; open: OpenFlags, flags: DescriptorFlags) -> Resource<Descriptor>;
-        readlink_at(fd, path: String; ;) -> String;
-        remove_directory_at(fd, path: String; ;) -> ();
-        unlink_file_at(fd, path: String; ;) -> ();
-        metadata_hash_at(fd, path: String; flags: PathFlags;) -> MetadataHashValue;
+        create_directory_at(fd, path: String; ;) -> (), changes true;
+        stat_at(fd, path: String; flags: PathFlags;) -> DescriptorStat, changes false;
+        set_times_at(fd, path: String; flags: PathFlags; atim: NewTimestamp, mtim: NewTimestamp) -> (), changes true;
+        open_at(fd, path: String; follow: PathFlags; open: OpenFlags, flags: DescriptorFlags) -> Resource<Descriptor>, changes changes_something(open, flags);
+        readlink_at(fd, path: String; ;) -> String, changes false;
+        remove_directory_at(fd, path: String; ;) -> (), changes true;
+        unlink_file_at(fd, path: String; ;) -> (), changes true;
+        metadata_hash_at(fd, path: String; flags: PathFlags;) -> MetadataHashValue, changes false;
     }
 
     passed_on! {
@@ -147,7 +160,7 @@ impl HostDescriptor for Watched<'_> {
         let paths = [(self.preopen(&fd), old.as_str()), (self.preopen(&new_fd), new.as_str())];
         self.enter(&paths)?;
         let result = self.inner().link_at(fd, flags, old.clone(), new_fd, new.clone()).await;
-        self.watch(&paths, result)
+        self.watch(true, &paths, result)
     }
 
     async fn rename_at(
@@ -160,14 +173,14 @@ impl HostDescriptor for Watched<'_> {
         let paths = [(self.preopen(&fd), old.as_str()), (self.preopen(&new_fd), new.as_str())];
         self.enter(&paths)?;
         let result = self.inner().rename_at(fd, old.clone(), new_fd, new.clone()).await;
-        self.watch(&paths, result)
+        self.watch(true, &paths, result)
     }
 
     async fn symlink_at(&mut self, fd: Resource<Descriptor>, target: String, path: String) -> FsResult<()> {
         let paths = [(self.preopen(&fd), path.as_str())];
         self.enter(&paths)?;
         let result = self.inner().symlink_at(fd, target, path.clone()).await;
-        self.watch(&paths, result)
+        self.watch(true, &paths, result)
     }
 
     fn read_via_stream(

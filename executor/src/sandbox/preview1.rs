@@ -45,7 +45,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 macro_rules! watched {
     (
         $linker:ident, $name:ident($($arg:ident: $ty:ty),*),
-        paths $(($fd:ident, $pointer:ident, $length:ident)),+ $(, bare ($start:ident, $size:ident))?
+        changes $changes:expr, paths $(($fd:ident, $pointer:ident, $length:ident)),+ $(, bare ($start:ident, $size:ident))?
     ) => {
         $linker.func_wrap_async(
             "wasi_snapshot_preview1",
@@ -54,14 +54,14 @@ macro_rules! watched {
                 Box::new(async move {
                     let paths = [$(Named { fd: $fd, pointer: $pointer, length: $length }),+];
                     if paths.iter().any(|path| path.is_outside(caller.data())) {
-                        return Ok(record(&mut caller, &paths, errno::ACCES));
+                        return Ok(record(&mut caller, $changes, &paths, errno::ACCES));
                     }
                     let result = {
                         let (mut memory, state) = guest(&mut caller)?;
                         $(let $size = without_slashes(&memory, $start, $size);)?
                         wasi::$name(&mut state.wasi, &mut memory $(, $arg)*).await?
                     };
-                    Ok(record(&mut caller, &paths, result))
+                    Ok(record(&mut caller, $changes, &paths, result))
                 })
             },
         )?;
@@ -69,16 +69,18 @@ macro_rules! watched {
 }
 
 fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    watched!(linker, path_create_directory(fd: i32, path: i32, len: i32), paths (fd, path, len));
-    watched!(linker, path_filestat_get(fd: i32, flags: i32, path: i32, len: i32, out: i32), paths (fd, path, len));
+    watched!(linker, path_create_directory(fd: i32, path: i32, len: i32), changes true, paths (fd, path, len));
+    watched!(linker, path_filestat_get(fd: i32, flags: i32, path: i32, len: i32, out: i32), changes false, paths (fd, path, len));
     watched!(
         linker,
         path_filestat_set_times(fd: i32, flags: i32, path: i32, len: i32, atim: i64, mtim: i64, which: i32),
+        changes true,
         paths (fd, path, len)
     );
     watched!(
         linker,
         path_link(old_fd: i32, flags: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32),
+        changes true,
         paths (old_fd, old, old_len), (new_fd, new, new_len)
     );
     watched!(
@@ -86,30 +88,35 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         path_open(
             fd: i32, dirflags: i32, path: i32, len: i32, oflags: i32, rights: i64, inherited: i64, fdflags: i32, out: i32
         ),
+        changes makes_or_writes(oflags, rights),
         paths (fd, path, len)
     );
     watched!(
         linker,
         path_readlink(fd: i32, path: i32, len: i32, buffer: i32, buffer_len: i32, out: i32),
+        changes false,
         paths (fd, path, len)
     );
     watched!(
         linker,
         path_remove_directory(fd: i32, path: i32, len: i32),
+        changes true,
         paths (fd, path, len),
         bare (path, len)
     );
     watched!(
         linker,
         path_rename(old_fd: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32),
+        changes true,
         paths (old_fd, old, old_len), (new_fd, new, new_len)
     );
     watched!(
         linker,
         path_symlink(target: i32, target_len: i32, fd: i32, path: i32, len: i32),
+        changes true,
         paths (fd, path, len)
     );
-    watched!(linker, path_unlink_file(fd: i32, path: i32, len: i32), paths (fd, path, len));
+    watched!(linker, path_unlink_file(fd: i32, path: i32, len: i32), changes true, paths (fd, path, len));
     linker.func_wrap_async(
         "wasi_snapshot_preview1",
         "poll_oneoff",
@@ -124,6 +131,14 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         },
     )?;
     Ok(())
+}
+
+/// Whether `path_open` with these flags makes or writes something.
+fn makes_or_writes(oflags: i32, rights: i64) -> bool {
+    const CREAT: i32 = 1;
+    const TRUNC: i32 = 8;
+    const FD_WRITE: i64 = 1 << 6;
+    oflags & (CREAT | TRUNC) != 0 || rights & FD_WRITE != 0
 }
 
 /// A path argument: a descriptor and a text in guest memory.
@@ -177,10 +192,11 @@ fn without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
 }
 
 /// Records a refusal, and gives the error number on.
-fn record(caller: &mut Caller<'_, State>, paths: &[Named], result: i32) -> i32 {
+fn record(caller: &mut Caller<'_, State>, changes: bool, paths: &[Named], result: i32) -> i32 {
     let refusal = match result {
         errno::ACCES => Refusal::Access,
-        errno::PERM | errno::NOTCAPABLE => Refusal::Permission,
+        errno::PERM | errno::NOTCAPABLE if changes => Refusal::Changing,
+        errno::PERM | errno::NOTCAPABLE => Refusal::Looking,
         _allowed => return result,
     };
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {

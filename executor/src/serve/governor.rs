@@ -50,7 +50,7 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
     })?;
     register(&mut module, "a2g/report", |door, params| {
         let head = decode::report(params)?;
-        door.records.record(params).map_err(|error| {
+        door.records.record(|| params).map_err(|error| {
             Fault::Internal(format!("the report of `{}` could not be recorded: {error}", head.intent))
         })?;
         Ok(encode::accepted())

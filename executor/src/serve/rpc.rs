@@ -123,14 +123,16 @@ fn log(fault: &Fault) {
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
             tracing::debug!(intent = %receipt.intent, "the tool failed");
         }
-        Fault::Parse(_)
-        | Fault::InvalidRequest(_)
-        | Fault::MethodNotFound(_)
-        | Fault::InvalidParams { .. }
-        | Fault::Busy { .. } => tracing::debug!(?fault, "refused"),
-        Fault::ToolUnavailable { .. }
-        | Fault::Refused { .. }
-        | Fault::RegistrationFailed(_)
-        | Fault::SessionExpired(_) => tracing::info!(?fault, "refused"),
+        Fault::Refused { intent, blocked_by, message, .. } => {
+            let intent = intent.map(tracing::field::display);
+            tracing::info!(intent, blocked_by = blocked_by.as_str(), "{message}");
+        }
+        Fault::ToolUnavailable { tool, message } => tracing::warn!(%tool, "{message}"),
+        Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => tracing::info!("{message}"),
+        Fault::Parse(message)
+        | Fault::InvalidRequest(message)
+        | Fault::MethodNotFound(message)
+        | Fault::InvalidParams { message, .. }
+        | Fault::Busy { message, .. } => tracing::debug!("{message}"),
     }
 }
