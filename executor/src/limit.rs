@@ -66,6 +66,8 @@ pub enum Limit {
     Output,
     /// The guest's call stack.
     Stack,
+    /// Open files, folders and other handles together.
+    Descriptors,
 }
 
 impl Limit {
@@ -77,6 +79,7 @@ impl Limit {
             Self::Time => "time",
             Self::Output => "output",
             Self::Stack => "stack",
+            Self::Descriptors => "descriptors",
         }
     }
 }

@@ -102,7 +102,9 @@ impl End {
             | Self::ResultNotJson
             | Self::Trapped(_)
             | Self::Unlinkable(_)
-            | Self::LimitReached(Limit::Memory | Limit::Output | Limit::Stack) => Status::Failure,
+            | Self::LimitReached(Limit::Memory | Limit::Output | Limit::Stack | Limit::Descriptors) => {
+                Status::Failure
+            }
             Self::LimitReached(Limit::Time) => Status::Timeout,
             Self::Aborted(_) => Status::Aborted,
         }

@@ -1,5 +1,12 @@
 //! `docs/architecture.md` says who may use whom; this reads the `use` lines and holds it to that.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

@@ -280,13 +280,12 @@ fn unknown_tools_and_arguments_off_the_schema_are_refused_with_their_pointer() {
     ];
     for (tool, arguments, pointer, words) in cases {
         for method in ["a2g/execute", "a2g/intent"] {
+            // A pointer is into the params, and the intent is only one of the members of an execute.
             let (params, pointer) = match method {
-                "a2g/execute" => {
-                    let at = if words == "tool name" { "/intent/tool" } else { pointer };
-                    (execute(tool, arguments.clone()), at)
-                }
-                _ => (intent(tool, arguments.clone()), pointer),
+                "a2g/execute" => (execute(tool, arguments.clone()), format!("/intent{pointer}")),
+                _ => (intent(tool, arguments.clone()), pointer.to_owned()),
             };
+            assert!(params.pointer(&pointer).is_some(), "{pointer} is in {params}");
             let response = client.rpc(method, &params);
             let refusal = error(&response, -32602);
             assert_eq!(refusal["data"]["pointer"], pointer, "{method} {tool} {arguments}: {refusal}");

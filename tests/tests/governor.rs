@@ -218,7 +218,10 @@ fn nonsense(case: &str, intent: &Value) -> Option<(Reply, &'static str)> {
         "empty" => (Reply::Body(String::new()), unavailable),
         "half" => (Reply::Body(r#"{"jsonrpc":"2.0","result":{"verdict":"APPROVED""#.into()), unavailable),
         "no_http" => (Reply::Raw(b"APPROVED\r\n\r\n".to_vec()), unavailable),
-        "http_500" => (Reply::Raw(b"HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\n{}".to_vec()), unavailable),
+        "http_500" => (
+            Reply::Raw(b"HTTP/1.1 500 Oops\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}".to_vec()),
+            unavailable,
+        ),
         "hangup" => (Reply::Hangup, unavailable),
         "null" => (Reply::Result(Value::Null), unavailable),
         "text" => (Reply::Result(json!("APPROVED")), unavailable),

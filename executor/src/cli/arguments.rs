@@ -36,6 +36,7 @@ pub(super) enum Command {
     /// Run one tool of the catalogue, or try any WebAssembly module
     Run(Run),
     /// List, inspect and add tools
+    #[command(after_help = "Example:\n  a2g-executor tool list --tools target/tools")]
     Tool {
         #[command(subcommand)]
         command: Tool,
@@ -43,6 +44,7 @@ pub(super) enum Command {
     /// Start the governor to pair with: simple rules from policy files, no model, no people
     Governor(Governor),
     /// Look at a configuration
+    #[command(after_help = "Example:\n  a2g-executor config check --config executor.toml")]
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
@@ -161,6 +163,7 @@ pub(super) struct Run {
 #[derive(Debug, Subcommand)]
 pub(super) enum Tool {
     /// List the tools of the catalogue
+    #[command(after_help = "Example:\n  a2g-executor tool list --json | jq -r '.[].name'")]
     List {
         #[command(flatten)]
         setup: Setup,
@@ -169,6 +172,7 @@ pub(super) enum Tool {
         json: bool,
     },
     /// Show one tool: digest, capabilities, argument schema
+    #[command(after_help = "Example:\n  a2g-executor tool inspect write_file")]
     Inspect {
         #[command(flatten)]
         setup: Setup,
@@ -179,6 +183,10 @@ pub(super) enum Tool {
         json: bool,
     },
     /// Add a tool to the catalogue, or replace the one of that name
+    ///
+    /// The module is compiled under limits and its SHA-256 is pinned. A server that runs already
+    /// finds it at its next start.
+    #[command(after_help = "Example:\n  a2g-executor tool add target/wasm32-wasip1/release/add.wasm")]
     Add {
         #[command(flatten)]
         setup: Setup,
@@ -210,5 +218,8 @@ pub(super) struct Governor {
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
     /// Check a configuration and print what is in force
+    #[command(
+        after_help = "Example:\n  a2g-executor config check --config executor.toml && systemctl restart a2g-executor"
+    )]
     Check(Setup),
 }

@@ -229,21 +229,22 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
                 .into()
         ));
     }
+    let Limits { memory, cpu, timeout } = limits(arguments)?;
+    let (folders, env) = (folders(&arguments.mount)?, variables(&arguments.env)?);
     let path = Path::new(&arguments.tool);
     let wasm = std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))?;
     let workshop = Workshop::new(config, 1)?;
     let compiled = workshop.compiler.run(&CompileJob { wasm: wasm.clone(), contract: Contract::Command })?;
     let Compiled { module, .. } = compiled;
     let artifact = workshop.sandbox.load(&module, is_component(&wasm), Contract::Command)?;
-    let Limits { memory, cpu, timeout } = limits(arguments)?;
     let claims = Claims { memory, cpu, timeout, trees: Some(Vec::new()), ..Claims::default() };
     let grant = Grant::new([(Layer::Verdict, claims)], &config.ceilings)?;
-    let roots = Roots::of_operator(&folders(&arguments.mount)?)?;
+    let roots = Roots::of_operator(&folders)?;
     let permit = Permit::new(grant, roots);
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let input = Input::Passthrough {
         args: std::iter::once(name).chain(arguments.args.iter().cloned()).collect(),
-        env: variables(&arguments.env)?,
+        env,
     };
     let inline: Inline = workshop.inline();
     let execution = inline.begin(&permit, Arc::default());
@@ -281,7 +282,7 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
             ExitCode::from(124)
         }
         End::Trapped(_)
-        | End::LimitReached(Limit::Memory | Limit::Output | Limit::Stack)
+        | End::LimitReached(Limit::Memory | Limit::Output | Limit::Stack | Limit::Descriptors)
         | End::ToolError { .. }
         | End::ResultNotJson
         | End::Unlinkable(_)

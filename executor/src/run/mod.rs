@@ -472,7 +472,9 @@ impl Drop for Place {
 fn success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
     match &receipt.outcome.end {
         End::Returned(_) => Ok(receipt),
-        End::LimitReached(limit @ (Limit::Memory | Limit::Time | Limit::Output | Limit::Stack)) => {
+        End::LimitReached(
+            limit @ (Limit::Memory | Limit::Time | Limit::Output | Limit::Stack | Limit::Descriptors),
+        ) => {
             let limit = *limit;
             Err(Fault::LimitReached(receipt, limit))
         }

@@ -126,7 +126,6 @@ impl HostDescriptor for Watched<'_> {
         create_directory_at(fd, path: String; ;) -> (), changes true;
         stat_at(fd, path: String; flags: PathFlags;) -> DescriptorStat, changes false;
         set_times_at(fd, path: String; flags: PathFlags; atim: NewTimestamp, mtim: NewTimestamp) -> (), changes true;
-        open_at(fd, path: String; follow: PathFlags; open: OpenFlags, flags: DescriptorFlags) -> Resource<Descriptor>, changes changes_something(open, flags);
         readlink_at(fd, path: String; ;) -> String, changes false;
         remove_directory_at(fd, path: String; ;) -> (), changes true;
         unlink_file_at(fd, path: String; ;) -> (), changes true;
@@ -147,6 +146,28 @@ impl HostDescriptor for Watched<'_> {
         stat(fd: Resource<Descriptor>) -> FsResult<DescriptorStat>;
         metadata_hash(fd: Resource<Descriptor>) -> FsResult<MetadataHashValue>;
         is_same_object(a: Resource<Descriptor>, b: Resource<Descriptor>) -> wasmtime::Result<bool>;
+    }
+
+    async fn open_at(
+        &mut self,
+        fd: Resource<Descriptor>,
+        follow: PathFlags,
+        path: String,
+        open: OpenFlags,
+        flags: DescriptorFlags,
+    ) -> FsResult<Resource<Descriptor>> {
+        let paths = [(self.preopen(&fd), path.as_str())];
+        self.enter(&paths)?;
+        // Anything but a file or a folder, such as a FIFO, could hold the thread that opens it.
+        let again = Resource::new_borrow(fd.rep());
+        let found = self.inner().stat_at(again, follow, path.clone()).await.map(|stat| stat.type_);
+        match found {
+            Ok(DescriptorType::Directory | DescriptorType::RegularFile | DescriptorType::SymbolicLink)
+            | Err(_) => {}
+            Ok(_) => return Err(ErrorCode::Unsupported.into()),
+        }
+        let result = self.inner().open_at(fd, follow, path.clone(), open, flags).await;
+        self.watch(changes_something(open, flags), &paths, result)
     }
 
     async fn link_at(

@@ -52,6 +52,10 @@ use wasmtime_wasi::{WasiCtxBuilder, WasiView as _};
 const MOST_RANDOM_BYTES: u64 = 64 << 10;
 /// The most handles of one store, and the most entries of its resource table.
 const MOST_HANDLES: usize = 1024;
+/// The fewest, where the process may have few descriptors.
+const FEWEST_HANDLES: usize = 32;
+/// Descriptors of the process that no guest may have: connections, logs, the engine.
+const OWN_DESCRIPTORS: u64 = 256;
 /// The most bytes that one host call may copy out of a guest. A guest that reads or writes a file
 /// in one call passes a buffer as large as the file, so this bounds that call too.
 const MOST_HOSTCALL_BYTES: usize = 16 << 20;
@@ -63,6 +67,7 @@ pub struct Sandbox {
     component: ComponentLinker<State>,
     ticker: engine::Ticker,
     preopens: preopens::Preopens,
+    most_handles: usize,
     clock: Arc<dyn Clock>,
 }
 
@@ -169,6 +174,7 @@ impl Sandbox {
             ticker: engine::Ticker::start(&engine)?,
             engine,
             preopens: preopens::Preopens::new()?,
+            most_handles: most_handles(concurrent),
             clock,
         })
     }
@@ -206,8 +212,11 @@ impl Sandbox {
         let prepared = match (component, contract) {
             (false, Contract::Command) => {
                 let module = artifact::load_module(&self.engine, compiled).map_err(load)?;
-                if module.get_export("_start").is_none() {
-                    return Err(unlinkable(wasmtime::Error::msg("it exports no `_start`")));
+                let start = module.get_export("_start");
+                let start = start.as_ref().and_then(wasmtime::ExternType::func);
+                if !start.is_some_and(|start| start.params().len() == 0 && start.results().len() == 0) {
+                    let missing = "it exports no function `_start` without parameters and results";
+                    return Err(unlinkable(wasmtime::Error::msg(missing)));
                 }
                 Prepared::CoreCommand(self.core.instantiate_pre(&module).map_err(unlinkable)?)
             }
@@ -364,14 +373,25 @@ impl Sandbox {
         let mut store = Store::new(&self.engine, state);
         store.limiter(|state| &mut state.limiter);
         store.set_hostcall_fuel(MOST_HOSTCALL_BYTES);
-        store.set_max_component_handles(MOST_HANDLES);
-        store.data_mut().wasi.ctx().table.set_max_capacity(MOST_HANDLES);
+        store.set_max_component_handles(self.most_handles);
+        store.data_mut().wasi.ctx().table.set_max_capacity(self.most_handles);
         store.set_epoch_deadline(1);
         let (clock, abort) = (Arc::clone(&self.clock), Arc::clone(&execution.abort));
         store.epoch_deadline_callback(move |mut store| at_tick(store.data_mut(), &*clock, &abort));
         read_back(store.data_mut(), kinds)?;
         Ok(store)
     }
+}
+
+/// How many handles one of `concurrent` guests may have, so that all of them together leave the
+/// process descriptors of its own. Raises the process's soft limit to its hard one.
+fn most_handles(concurrent: u32) -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _as_it_was = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let Some(most) = getrlimit(Resource::Nofile).current else { return MOST_HANDLES };
+    let share = most.saturating_sub(OWN_DESCRIPTORS) / u64::from(concurrent.max(1));
+    usize::try_from(share).unwrap_or(MOST_HANDLES).clamp(FEWEST_HANDLES, MOST_HANDLES)
 }
 
 /// Looks at a running guest: is it cancelled, is it late, has it used too much CPU?

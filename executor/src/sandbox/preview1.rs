@@ -7,14 +7,17 @@
 
 use super::denials::Refusal;
 use super::state::{PreopenKind, State};
+use std::time::Duration;
 use wasmtime::{Caller, Extern, Linker};
 use wasmtime_wasi::p1::wasi_snapshot_preview1 as wasi;
-use wiggle::GuestMemory;
+use wiggle::{GuestMemory, GuestPtr};
 
 /// The first preopened descriptor.
 const FIRST_PREOPEN: i32 = 3;
 /// The most subscriptions of one `poll_oneoff`.
-const MOST_SUBSCRIPTIONS: i32 = 1024;
+///
+/// Each takes some entries of the store's resource table, and a full table would end the guest.
+const MOST_SUBSCRIPTIONS: i32 = 128;
 
 /// How much of a path is looked at: the kernel's own limit.
 const LONGEST_PATH: usize = 4096;
@@ -24,6 +27,7 @@ mod errno {
     pub(super) const ACCES: i32 = 2;
     pub(super) const INVAL: i32 = 28;
     pub(super) const NOTCAPABLE: i32 = 76;
+    pub(super) const NOTSUP: i32 = 58;
     pub(super) const PERM: i32 = 63;
 }
 
@@ -45,7 +49,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 macro_rules! watched {
     (
         $linker:ident, $name:ident($($arg:ident: $ty:ty),*),
-        changes $changes:expr, paths $(($fd:ident, $pointer:ident, $length:ident)),+ $(, bare ($start:ident, $size:ident))?
+        changes $changes:expr, paths $(($fd:ident, $pointer:ident, $length:ident)),+ $(, bare ($start:ident, $size:ident))? $(, no_special ($lookup:ident))?
     ) => {
         $linker.func_wrap_async(
             "wasi_snapshot_preview1",
@@ -59,6 +63,12 @@ macro_rules! watched {
                     let result = {
                         let (mut memory, state) = guest(&mut caller)?;
                         $(let $size = without_slashes(&memory, $start, $size);)?
+                        $(
+                            let [Named { fd, pointer, length }] = paths;
+                            if is_special(&memory, state, fd, $lookup, pointer, length).await? {
+                                return Ok(errno::NOTSUP);
+                            }
+                        )?
                         wasi::$name(&mut state.wasi, &mut memory $(, $arg)*).await?
                     };
                     Ok(record(&mut caller, $changes, &paths, result))
@@ -89,7 +99,8 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
             fd: i32, dirflags: i32, path: i32, len: i32, oflags: i32, rights: i64, inherited: i64, fdflags: i32, out: i32
         ),
         changes makes_or_writes(oflags, rights),
-        paths (fd, path, len)
+        paths (fd, path, len),
+        no_special (dirflags)
     );
     watched!(
         linker,
@@ -126,6 +137,17 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
                     return Ok(errno::INVAL);
                 }
                 let (mut memory, state) = guest(&mut caller)?;
+                // wasmtime would sleep for a single clock on this thread, where no deadline and no
+                // cancellation ends it. So the waiting is ours, and wasmtime writes the event.
+                let pause = if count == 1 { Pause::read(&memory, input) } else { None };
+                if let Some(Pause { at, nanos }) = pause.filter(|pause| pause.nanos > SHORTEST_WAIT_NANOS) {
+                    tokio::time::sleep(Duration::from_nanos(nanos)).await;
+                    memory.write(at, 0)?;
+                    let result =
+                        wasi::poll_oneoff(&mut state.wasi, &mut memory, input, output, count, out).await;
+                    memory.write(at, nanos)?;
+                    return result;
+                }
                 wasi::poll_oneoff(&mut state.wasi, &mut memory, input, output, count, out).await
             })
         },
@@ -141,6 +163,64 @@ fn makes_or_writes(oflags: i32, rights: i64) -> bool {
     oflags & (CREAT | TRUNC) != 0 || rights & FD_WRITE != 0
 }
 
+/// What wasmtime may sleep for by itself: a timer of the runtime is no finer.
+const SHORTEST_WAIT_NANOS: u64 = 1_000_000;
+
+/// A subscription to a clock, from now on.
+struct Pause {
+    /// Where its timeout stands in guest memory.
+    at: GuestPtr<u64>,
+    nanos: u64,
+}
+
+impl Pause {
+    /// Reads a `subscription` when it is one to a clock with a relative timeout.
+    fn read(memory: &GuestMemory<'_>, subscription: i32) -> Option<Self> {
+        const TAG: u32 = 8;
+        const CLOCK: u8 = 0;
+        const TIMEOUT: u32 = 24;
+        const FLAGS: u32 = 40;
+        const ABSOLUTE: u16 = 1;
+        let start = subscription.cast_unsigned();
+        let tag = memory.read(GuestPtr::<u8>::new(start.checked_add(TAG)?)).ok()?;
+        let flags = memory.read(GuestPtr::<u16>::new(start.checked_add(FLAGS)?)).ok()?;
+        let at = GuestPtr::new(start.checked_add(TIMEOUT)?);
+        let nanos = memory.read(at).ok()?;
+        (tag == CLOCK && flags & ABSOLUTE == 0).then_some(Self { at, nanos })
+    }
+}
+
+/// Whether a path leads to something other than a file or a folder, such as a FIFO, which would hold
+/// the thread that opens it. Where that cannot be told, opening it says why.
+async fn is_special(
+    memory: &GuestMemory<'_>,
+    state: &mut State,
+    fd: i32,
+    lookup: i32,
+    path: i32,
+    len: i32,
+) -> wasmtime::Result<bool> {
+    const TYPE: usize = 16;
+    const FILESTAT_BYTES: usize = 64;
+    let GuestMemory::Unshared(memory) = memory else { return Ok(false) };
+    let Some(path) = (Named { fd, pointer: path, length: len }).bytes(memory) else { return Ok(false) };
+    // The path and the answer stand in a memory of their own, so that the guest's is left alone.
+    let (mut scratch, length) = (vec![0; FILESTAT_BYTES], path.len());
+    scratch.extend_from_slice(path);
+    let mut own = GuestMemory::Unshared(&mut scratch);
+    let (Ok(start), Ok(length)) = (i32::try_from(FILESTAT_BYTES), i32::try_from(length)) else {
+        return Ok(false);
+    };
+    let error = wasi::path_filestat_get(&mut state.wasi, &mut own, fd, lookup, start, length, 0).await?;
+    let kind = scratch.get(TYPE).copied().filter(|_| error == 0);
+    Ok(kind.is_some_and(|kind| ![DIRECTORY, REGULAR_FILE, SYMBOLIC_LINK].contains(&kind)))
+}
+
+/// The file types of preview 1 that may be opened, or lead to one.
+const DIRECTORY: u8 = 3;
+const REGULAR_FILE: u8 = 4;
+const SYMBOLIC_LINK: u8 = 7;
+
 /// A path argument: a descriptor and a text in guest memory.
 struct Named {
     fd: i32,
@@ -154,10 +234,13 @@ impl Named {
     }
 
     fn read(&self, memory: &[u8]) -> Option<String> {
+        self.bytes(memory).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    fn bytes<'a>(&self, memory: &'a [u8]) -> Option<&'a [u8]> {
         let start = usize::try_from(self.pointer.cast_unsigned()).ok()?;
         let length = usize::try_from(self.length.cast_unsigned()).ok()?;
-        let bytes = memory.get(start..start.checked_add(length.min(LONGEST_PATH))?)?;
-        Some(String::from_utf8_lossy(bytes).into_owned())
+        memory.get(start..start.checked_add(length.min(LONGEST_PATH))?)
     }
 }
 

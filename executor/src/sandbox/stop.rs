@@ -5,6 +5,7 @@ use crate::limit::Limit;
 use crate::outcome::{AbortReason, End};
 use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::sync::Notify;
+use wasmtime::component::ResourceTableError;
 use wasmtime::{PoolConcurrencyLimitError, Trap};
 
 /// A decision of the executor, travelling as an error through wasmtime.
@@ -86,6 +87,9 @@ pub(super) fn end_of(error: &wasmtime::Error, memory: &MemoryGauge) -> Option<En
     // A guest that was refused memory usually aborts with an `unreachable`.
     if refused_memory {
         return Some(End::LimitReached(Limit::Memory));
+    }
+    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {
+        return Some(End::LimitReached(Limit::Descriptors));
     }
     if error.is::<PoolConcurrencyLimitError>() {
         return Some(End::Unlinkable("too many guests are stuck in host calls to start another".to_owned()));

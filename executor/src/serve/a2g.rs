@@ -82,8 +82,14 @@ where
 async fn execute(executor: Arc<Executor>, params: String) -> Result<Encoded, Fault> {
     let decode::Execute { call, verdict, proof } = decode::execute(&params)?;
     let authentic = Authentic::with_call(verdict, proof.as_deref(), executor.accepts_unsigned())?;
-    let receipt = executor.execute(call, authentic).await?;
+    let receipt = executor.execute(call, authentic).await.map_err(in_intent)?;
     Ok(encode::report(&receipt))
+}
+
+/// The pipeline points into the intent, which is one member of the params here.
+fn in_intent(fault: Fault) -> Fault {
+    let Fault::InvalidParams { message, pointer } = fault else { return fault };
+    Fault::InvalidParams { message, pointer: format!("/intent{pointer}") }
 }
 
 async fn intent(executor: Arc<Executor>, params: String) -> Result<Encoded, Fault> {

@@ -55,13 +55,17 @@ pub fn cache() -> PathBuf {
     .clone()
 }
 
-/// A folder beside the repository, when it is there; a line on standard error when it is not.
+/// A folder beside the repository, when it is there. When it is not, a line on standard error names
+/// the test that is skipped.
 fn shared(name: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
     if folder.is_dir() {
         return Some(folder);
     }
-    eprintln!("skipped: there is no ../shared/{name} beside the repository");
+    // Not `eprintln!`, which a passing test keeps to itself.
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _nowhere_to_say_it =
+        writeln!(std::io::stderr(), "skipped {test}: there is no ../shared/{name} beside the repository");
     None
 }
 

@@ -98,9 +98,6 @@ fn send(stream: &mut TcpStream, reply: Reply, id: &Value) -> bool {
             return send(stream, *reply, id);
         }
     };
-    let head = format!(
-        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).is_ok()
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: ";
+    stream.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes()).is_ok()
 }

@@ -71,10 +71,19 @@ fn no_policy(call: &Call) -> String {
     format!("no policy of this governor covers `{}`; add a policy file for it", call.agent)
 }
 
+/// A policy as an operator finds it: by the agent that it names.
+fn named(policy: &Policy) -> String {
+    let version = &policy.version;
+    match &policy.agent {
+        Some(agent) => format!("the policy of `{agent}` (version `{version}`)"),
+        None => format!("the policy of every agent (version `{version}`)"),
+    }
+}
+
 fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Result<Permitted<'a>, String> {
     let Entry { policy, rules, .. } = entry;
     let tool = &call.tool;
-    let about = |what: String| format!("the policy `{}` {what}", policy.version);
+    let about = |what: String| format!("{} {what}", named(policy));
     let Some((written, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
         return Err(about(format!("does not list the tool `{tool}`; add it under `capabilities.tools`")));
     };
@@ -157,8 +166,8 @@ fn no_files(permitted: &Permitted<'_>, arguments: &Arguments<'_>) -> Option<Stri
     let surprised = permitted.rule.trees().is_none() && arguments.paths().next().is_some();
     surprised.then(|| {
         format!(
-            "nothing of the filesystem is granted: the policy `{}` names no `paths` for the tool",
-            permitted.policy.version
+            "nothing of the filesystem is granted: {} names no `paths` for the tool",
+            named(permitted.policy)
         )
     })
 }

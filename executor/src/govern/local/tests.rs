@@ -139,11 +139,11 @@ fn what_no_policy_allows_is_denied_with_what_to_change() {
     };
     assert_eq!(
         said(&mine, "read_file"),
-        "the policy `7` does not list the tool `read_file`; add it under `capabilities.tools`"
+        "the policy of `did:aeon:tester:1.0:a` (version `7`) does not list the tool `read_file`; add it under `capabilities.tools`"
     );
     assert_eq!(
         said(&mine, "off"),
-        "the policy `7` does not allow the tool `off`; set `capabilities.tools.off.allowed` to true"
+        "the policy of `did:aeon:tester:1.0:a` (version `7`) does not allow the tool `off`; set `capabilities.tools.off.allowed` to true"
     );
     let others = governor(&[policy(Some("did:aeon:other:1.0:b"), &[("read_file", rule())])]);
     assert_eq!(
@@ -208,8 +208,8 @@ fn every_path_of_a_list_counts() {
     let verdict = verdict("fetch", trees(), &arguments);
     assert_eq!(
         verdict.reason.unwrap(),
-        "the policy `7` refuses these arguments of `fetch`: `paths`: `/etc/hosts` lies outside `/tmp/**`, \
-         `/workspace/**`; name a path inside, or widen `paths`"
+        "the policy of every agent (version `7`) refuses these arguments of `fetch`: `paths`: `/etc/hosts` lies \
+         outside `/tmp/**`, `/workspace/**`; name a path inside, or widen `paths`"
     );
 }
 

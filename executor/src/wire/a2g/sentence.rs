@@ -43,6 +43,7 @@ fn limit_reached(limit: Limit, usage: &Usage) -> String {
         ),
         Limit::Output => reached("output", usage.output.value, usage.output.layer),
         Limit::Stack => "the tool used up its call stack".to_owned(),
+        Limit::Descriptors => "the tool opened more files and handles than one run may have".to_owned(),
     }
 }
 

@@ -1,0 +1,242 @@
+//! An executor whose catalogue is full of hostile guests, and what a call to one of them came to.
+
+use super::guest::Guest;
+use crate::harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// A started executor.
+pub(super) struct Bench {
+    pub(super) executor: Executor,
+    pub(super) process: u32,
+    _catalogue: Catalogue,
+}
+
+/// The harmless tool of every bench: it answers `[7]`.
+pub(super) const HARMLESS: &str = "harmless";
+
+impl Bench {
+    /// Starts an executor with these guests and a harmless tool.
+    pub(super) fn start<'a>(guests: impl IntoIterator<Item = (&'a str, Guest)>) -> Self {
+        Self::start_with(Options::new(), guests)
+    }
+
+    /// As [`Self::start`], with a configuration.
+    pub(super) fn start_with<'a>(
+        options: Options,
+        guests: impl IntoIterator<Item = (&'a str, Guest)>,
+    ) -> Self {
+        let tools = guests.into_iter().map(|(name, guest)| Tool::command_bytes(name, guest.wasm()));
+        Self::start_tools(options, tools)
+    }
+
+    /// As [`Self::start`], with tools of any shape.
+    pub(super) fn start_tools(options: Options, tools: impl IntoIterator<Item = Tool>) -> Self {
+        let harmless = Guest::new("(call $note (i32.const 7))");
+        let mut catalogue = Catalogue::empty().add(Tool::command_bytes(HARMLESS, harmless.wasm()));
+        for tool in tools {
+            catalogue = catalogue.add(tool);
+        }
+        let mut executor = Executor::start(options.catalogue(&catalogue));
+        let process = executor.process().child().id();
+        Self { executor, process, _catalogue: catalogue }
+    }
+
+    /// A call to a tool, under a manifest that grants nothing that is not asked for.
+    pub(super) fn call(&self, tool: &str) -> Call<'_> {
+        Call {
+            bench: self,
+            tool: tool.to_owned(),
+            agent: AGENT.to_owned(),
+            intent: intent_id(),
+            manifest: json!({}),
+            conditions: Vec::new(),
+        }
+    }
+
+    /// Shows that the executor goes on: `/health` answers, and the harmless tool runs.
+    pub(super) fn assert_well(&self, after: &str) {
+        let health = self.executor.client().request("GET", "/health", &[], b"");
+        assert_eq!(health.status, 200, "{after}");
+        let report = self.call(HARMLESS).grant("timeout_seconds", 30).send().success();
+        assert_eq!(report.notes(), [7], "{after}");
+    }
+
+    /// One number of `/proc/PID/status`, such as `VmRSS` (in KiB) or `Threads`.
+    pub(super) fn status(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with(&format!("{name}:"))).expect("a known name");
+        line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+    }
+
+    /// How many descriptors the server has open.
+    pub(super) fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.process)).expect("it runs").count()
+    }
+
+    /// The most memory that the server has had since this was last asked, in MB.
+    pub(super) fn peak_since(&self, work: impl FnOnce()) -> u64 {
+        let reset = format!("/proc/{}/clear_refs", self.process);
+        std::fs::write(reset, "5").expect("the peak of a child of ours can be reset");
+        let before = self.status("VmRSS");
+        work();
+        self.status("VmHWM").saturating_sub(before) >> 10
+    }
+}
+
+/// A call, in the making.
+pub(super) struct Call<'a> {
+    bench: &'a Bench,
+    tool: String,
+    agent: String,
+    intent: String,
+    manifest: Value,
+    conditions: Vec<String>,
+}
+
+impl Call<'_> {
+    /// Grants one thing.
+    pub(super) fn grant(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.manifest[name] = value.into();
+        self
+    }
+
+    /// Grants one tree.
+    pub(super) fn scope(self, pattern: &str) -> Self {
+        self.grant("filesystem_scope", json!([pattern]))
+    }
+
+    /// Adds a condition, which makes the verdict CONDITIONAL.
+    pub(super) fn condition(mut self, condition: &str) -> Self {
+        self.conditions.push(condition.to_owned());
+        self
+    }
+
+    /// In the name of another agent.
+    pub(super) fn agent(mut self, agent: &str) -> Self {
+        self.agent = agent.to_owned();
+        self
+    }
+
+    /// The id of the intent.
+    pub(super) fn intent(&self) -> String {
+        self.intent.clone()
+    }
+
+    /// Makes the call.
+    pub(super) fn send(self) -> Answer {
+        let Self { bench, tool, agent, intent, manifest, conditions } = self;
+        let decision = if conditions.is_empty() { "APPROVED" } else { "CONDITIONAL" };
+        let params = json!({
+            "intent": { "agent_did": agent, "intent_id": intent, "tool": tool, "arguments": {} },
+            "verdict": {
+                "verdict": decision,
+                "intent_id": intent,
+                "capability_manifest": manifest,
+                "conditions": conditions,
+                "expires_at": in_seconds(3600),
+            },
+        });
+        let began = Instant::now();
+        let response = bench.executor.rpc("a2g/execute", &params);
+        Answer { response, took: began.elapsed() }
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) response: Value,
+    pub(super) took: Duration,
+}
+
+impl Answer {
+    /// The report of a success, which this has to be.
+    pub(super) fn success(self) -> Report {
+        let report = Report(crate::harness::result(&self.response).clone());
+        assert_eq!(report.0["status"], "SUCCESS", "{self:?}");
+        assert!(report.0.get("error").is_none_or(Value::is_null), "{self:?}");
+        report
+    }
+
+    /// The report of a run that this limit ended, which this has to be.
+    pub(super) fn limit(self, limit: &str) -> Report {
+        let error = crate::harness::error(&self.response, -32003);
+        assert_eq!(error["data"]["limit"], limit, "{self:?}");
+        let status = if limit == "time" { "TIMEOUT" } else { "FAILURE" };
+        self.ended(status)
+    }
+
+    /// The report of a run that failed by itself, which this has to be. Its sentence holds `words`.
+    pub(super) fn failure(self, words: &str) -> Report {
+        crate::harness::error(&self.response, -32001);
+        let report = self.ended("FAILURE");
+        assert!(report.sentence().contains(words), "not `{words}`: {report:?}");
+        report
+    }
+
+    /// The report of a run that was stopped from outside, which this has to be.
+    pub(super) fn aborted(self, words: &str) -> Report {
+        crate::harness::error(&self.response, -32001);
+        let report = self.ended("ABORTED");
+        assert!(report.sentence().contains(words), "not `{words}`: {report:?}");
+        report
+    }
+
+    fn ended(&self, status: &str) -> Report {
+        let error = &self.response["error"];
+        let report = Report(error["data"]["report"].clone());
+        assert_eq!(report.0["status"], status, "{self:?}");
+        assert_eq!(report.0["error"], error["message"], "both say the same: {self:?}");
+        assert!(report.0.get("result").is_none_or(Value::is_null), "{self:?}");
+        report
+    }
+}
+
+/// A report.
+#[derive(Debug)]
+pub(super) struct Report(pub(super) Value);
+
+impl Report {
+    /// The numbers that the guest noted.
+    pub(super) fn notes(&self) -> Vec<u64> {
+        let result = self.0["result"].as_array().unwrap_or_else(|| panic!("no notes: {self:?}"));
+        result.iter().map(|note| note.as_u64().expect("a number")).collect()
+    }
+
+    /// The one sentence of what went wrong.
+    pub(super) fn sentence(&self) -> &str {
+        self.0["error"].as_str().unwrap_or_else(|| panic!("no sentence: {self:?}"))
+    }
+
+    /// One measured number.
+    pub(super) fn metric(&self, name: &str) -> f64 {
+        self.0["metrics"][name].as_f64().unwrap_or_else(|| panic!("no {name}: {self:?}"))
+    }
+
+    /// One limit of `usage`.
+    pub(super) fn in_force(&self, name: &str) -> &Value {
+        &self.0["usage"]["limits"][name]
+    }
+
+    /// What was denied: path, reason, count.
+    pub(super) fn denied(&self) -> Vec<(&str, &str, u64)> {
+        list(&self.0["usage"]["denied"])
+            .iter()
+            .map(|denial| {
+                let text = |name: &str| denial[name].as_str().expect("a text");
+                (text("what"), text("reason"), denial["count"].as_u64().expect("a count"))
+            })
+            .collect()
+    }
+
+    /// The messages of its log.
+    pub(super) fn logs(&self) -> Vec<&str> {
+        list(&self.0["logs"]).iter().map(|line| line["message"].as_str().expect("a text")).collect()
+    }
+}
+
+/// A list that a report leaves out when it is empty.
+fn list(member: &Value) -> &[Value] {
+    member.as_array().map_or(&[], Vec::as_slice)
+}

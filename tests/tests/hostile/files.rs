@@ -1,0 +1,553 @@
+//! Guests that want files that were not granted: nothing outside changes, nothing outside is read,
+//! and every try is in `usage.denied`.
+
+use super::bench::{Bench, Report};
+use super::guest::{Guest, errno};
+use crate::harness::Options;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A folder that is granted as `/work`, beside folders that are not.
+struct Disk {
+    folder: TempDir,
+}
+
+impl Disk {
+    /// ```text
+    /// work/inside.txt  work/dir/deep.txt  work/empty/  and links that lead out
+    /// workfoo/neighbour.txt               outside/secret.txt  outside/folder/
+    /// ```
+    fn new() -> Self {
+        let disk = Self { folder: tempfile::tempdir().expect("a temp folder") };
+        for folder in ["work/dir", "work/empty", "workfoo", "outside/folder"] {
+            fs::create_dir_all(disk.at(folder)).expect("a folder");
+        }
+        let files = ["work/inside.txt", "work/dir/deep.txt", "workfoo/neighbour.txt", "outside/secret.txt"];
+        for file in files {
+            fs::write(disk.at(file), file).expect("a file");
+        }
+        let links = [
+            ("relative", PathBuf::from("../outside/secret.txt")),
+            ("absolute", disk.at("outside/secret.txt")),
+            ("folder", PathBuf::from("../outside")),
+            ("absolute_folder", disk.at("outside")),
+            ("up", PathBuf::from("..")),
+            ("dir/up", PathBuf::from("../..")),
+            ("round", PathBuf::from("round")),
+            ("chain", PathBuf::from("dir/../relative")),
+            ("back", PathBuf::from("../work/inside.txt")),
+            ("within", PathBuf::from("dir/deep.txt")),
+            ("proc", PathBuf::from("/proc/self/root")),
+            ("dangling", PathBuf::from("../outside/new.txt")),
+        ];
+        for (name, target) in links {
+            symlink(target, disk.at("work").join(name)).expect("a link");
+        }
+        disk
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    /// An executor that can grant `/work`, and these guests.
+    fn bench<'a>(&self, guests: impl IntoIterator<Item = (&'a str, Guest)>) -> Bench {
+        let options = Options::new().mount("/work", &self.at("work")).scope(&["/work/**"]);
+        Bench::start_with(options, guests)
+    }
+
+    /// A digest of all that is not granted: names, kinds, modes, times, sizes and content.
+    fn outside(&self) -> String {
+        let mut seen = Sha256::new();
+        for folder in ["outside", "workfoo"] {
+            digest(&self.at(folder), &mut seen);
+        }
+        // Nothing new stands beside them.
+        let mut names: Vec<_> = entries(self.folder.path());
+        names.sort();
+        seen.update(format!("{names:?}"));
+        format!("{:x?}", seen.finalize())
+    }
+
+    /// A digest of the granted folder.
+    fn inside(&self) -> String {
+        let mut seen = Sha256::new();
+        digest(&self.at("work"), &mut seen);
+        format!("{:x?}", seen.finalize())
+    }
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect()
+}
+
+fn digest(path: &Path, seen: &mut Sha256) {
+    let metadata = fs::symlink_metadata(path).expect("it is there");
+    let times = (metadata.mtime(), metadata.mtime_nsec(), metadata.nlink());
+    seen.update(format!("{path:?} {:?} {:o} {times:?}", metadata.file_type(), metadata.permissions().mode()));
+    if metadata.is_file() {
+        seen.update(fs::read(path).expect("a file"));
+    } else if metadata.is_dir() {
+        let mut inside = entries(path);
+        inside.sort();
+        inside.iter().for_each(|path| digest(path, seen));
+    }
+}
+
+fn run(bench: &Bench, tool: &str) -> Report {
+    bench.call(tool).scope("/work/**").send().success()
+}
+
+/// Runs each body as a guest of its own, and checks the error number that it notes and that the
+/// one thing that was denied is this, for this reason; and that nothing outside has changed.
+fn assert_denied(cases: &[(&str, &[u64], &str, &str)]) {
+    let disk = Disk::new();
+    let names: Vec<_> = (0..cases.len()).map(|index| format!("case_{index}")).collect();
+    let guests = cases.iter().map(|(call, ..)| Guest::new(format!("(call $note {call})")));
+    let bench = disk.bench(names.iter().map(String::as_str).zip(guests));
+    let before = disk.outside();
+    for (name, (call, errors, what, reason)) in names.iter().zip(cases) {
+        let report = run(&bench, name);
+        let noted = report.notes();
+        assert!(noted.len() == 1 && errors.contains(&noted[0]), "{call}: {noted:?}, not {errors:?}");
+        assert_eq!(report.denied(), [(*what, *reason, 1)], "{call}");
+        assert_eq!(report.0["usage"]["denied_truncated"], false, "{call}");
+        assert_eq!(disk.outside(), before, "{call} changed what was not granted");
+    }
+}
+
+/// What beneath-only resolution gives.
+const ESCAPES: &[u64] = &[errno::PERM, errno::NOTCAPABLE];
+const NO_ACCESS: &[u64] = &[errno::ACCES];
+
+#[test]
+fn inside_its_scope_a_guest_does_as_it_likes() {
+    let disk = Disk::new();
+    let body = r#"
+        (call $note (call $create (i32.const 3) @"new.txt"))
+        (call $note (call $write (global.get $fd) @"hello"))
+        (call $note (call $fd_close (global.get $fd)))
+        (call $note (call $path_mkdir (i32.const 3) @"made"))
+        (call $note (call $path_rename (i32.const 3) @"new.txt" (i32.const 3) @"made/moved.txt"))
+        (call $note (call $open (i32.const 3) @"made/moved.txt"))
+        (call $note (call $read (global.get $fd) (i32.const 512) (i32.const 64)))
+        (call $note (i32.load (i32.const 8)))
+        (call $note (i32.load (i32.const 512)))
+        (call $note (call $path_unlink (i32.const 3) @"dir/deep.txt"))
+        (call $note (call $path_rmdir (i32.const 3) @"empty"))
+        (call $note (call $open (i32.const 3) @"dir/../inside.txt"))
+        (call $note (call $open (i32.const 3) @"./dir/.././made//moved.txt"))"#;
+    let bench = disk.bench([("works", Guest::new(body))]);
+    let before = disk.outside();
+    let report = run(&bench, "works");
+    let hell = u64::from(u32::from_le_bytes(*b"hell"));
+    assert_eq!(report.notes(), [0, 0, 0, 0, 0, 0, 0, 5, hell, 0, 0, 0, 0]);
+    assert!(report.denied().is_empty(), "{report:?}");
+    let tree = &report.in_force("filesystem_scope")["trees"];
+    assert_eq!(tree.as_array().map(Vec::len), Some(1));
+    assert_eq!((&tree[0]["path"], &tree[0]["access"]), (&"/work".into(), &"read-write".into()));
+    assert_eq!(fs::read_to_string(disk.at("work/made/moved.txt")).expect("a file"), "hello");
+    assert!(!disk.at("work/dir/deep.txt").exists() && !disk.at("work/empty").exists());
+    assert_eq!(disk.outside(), before);
+}
+
+#[test]
+fn the_guest_finds_its_folders_open_and_nothing_else() {
+    // Which descriptors there are, and what the preopened ones are called.
+    let body = "(local $fd i32)
+        (loop $next
+          (call $note (call $fd_fdstat (local.get $fd) (i32.const 512)))
+          (br_if $next (i32.lt_u (local.tee $fd (i32.add (local.get $fd) (i32.const 1))) (i32.const 40))))";
+    let names = r#"(local $fd i32)
+        (local.set $fd (i32.const 3))
+        (call $say @"[\22")
+        (loop $next
+          (if (i32.eqz (call $fd_prestat (local.get $fd) (i32.const 512)))
+            (then
+              (drop (call $fd_prestat_name (local.get $fd) (i32.const 600) (i32.load (i32.const 516))))
+              (call $say (i32.const 600) (i32.load (i32.const 516)))
+              (call $say @"\22,\22")
+              (local.set $fd (i32.add (local.get $fd) (i32.const 1)))
+              (br $next))))
+        (call $say @"\22]")"#;
+    let disk = Disk::new();
+    let guests = [("counts", Guest::new(body)), ("names", Guest::new(names).silent())];
+    let bench = disk.bench(guests);
+    let found = |report: Report| report.notes().iter().take_while(|error| **error == errno::SUCCESS).count();
+    let others = |report: &Report| report.notes().iter().skip(5).all(|error| *error == errno::BADF);
+
+    let granted = run(&bench, "counts");
+    assert!(others(&granted), "{granted:?}");
+    assert_eq!(found(granted), 5, "three streams, `/work`, and the one that stands for the rest");
+    assert_eq!(run(&bench, "names").0["result"], serde_json::json!(["/work", "/", ""]));
+
+    // Without a scope there is no folder; two grants of one folder are one.
+    assert_eq!(found(bench.call("counts").send().success()), 4);
+    assert_eq!(bench.call("names").send().success().0["result"], serde_json::json!(["/", ""]));
+    let scope = serde_json::json!(["/work/dir/**", "/work/**", "/work/dir/**"]);
+    assert_eq!(found(bench.call("counts").grant("filesystem_scope", scope).send().success()), 5);
+}
+
+#[test]
+fn dots_do_not_lead_out() {
+    let open = |path: &str| format!("(call $open (i32.const 3) @\"{path}\")");
+    let paths = [
+        ("../outside/secret.txt", "/work/../outside/secret.txt"),
+        ("dir/../../outside/secret.txt", "/work/dir/../../outside/secret.txt"),
+        ("./../outside/secret.txt", "/work/./../outside/secret.txt"),
+        ("..", "/work/.."),
+        ("../", "/work/../"),
+        ("../workfoo/neighbour.txt", "/work/../workfoo/neighbour.txt"),
+        ("../work/inside.txt", "/work/../work/inside.txt"),
+        ("/etc/passwd", "/work//etc/passwd"),
+        ("/", "/work//"),
+        ("//outside", "/work///outside"),
+    ];
+    let calls = paths.map(|(path, _)| open(path));
+    let cases: Vec<_> = calls
+        .iter()
+        .zip(paths)
+        .map(|(call, (_, what))| (call.as_str(), ESCAPES, what, "escapes_root"))
+        .collect();
+    assert_denied(&cases);
+}
+
+#[test]
+fn links_do_not_lead_out() {
+    let open = |path: &str| format!("(call $open (i32.const 3) @\"{path}\")");
+    let paths = [
+        "relative",
+        "absolute",
+        "folder/secret.txt",
+        "absolute_folder/secret.txt",
+        "up/outside/secret.txt",
+        "dir/up/outside/secret.txt",
+        "chain",
+        "back",
+        "relative/",
+        "folder/.",
+        "folder/..",
+        "proc/etc/passwd",
+    ];
+    let calls = paths.map(open);
+    let denied = paths.map(|path| format!("/work/{path}"));
+    let cases: Vec<_> = calls
+        .iter()
+        .zip(&denied)
+        .map(|(call, what)| (call.as_str(), ESCAPES, what.as_str(), "escapes_root"))
+        .collect();
+    assert_denied(&cases);
+    // Links that stay inside work, and one that leads to itself ends.
+    let disk = Disk::new();
+    let bench = disk.bench([
+        ("within", Guest::new(r#"(call $note (call $open (i32.const 3) @"within"))"#)),
+        ("round", Guest::new(r#"(call $note (i32.ne (call $open (i32.const 3) @"round") (i32.const 0)))"#)),
+    ]);
+    assert_eq!(run(&bench, "within").notes(), [0]);
+    assert_eq!(run(&bench, "round").notes(), [1]);
+}
+
+#[test]
+fn what_was_not_granted_is_seen_and_refused() {
+    let cases: [(&str, &[u64], &str, &str); 14] = [
+        (r#"(call $open (i32.const 4) @"etc/passwd")"#, NO_ACCESS, "/etc/passwd", "outside_scope"),
+        (r#"(call $open (i32.const 4) @"work/inside.txt")"#, NO_ACCESS, "/work/inside.txt", "outside_scope"),
+        (
+            r#"(call $open (i32.const 4) @"workfoo/neighbour.txt")"#,
+            NO_ACCESS,
+            "/workfoo/neighbour.txt",
+            "outside_scope",
+        ),
+        (
+            r#"(call $open (i32.const 4) @"../../etc/passwd")"#,
+            NO_ACCESS,
+            "/../../etc/passwd",
+            "outside_scope",
+        ),
+        (r#"(call $open_dir (i32.const 4) @".")"#, NO_ACCESS, "/.", "outside_scope"),
+        (r#"(call $create (i32.const 4) @"planted")"#, NO_ACCESS, "/planted", "outside_scope"),
+        (r#"(call $path_mkdir (i32.const 4) @"made")"#, NO_ACCESS, "/made", "outside_scope"),
+        (r#"(call $path_rmdir (i32.const 4) @"home")"#, NO_ACCESS, "/home", "outside_scope"),
+        (r#"(call $path_unlink (i32.const 4) @"etc/passwd")"#, NO_ACCESS, "/etc/passwd", "outside_scope"),
+        (
+            r#"(call $path_stat (i32.const 4) (i32.const 0) @"etc/passwd" (i32.const 512))"#,
+            NO_ACCESS,
+            "/etc/passwd",
+            "outside_scope",
+        ),
+        (
+            r#"(call $path_readlink (i32.const 4) @"proc/self/exe" (i32.const 512) (i32.const 64) (i32.const 8))"#,
+            NO_ACCESS,
+            "/proc/self/exe",
+            "outside_scope",
+        ),
+        (
+            r#"(call $path_rename (i32.const 3) @"inside.txt" (i32.const 4) @"stolen.txt")"#,
+            NO_ACCESS,
+            "/stolen.txt",
+            "outside_scope",
+        ),
+        (
+            r#"(call $path_rename (i32.const 4) @"etc/passwd" (i32.const 3) @"stolen.txt")"#,
+            NO_ACCESS,
+            "/etc/passwd",
+            "outside_scope",
+        ),
+        (
+            r#"(call $path_link (i32.const 4) (i32.const 0) @"etc/passwd" (i32.const 3) @"hard")"#,
+            NO_ACCESS,
+            "/etc/passwd",
+            "outside_scope",
+        ),
+    ];
+    assert_denied(&cases);
+}
+
+#[test]
+fn nothing_is_moved_linked_or_removed_across() {
+    let cases: [(&str, &[u64], &str, &str); 13] = [
+        (
+            r#"(call $path_rename (i32.const 3) @"inside.txt" (i32.const 3) @"../outside/moved.txt")"#,
+            ESCAPES,
+            "",
+            "",
+        ),
+        (
+            r#"(call $path_rename (i32.const 3) @"inside.txt" (i32.const 3) @"folder/moved.txt")"#,
+            ESCAPES,
+            "",
+            "",
+        ),
+        (
+            r#"(call $path_rename (i32.const 3) @"../outside/secret.txt" (i32.const 3) @"mine.txt")"#,
+            ESCAPES,
+            "",
+            "",
+        ),
+        (
+            r#"(call $path_rename (i32.const 3) @"folder/secret.txt" (i32.const 3) @"mine.txt")"#,
+            ESCAPES,
+            "",
+            "",
+        ),
+        (
+            r#"(call $path_link (i32.const 3) (i32.const 0) @"../outside/secret.txt" (i32.const 3) @"mine.txt")"#,
+            ESCAPES,
+            "",
+            "",
+        ),
+        (
+            r#"(call $path_link (i32.const 3) (i32.const 0) @"folder/secret.txt" (i32.const 3) @"mine.txt")"#,
+            ESCAPES,
+            "",
+            "",
+        ),
+        (
+            r#"(call $path_link (i32.const 3) (i32.const 0) @"inside.txt" (i32.const 3) @"folder/mine.txt")"#,
+            ESCAPES,
+            "",
+            "",
+        ),
+        (r#"(call $path_unlink (i32.const 3) @"../outside/secret.txt")"#, ESCAPES, "", ""),
+        (r#"(call $path_unlink (i32.const 3) @"folder/secret.txt")"#, ESCAPES, "", ""),
+        (r#"(call $path_rmdir (i32.const 3) @"folder/folder")"#, ESCAPES, "", ""),
+        (r#"(call $path_mkdir (i32.const 3) @"folder/made")"#, ESCAPES, "", ""),
+        (r#"(call $create (i32.const 3) @"dangling")"#, ESCAPES, "", ""),
+        (r#"(call $path_symlink @"../inside.txt" (i32.const 3) @"folder/planted")"#, ESCAPES, "", ""),
+    ];
+    let disk = Disk::new();
+    let names: Vec<_> = (0..cases.len()).map(|index| format!("case_{index}")).collect();
+    let guests = cases.iter().map(|(call, ..)| Guest::new(format!("(call $note {call})")));
+    let bench = disk.bench(names.iter().map(String::as_str).zip(guests));
+    let before = (disk.outside(), disk.inside());
+    for (name, (call, errors, ..)) in names.iter().zip(cases) {
+        let report = run(&bench, name);
+        let noted = report.notes();
+        assert!(noted.len() == 1 && errors.contains(&noted[0]), "{call}: {noted:?}");
+        let denied = report.denied();
+        assert!(
+            !denied.is_empty() && denied.iter().all(|(_, reason, _)| *reason == "escapes_root"),
+            "{call}: {denied:?}"
+        );
+        assert_eq!((disk.outside(), disk.inside()), before, "{call}");
+    }
+}
+
+#[test]
+fn an_absolute_link_cannot_be_made() {
+    assert_denied(&[
+        (
+            r#"(call $path_symlink @"/etc/passwd" (i32.const 3) @"planted")"#,
+            ESCAPES,
+            "/work/planted",
+            "escapes_root",
+        ),
+        (
+            r#"(call $path_symlink @"x" (i32.const 3) @"../outside/planted")"#,
+            ESCAPES,
+            "/work/../outside/planted",
+            "escapes_root",
+        ),
+    ]);
+}
+
+#[test]
+fn a_descriptor_of_a_folder_is_no_way_out_either() {
+    let body = r#"
+        (call $note (call $open_dir (i32.const 3) @"dir"))
+        (call $note (i32.ne (call $open (global.get $fd) @"../../outside/secret.txt") (i32.const 0)))
+        (call $note (i32.ne (call $open (global.get $fd) @"up/outside/secret.txt") (i32.const 0)))
+        (call $note (i32.ne (call $open (global.get $fd) @"../inside.txt") (i32.const 0)))
+        (call $note (i32.ne (call $path_unlink (global.get $fd) @"../../outside/secret.txt") (i32.const 0)))
+        (call $note (call $open (global.get $fd) @"deep.txt"))"#;
+    // The number of a preopened folder given to another one: neither opens the other's files.
+    let renumbers = r#"
+        (call $note (call $fd_renumber (i32.const 3) (i32.const 4)))
+        (call $note (i32.ne (call $open (i32.const 4) @"../outside/secret.txt") (i32.const 0)))
+        (call $note (i32.ne (call $open (i32.const 3) @"../outside/secret.txt") (i32.const 0)))"#;
+    let other_way = r#"
+        (call $note (call $fd_renumber (i32.const 4) (i32.const 3)))
+        (call $note (i32.ne (call $open (i32.const 3) @"etc/passwd") (i32.const 0)))
+        (call $note (i32.ne (call $open (i32.const 3) @"../../../../../etc/passwd") (i32.const 0)))
+        (call $note (i32.ne (call $create (i32.const 3) @"planted") (i32.const 0)))
+        (call $note (i32.ne (call $path_mkdir (i32.const 3) @"planted") (i32.const 0)))"#;
+    let disk = Disk::new();
+    let bench = disk.bench([
+        ("opens", Guest::new(body)),
+        ("renumbers", Guest::new(renumbers)),
+        ("other_way", Guest::new(other_way)),
+    ]);
+    let before = (disk.outside(), disk.inside());
+    let report = run(&bench, "opens");
+    assert_eq!(report.notes(), [0, 1, 1, 1, 1, 0]);
+    let mut denied = report.denied();
+    denied.sort_unstable();
+    let expected = [
+        ("…/../../outside/secret.txt", "escapes_root", 2),
+        ("…/../inside.txt", "escapes_root", 1),
+        ("…/up/outside/secret.txt", "escapes_root", 1),
+    ];
+    assert_eq!(denied, expected);
+    assert_eq!(run(&bench, "renumbers").notes(), [0, 1, 1]);
+    assert_eq!(run(&bench, "other_way").notes(), [0, 1, 1, 1, 1]);
+    assert_eq!((disk.outside(), disk.inside()), before);
+}
+
+/// Every way to change a file or a folder.
+const MUTATIONS: [&str; 13] = [
+    r#"(call $create (i32.const 3) @"new.txt")"#,
+    r#"(call $open_rw (i32.const 3) @"inside.txt")"#,
+    r#"(call $open_with (i32.const 3) @"inside.txt" (i32.const 8) (i64.const 0x42))"#,
+    r#"(call $open_with (i32.const 3) @"inside.txt" (i32.const 8) (i64.const 0x2))"#,
+    r#"(call $path_mkdir (i32.const 3) @"made")"#,
+    r#"(call $path_rmdir (i32.const 3) @"empty")"#,
+    r#"(call $path_unlink (i32.const 3) @"inside.txt")"#,
+    r#"(call $path_rename (i32.const 3) @"inside.txt" (i32.const 3) @"moved.txt")"#,
+    r#"(call $path_link (i32.const 3) (i32.const 0) @"inside.txt" (i32.const 3) @"hard.txt")"#,
+    r#"(call $path_symlink @"inside.txt" (i32.const 3) @"soft.txt")"#,
+    r#"(call $path_set_times (i32.const 3) (i32.const 0) @"inside.txt" (i64.const 1) (i64.const 1) (i32.const 5))"#,
+    r#"(call $path_set_times (i32.const 3) (i32.const 0) @"dir" (i64.const 1) (i64.const 1) (i32.const 5))"#,
+    r#"(call $open_with (i32.const 3) @"dir" (i32.const 2) (i64.const 0x40))"#,
+];
+
+#[test]
+fn read_only_is_read_only() {
+    let disk = Disk::new();
+    let names: Vec<_> = (0..MUTATIONS.len()).map(|index| format!("case_{index}")).collect();
+    let guests = MUTATIONS.iter().map(|call| Guest::new(format!("(call $note {call})")));
+    // An open file is no way to change it either.
+    let by_descriptor = r#"
+        (call $note (call $open (i32.const 3) @"inside.txt"))
+        (call $note (i32.ne (i32.const 0) (call $write (global.get $fd) @"x")))
+        (call $note (i32.ne (i32.const 0) (call $fd_set_size (global.get $fd) (i64.const 0))))
+        (call $note (i32.ne (i32.const 0)
+          (call $fd_set_times (global.get $fd) (i64.const 1) (i64.const 1) (i32.const 5))))
+        (call $note (i32.ne (i32.const 0) (call $fd_allocate (global.get $fd) (i64.const 0) (i64.const 99))))
+        (call $note (call $read (global.get $fd) (i32.const 512) (i32.const 64)))
+        (call $note (i32.load (i32.const 8)))"#;
+    let guests = names.iter().map(String::as_str).zip(guests);
+    let bench = disk.bench(guests.chain([("by_descriptor", Guest::new(by_descriptor))]));
+    let run = |tool: &str| bench.call(tool).scope("/work/**").condition("read_only").send().success();
+    let before = (disk.outside(), disk.inside());
+    for (name, call) in names.iter().zip(MUTATIONS) {
+        let report = run(name);
+        assert_ne!(report.notes(), [0], "{call}");
+        let denied = report.denied();
+        assert!(!denied.is_empty(), "{call}: {report:?}");
+        assert!(denied.iter().all(|(_, reason, _)| *reason == "read_only"), "{call}: {denied:?}");
+        assert_eq!((disk.outside(), disk.inside()), before, "{call}");
+        let tree = &report.in_force("filesystem_scope")["trees"][0];
+        assert_eq!((&tree["access"], &tree["access_set_by"]), (&"read-only".into(), &"condition".into()));
+    }
+    assert_eq!(run("by_descriptor").notes(), [0, 1, 1, 1, 1, 0, 15]);
+    assert_eq!((disk.outside(), disk.inside()), before);
+}
+
+#[test]
+fn denials_are_counted_and_capped() {
+    let count = |paths: u32, times: u32| {
+        // Paths `x00`, `x01`, … under what was not granted.
+        format!(
+            r#"(local $path i32) (local $time i32)
+            (i32.store8 (i32.const 600) (i32.const 120))
+            (loop $again
+              (local.set $path (i32.const 0))
+              (loop $next
+                (i32.store8 (i32.const 601) (i32.add (i32.const 48) (i32.div_u (local.get $path) (i32.const 10))))
+                (i32.store8 (i32.const 602) (i32.add (i32.const 48) (i32.rem_u (local.get $path) (i32.const 10))))
+                (drop (call $open (i32.const 3) (i32.const 600) (i32.const 3)))
+                (br_if $next (i32.lt_u (local.tee $path (i32.add (local.get $path) (i32.const 1))) (i32.const {paths}))))
+              (br_if $again (i32.lt_u (local.tee $time (i32.add (local.get $time) (i32.const 1))) (i32.const {times}))))"#
+        )
+    };
+    let odd = r#"(drop (call $open (i32.const 3) @"\1b[2J\0a\ff"))"#;
+    let bench = Bench::start([
+        ("fits", Guest::new(count(32, 3))),
+        ("one_more", Guest::new(count(33, 3))),
+        ("odd", Guest::new(odd)),
+    ]);
+    for (tool, more) in [("fits", false), ("one_more", true)] {
+        let report = bench.call(tool).send().success();
+        assert_eq!(report.0["usage"]["denied_truncated"], more, "{tool}");
+        let denied = report.denied();
+        assert_eq!(denied.len(), 32, "{tool}");
+        for (index, denial) in denied.iter().enumerate() {
+            assert_eq!(*denial, (format!("/x{index:02}").as_str(), "outside_scope", 3));
+        }
+    }
+    let report = bench.call("odd").send().success();
+    assert_eq!(report.denied(), [(r"/\u{1b}[2J\n�", "outside_scope", 1)]);
+}
+
+#[test]
+fn a_long_path_costs_the_host_no_more_than_a_short_one() {
+    // The whole of the memory as one path, in what was not granted and in what was.
+    let asks = |root: u32| {
+        format!(
+            "(memory.fill (i32.const 65536) (i32.const 1) (i32.const 60000000))
+            (call $note (i32.ne (i32.const 0)
+              (call $open (i32.const {root}) (i32.const 65536) (i32.const 60000000))))"
+        )
+    };
+    let disk = Disk::new();
+    let bench = disk
+        .bench([("outside", Guest::new(asks(4)).memory(1000)), ("inside", Guest::new(asks(3)).memory(1000))]);
+    for tool in ["outside", "inside"] {
+        let grown = bench.peak_since(|| {
+            let call =
+                bench.call(tool).scope("/work/**").grant("max_memory_mb", 64).grant("timeout_seconds", 2);
+            let answer = call.send();
+            assert!(answer.took < std::time::Duration::from_secs(4), "{tool}: {:?}", answer.took);
+            // The guest's own 60 MB are in the server's memory too.
+            if answer.response.get("result").is_some() {
+                assert_eq!(answer.success().notes(), [1]);
+            } else {
+                answer.failure("trapped");
+            }
+        });
+        assert!(grown < 120, "{tool}: the server grew by {grown} MB");
+    }
+}

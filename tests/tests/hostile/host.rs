@@ -1,0 +1,271 @@
+//! Guests that want the host's own memory, descriptors and threads.
+
+use super::bench::Bench;
+use super::guest::{Guest, errno, wasm};
+use crate::harness::{Options, Tool, eventually};
+use std::time::Duration;
+
+#[test]
+fn random_bytes_come_in_bounded_pieces() {
+    let ask = |bytes: u64| format!("(call $note (call $random (i32.const 65536) (i32.const {bytes})))");
+    let bench = Bench::start([
+        ("some", Guest::new(ask(65_536)).memory(2)),
+        ("one_more", Guest::new(ask(65_537)).memory(3)),
+        ("a_gib", Guest::new(ask(1 << 30)).memory(3)),
+        ("a_gib_that_fits", Guest::new(ask(1 << 30)).memory(16_386)),
+    ]);
+    assert_eq!(bench.call("some").send().success().notes(), [0]);
+    for tool in ["one_more", "a_gib"] {
+        let grown = bench.peak_since(|| drop(bench.call(tool).send().failure("the tool trapped: ")));
+        assert!(grown < 64, "{tool}: the server grew by {grown} MB");
+    }
+    bench.call("a_gib_that_fits").send().limit("memory");
+}
+
+#[test]
+fn a_poll_of_a_hundred_thousand_is_refused() {
+    // A list of equal subscriptions: the monotonic clock, in no time at all.
+    let poll = |count: u32| {
+        format!(
+            "(local $at i32) (local $left i32)
+            (local.set $at (i32.const 65536))
+            (local.set $left (i32.const {count}))
+            (loop $more
+              (i32.store offset=16 (local.get $at) (i32.const 1))
+              (local.set $at (i32.add (local.get $at) (i32.const 48)))
+              (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+            (call $note (call $poll (i32.const 65536) (i32.const 6000000) (i32.const {count}) (i32.const 8)))"
+        )
+    };
+    let none = "(call $note (call $poll (i32.const 65536) (i32.const 65536) (i32.const 0) (i32.const 8)))
+        (call $note (call $poll (i32.const 65536) (i32.const 65536) (i32.const -1) (i32.const 8)))";
+    let bench = Bench::start([
+        ("most", Guest::new(poll(128)).memory(180)),
+        ("one_more", Guest::new(poll(129)).memory(180)),
+        ("ten_times", Guest::new(poll(1280)).memory(180)),
+        ("far_more", Guest::new(poll(100_000)).memory(180)),
+        ("none", Guest::new(none)),
+    ]);
+    assert_eq!(bench.call("most").send().success().notes(), [0]);
+    for tool in ["one_more", "ten_times", "far_more"] {
+        let grown = bench.peak_since(|| {
+            let report = bench.call(tool).send().success();
+            assert_eq!(report.notes(), [errno::INVAL], "{tool}");
+        });
+        // The guest's own memory of eleven MB is the server's too.
+        assert!(grown < 48, "{tool}: the server grew by {grown} MB");
+    }
+    assert_eq!(bench.call("none").send().success().notes(), [errno::INVAL, errno::INVAL]);
+}
+
+/// A component that polls one pollable, listed so many times.
+fn component_poll(times: u32) -> Tool {
+    let text = format!(
+        r#"(component
+        (import "wasi:io/poll@0.2.0" (instance $poll
+          (export "pollable" (type $pollable (sub resource)))
+          (export "poll" (func (param "in" (list (borrow $pollable))) (result (list u32))))))
+        (alias export $poll "pollable" (type $pollable))
+        (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
+          (alias outer 1 $pollable (type $outer))
+          (export "pollable" (type $pollable (eq $outer)))
+          (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
+        (core module $libc
+          (memory (export "memory") 2000)
+          (global $free (mut i32) (i32.const 67108864))
+          (func (export "realloc") (param i32 i32 i32 i32) (result i32) (global.get $free)))
+        (core instance $libc (instantiate $libc))
+        (core func $poll (canon lower (func $poll "poll")
+          (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
+        (core func $subscribe (canon lower (func $clock "subscribe-duration")))
+        (core module $m
+          (import "libc" "memory" (memory 1))
+          (import "host" "poll" (func $poll (param i32 i32 i32)))
+          (import "host" "subscribe" (func $subscribe (param i64) (result i32)))
+          (func (export "run") (result i32) (local $handle i32) (local $left i32)
+            (local.set $handle (call $subscribe (i64.const 0)))
+            (local.set $left (i32.const {times}))
+            (loop $more
+              (i32.store (i32.add (i32.const 1024) (i32.shl (local.get $left) (i32.const 2))) (local.get $handle))
+              (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+            (call $poll (i32.const 1028) (i32.const {times}) (i32.const 0))
+            (i32.const 0)))
+        (core instance $i (instantiate $m
+          (with "libc" (instance $libc))
+          (with "host" (instance (export "poll" (func $poll)) (export "subscribe" (func $subscribe))))))
+        (func $run (result (result)) (canon lift (core func $i "run")))
+        (instance $command (export "run" (func $run)))
+        (export "wasi:cli/run@0.2.0" (instance $command)))"#
+    );
+    Tool::command_bytes(&format!("polls_{times}"), wasm(&text))
+}
+
+#[test]
+fn a_component_cannot_poll_the_host_out_of_memory_either() {
+    let times = [100, 100_000, 4_000_000, 12_000_000];
+    let bench = Bench::start_tools(Options::new(), times.map(component_poll));
+    bench.call("polls_100").send().success();
+    for times in &times[1..] {
+        let grown = bench.peak_since(|| {
+            bench.call(&format!("polls_{times}")).grant("timeout_seconds", 20).send();
+        });
+        // The guest's own memory of 125 MiB is touched for four bytes a time.
+        let own = (u64::from(*times) * 4) >> 20;
+        assert!(grown < own + 160, "{times}: the server grew by {grown} MB");
+        bench.assert_well("a component that polls");
+    }
+}
+
+#[test]
+fn a_component_cannot_hold_endless_handles() {
+    let text = r#"(component
+        (import "wasi:io/poll@0.2.0" (instance $poll
+          (export "pollable" (type $pollable (sub resource)))))
+        (alias export $poll "pollable" (type $pollable))
+        (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
+          (alias outer 1 $pollable (type $outer))
+          (export "pollable" (type $pollable (eq $outer)))
+          (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
+        (core func $subscribe (canon lower (func $clock "subscribe-duration")))
+        (core module $m
+          (import "host" "subscribe" (func $subscribe (param i64) (result i32)))
+          (func (export "run") (result i32)
+            (loop $more (drop (call $subscribe (i64.const 0))) (br $more))
+            (i32.const 0)))
+        (core instance $i (instantiate $m (with "host" (instance (export "subscribe" (func $subscribe))))))
+        (func $run (result (result)) (canon lift (core func $i "run")))
+        (instance $command (export "run" (func $run)))
+        (export "wasi:cli/run@0.2.0" (instance $command)))"#;
+    let bench = Bench::start_tools(Options::new(), [Tool::command_bytes("hoards", wasm(text))]);
+    let grown = bench.peak_since(|| drop(bench.call("hoards").send().limit("descriptors")));
+    assert!(grown < 32, "the server grew by {grown} MB");
+    bench.assert_well("a component that hoards handles");
+}
+
+/// Opens a file so many times and keeps it open.
+fn opens(times: u32) -> String {
+    format!(
+        r#"(local $left i32)
+        (local.set $left (i32.const {times}))
+        (loop $more
+          (if (call $open (i32.const 3) @"file") (then (unreachable)))
+          (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"#
+    )
+}
+
+/// Opens a file again and again until that is refused, and notes how often that went well.
+const HOARDS: &str = r#"(local $opened i32)
+    (block $refused
+      (loop $more
+        (br_if $refused (call $open (i32.const 3) @"file"))
+        (local.set $opened (i32.add (local.get $opened) (i32.const 1)))
+        (br_if $more (i32.lt_u (local.get $opened) (i32.const 5000)))))
+    (call $note (local.get $opened))"#;
+
+#[test]
+fn descriptors_are_bounded_and_come_back() {
+    let holds = format!("{} (drop (call $sleep (i64.const 3600000000000)))", opens(200));
+    // Few slots, so that each may have all of the cap on any machine.
+    let bench = Bench::start_with(
+        Options::new().set("executor.concurrent", 4),
+        [("hoards", Guest::new(HOARDS)), ("holds", Guest::new(holds)), ("fits", Guest::new(opens(900)))],
+    );
+    std::fs::write(bench.executor.workspace().join("file"), "").expect("a file");
+    let call = |tool: &str| bench.call(tool).scope("/workspace/**").grant("timeout_seconds", 3);
+    // The first run of a tool opens what is kept for the next ones.
+    for tool in ["hoards", "holds", super::bench::HARMLESS] {
+        call(tool).send();
+    }
+    let (descriptors, threads) = (bench.descriptors(), bench.status("Threads"));
+
+    if most_descriptors() >= 8192 {
+        call("fits").send().success();
+    }
+    // The guest asks for five thousand, and is ended at its cap.
+    let report = call("hoards").send().limit("descriptors");
+    assert_eq!(report.sentence(), "the tool opened more files and handles than one run may have");
+    // Some guests hold what they have until their deadline, and give it back.
+    std::thread::scope(|scope| {
+        let holders: Vec<_> = (0..3).map(|_| scope.spawn(|| call("holds").send().limit("time"))).collect();
+        eventually("the guests hold theirs", || (bench.descriptors() >= descriptors + 600).then_some(()));
+        bench.assert_well("guests that hold descriptors");
+        holders.into_iter().for_each(|holder| drop(holder.join().expect("no panic")));
+    });
+    eventually("the descriptors are back", || (bench.descriptors() <= descriptors + 8).then_some(()));
+    assert!(bench.status("Threads") <= threads + 8, "{threads} threads, then {}", bench.status("Threads"));
+}
+
+/// How many descriptors a process of this machine may have.
+fn most_descriptors() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.maximum.unwrap_or(u64::MAX)
+}
+
+#[test]
+fn guests_that_hoard_descriptors_leave_the_server_its_own() {
+    // As many guests as can run at once, and each takes what it can get and keeps it. Together
+    // they ask for more than most machines let one process have.
+    let hoards = r#"
+        (block $refused (loop $more (br_if $refused (call $open (i32.const 3) @"file")) (br $more)))
+        (drop (call $sleep (i64.const 3600000000000)))"#;
+    let bench =
+        Bench::start_with(Options::new().set("executor.concurrent", 64), [("hoards", Guest::new(hoards))]);
+    std::fs::write(bench.executor.workspace().join("file"), "").expect("a file");
+    let began = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..63 {
+            let call = bench.call("hoards").scope("/workspace/**").grant("timeout_seconds", 20);
+            scope.spawn(|| call.send());
+        }
+        let well = |_| bench.assert_well("guests that hoard descriptors");
+        (0..20).for_each(well);
+    });
+    assert!(began.elapsed() < Duration::from_secs(15), "no answer while guests hoard: {:?}", began.elapsed());
+}
+
+#[test]
+fn a_thousand_short_runs_leave_nothing_behind() {
+    let guests = [
+        ("traps", Guest::new("(unreachable)")),
+        ("grows", Guest::new("(drop (memory.grow (i32.const 500))) (memory.fill (i32.const 0) (i32.const 1) (i32.const 9000000)) (unreachable)").memory(2)),
+    ];
+    let bench = Bench::start(guests);
+    let round = |times: u32| {
+        for _ in 0..times {
+            bench.call("traps").send().failure("unreachable");
+            bench.call("grows").send();
+        }
+    };
+    round(100);
+    let (memory, descriptors) = (bench.status("VmRSS") >> 10, bench.descriptors());
+    round(400);
+    let grown = (bench.status("VmRSS") >> 10).saturating_sub(memory);
+    assert!(grown < 64, "the server grew by {grown} MB");
+    assert!(
+        bench.descriptors() <= descriptors + 4,
+        "{} descriptors, then {}",
+        descriptors,
+        bench.descriptors()
+    );
+}
+
+#[test]
+fn a_large_folder_is_read_within_the_deadline() {
+    let reads = r#"(local $times i32)
+        (drop (call $open_dir (i32.const 3) @"large"))
+        (loop $again
+          (drop (call $fd_readdir (global.get $fd) (i32.const 65536) (i32.const 1000000) (i64.const 0) (i32.const 8)))
+          (br $again))"#;
+    let bench = Bench::start([("reads", Guest::new(reads).memory(20))]);
+    let large = bench.executor.workspace().join("large");
+    std::fs::create_dir(&large).expect("a folder");
+    for index in 0..5_000 {
+        std::fs::write(large.join(format!("{index:08}")), "").expect("a file");
+    }
+    let grown = bench.peak_since(|| {
+        let answer = bench.call("reads").scope("/workspace/**").grant("timeout_seconds", 1).send();
+        assert!(answer.took < Duration::from_secs(3), "{:?}", answer.took);
+        answer.limit("time");
+    });
+    assert!(grown < 64, "the server grew by {grown} MB");
+}

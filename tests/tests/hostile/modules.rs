@@ -1,0 +1,156 @@
+//! Modules that ask for what is not there: they are refused when they are compiled, with a
+//! sentence, and the executor starts without them.
+
+use super::bench::{Bench, HARMLESS};
+use super::guest::wasm;
+use crate::harness::{Options, Tool, error, result};
+use serde_json::json;
+
+/// A core module with an empty `_start` and these fields.
+fn command(fields: &str) -> Vec<u8> {
+    wasm(&format!("(module {fields} (func (export \"_start\")))"))
+}
+
+/// A component with an empty `run` and these imports.
+fn component(imports: &str) -> Vec<u8> {
+    wasm(&format!(
+        r#"(component {imports}
+            (core module $m (func (export "run") (result i32) (i32.const 0)))
+            (core instance $i (instantiate $m))
+            (func $run (result (result)) (canon lift (core func $i "run")))
+            (instance $command (export "run" (func $run)))
+            (export "wasi:cli/run@0.2.0" (instance $command)))"#
+    ))
+}
+
+/// An import of one function `f` of an interface.
+fn imports(interface: &str) -> Vec<u8> {
+    component(&format!(r#"(import "{interface}" (instance (export "f" (func))))"#))
+}
+
+/// Installs these modules, and checks for each that it cannot be called and that its sentence holds
+/// the words, and that the executor is well.
+fn assert_refused(modules: Vec<(&str, Vec<u8>, &str)>) {
+    let tools = modules.iter().map(|(name, wasm, _)| Tool::command_bytes(name, wasm.clone()));
+    let bench = Bench::start_tools(Options::new(), tools);
+    let listed = bench.executor.rpc("a2g/tools", &json!({}));
+    let listed = result(&listed)["tools"].as_array().expect("tools").iter();
+    assert_eq!(listed.map(|tool| &tool["name"]).collect::<Vec<_>>(), [HARMLESS]);
+    for (name, _, words) in modules {
+        let response = bench.call(name).send().response;
+        let refusal = error(&response, -32001);
+        assert_eq!(refusal["data"]["tool"], name);
+        assert!(refusal["data"].get("report").is_none(), "{name} ran: {response}");
+        let sentence = refusal["message"].as_str().expect("a message");
+        assert!(sentence.contains(words), "{name}: not `{words}`: {sentence}");
+        assert!(!sentence.contains("backtrace") && !sentence.contains(".rs:"), "{name}: {sentence}");
+        let home = bench.executor.home().config();
+        let folder = home.parent().and_then(std::path::Path::to_str).expect("UTF-8");
+        assert!(!sentence.contains(folder), "{name}: {sentence}");
+        // The operator finds the reason in the log.
+        let line = bench.executor.line_with(&format!("tool={name} "));
+        assert!(line.contains(words), "{line}");
+    }
+    bench.assert_well("modules that are refused");
+}
+
+#[test]
+fn a_module_that_does_not_fit_its_contract_is_refused() {
+    assert_refused(vec![
+        ("no_start", wasm("(module (memory (export \"memory\") 1))"), "_start"),
+        ("start_is_no_function", wasm("(module (memory (export \"_start\") 1))"), "_start"),
+        ("start_takes", wasm("(module (func (export \"_start\") (param i32)))"), "_start"),
+        ("start_gives", wasm("(module (func (export \"_start\") (result i32) (i32.const 0)))"), "_start"),
+        ("no_run", wasm("(component)"), "wasi:cli/run"),
+        ("empty", Vec::new(), "cannot be compiled"),
+        ("no_wasm", b"#!/bin/sh\nexit 0\n".to_vec(), "cannot be compiled"),
+        ("cut", command("")[..20].to_vec(), "cannot be compiled"),
+    ]);
+}
+
+#[test]
+fn an_import_that_is_not_there_is_refused_by_name() {
+    let core = |module: &str, name: &str| command(&format!("(import \"{module}\" \"{name}\" (func))"));
+    assert_refused(vec![
+        ("unknown_module", core("env", "system"), "env"),
+        ("unknown_function", core("wasi_snapshot_preview1", "sock_open"), "sock_open"),
+        ("wrong_type", core("wasi_snapshot_preview1", "fd_write"), "fd_write"),
+        ("older_wasi", core("wasi_unstable", "fd_write"), "wasi_unstable"),
+        ("wasix", core("wasix_32v1", "proc_fork"), "wasix_32v1"),
+        ("memory", command("(import \"env\" \"memory\" (memory 1))"), "env"),
+        ("sockets", imports("wasi:sockets/tcp@0.2.0"), "wasi:sockets/tcp"),
+        ("network", imports("wasi:sockets/instance-network@0.2.0"), "wasi:sockets/instance-network"),
+        ("udp", imports("wasi:sockets/udp-create-socket@0.2.0"), "wasi:sockets/udp-create-socket"),
+        ("names", imports("wasi:sockets/ip-name-lookup@0.2.0"), "wasi:sockets/ip-name-lookup"),
+        ("http", imports("wasi:http/outgoing-handler@0.2.0"), "wasi:http/outgoing-handler"),
+        ("keyvalue", imports("wasi:keyvalue/store@0.2.0"), "wasi:keyvalue/store"),
+    ]);
+}
+
+#[test]
+fn proposals_that_are_switched_off_are_refused() {
+    let component_async =
+        "(component (core module $m (func (export \"f\"))) (core instance $i (instantiate $m))
+        (func (export \"run\") async (canon lift (core func $i \"f\"))))";
+    assert_refused(vec![
+        ("shared_memory", command("(memory 1 1 shared)"), "threads"),
+        ("atomics", command("(memory 1) (func (drop (i32.atomic.load (i32.const 0))))"), "threads"),
+        ("memory64", command("(memory i64 1)"), "memory64"),
+        ("gc", command("(type (struct (field i32)))"), "gc"),
+        ("function_references", command("(type $f (func)) (func (param (ref $f)))"), "function references"),
+        ("exceptions", command("(tag)"), "exceptions"),
+        ("tail_call", command("(func $f (return_call $f))"), "tail calls"),
+        (
+            "relaxed_simd",
+            command(
+                "(func (param v128) (result v128)
+                (i8x16.relaxed_swizzle (local.get 0) (local.get 0)))",
+            ),
+            "relaxed SIMD",
+        ),
+        ("custom_page_sizes", command("(memory 1 (pagesize 1))"), "custom page sizes"),
+        (
+            "wide_arithmetic",
+            command(
+                "(func (param i64) (result i64 i64)
+            (i64.mul_wide_s (local.get 0) (local.get 0)))",
+            ),
+            "wide arithmetic",
+        ),
+        ("stack_switching", command("(type $f (func)) (type (cont $f))"), "stack switching"),
+        ("component_async", wasm(component_async), "async"),
+    ]);
+}
+
+#[test]
+fn more_than_the_caps_is_refused() {
+    let several = |what: &str, count: usize| command(&format!("({what})").repeat(count));
+    let four = Tool::command_bytes("four", several("memory 1", 4));
+    let twelve = Tool::command_bytes("twelve", several("table 1 funcref", 12));
+    let bench = Bench::start_tools(Options::new(), [four, twelve]);
+    bench.call("four").send().success();
+    bench.call("twelve").send().success();
+    assert_refused(vec![
+        ("five_memories", several("memory 1", 5), "memories"),
+        ("thirteen_tables", several("table 1 funcref", 13), "tables"),
+        ("large_table", several("table 100001 funcref", 1), "table"),
+    ]);
+}
+
+#[test]
+fn a_component_of_many_instances_is_refused() {
+    let instances = |count: usize| {
+        let more = "(core instance (instantiate $m))".repeat(count - 1);
+        wasm(&format!(
+            r#"(component
+                (core module $m (memory 0) (func (export "run") (result i32) (i32.const 0)))
+                (core instance $i (instantiate $m)) {more}
+                (func $run (result (result)) (canon lift (core func $i "run")))
+                (instance $command (export "run" (func $run)))
+                (export "wasi:cli/run@0.2.0" (instance $command)))"#
+        ))
+    };
+    let bench = Bench::start_tools(Options::new(), [Tool::command_bytes("four", instances(4))]);
+    bench.call("four").send().success();
+    assert_refused(vec![("five", instances(5), "memories"), ("a_thousand", instances(1000), "instances")]);
+}

@@ -1,0 +1,161 @@
+//! Guests that hand out more than they may, or hand it out in a way that costs the host.
+
+use super::bench::Bench;
+use super::guest::Guest;
+use crate::harness::Options;
+
+/// Writes one JSON string of so many bytes to standard output in one call.
+fn says(bytes: usize) -> Guest {
+    Guest::new(format!(r#"(call $say @"\22{}\22")"#, "x".repeat(bytes - 2))).silent()
+}
+
+/// Does something for as long as it may.
+fn again(what: &str) -> Guest {
+    Guest::new(format!("(loop $again {what} (br $again))"))
+}
+
+#[test]
+fn standard_output_ends_at_exactly_its_limit() {
+    let byte_by_byte = r#"(local $left i32)
+        (local.set $left (i32.const 998))
+        (call $say @"\22")
+        (loop $more (call $say @"x") (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+        (call $say @"\22")"#;
+    let one_more = format!(r#"{byte_by_byte} (call $say @" ")"#);
+    let both = format!(r#"(call $say @"\22{}\22") (call $cry @"{}\0a")"#, "x".repeat(498), "y".repeat(499));
+    let both_and_one = format!(r#"{both} (call $cry @"z")"#);
+    let bench = Bench::start([
+        ("all", says(1000)),
+        ("one_more", says(1001)),
+        ("bytes", Guest::new(byte_by_byte).silent()),
+        ("bytes_one_more", Guest::new(one_more).silent()),
+        ("both", Guest::new(both).silent()),
+        ("both_one_more", Guest::new(both_and_one).silent()),
+    ]);
+    let run = |tool: &str| bench.call(tool).condition("max_output_bytes:1000").send();
+    for (tool, length) in [("all", 998), ("bytes", 998), ("both", 498)] {
+        let report = run(tool).success();
+        assert_eq!(report.0["result"].as_str().map(str::len), Some(length), "{tool}");
+        let limit = report.in_force("max_output_bytes");
+        assert_eq!(
+            (&limit["granted"], &limit["used"], &limit["slack"]),
+            (&1000.into(), &1000.into(), &0.into())
+        );
+        assert_eq!(limit["set_by"], "condition");
+        assert!(report.0.get("truncated").is_none(), "{report:?}");
+    }
+    for tool in ["one_more", "bytes_one_more", "both_one_more"] {
+        let report = run(tool).limit("output");
+        assert_eq!(
+            report.sentence(),
+            "the tool reached its output limit of 1000 bytes, set by a condition of the verdict"
+        );
+        assert_eq!(report.0["truncated"], true);
+        assert!(report.in_force("max_output_bytes")["used"].as_u64().is_some_and(|used| used <= 1000));
+    }
+    bench.assert_well("guests at their output limit");
+}
+
+#[test]
+fn a_flood_ends_at_the_limit() {
+    let line = "x".repeat(99);
+    let bench = Bench::start_with(
+        Options::new().set("ceilings.max_output_bytes", 100_000),
+        [
+            ("stderr", again(&format!(r#"(call $cry @"{line}\0a")"#))),
+            ("stderr_without_an_end", again(&format!(r#"(call $cry @"{line}")"#))),
+            ("stdout", again("(call $say (i32.const 65536) (i32.const 65536))")),
+            ("stdout_bytes", again("(call $say (i32.const 65536) (i32.const 1))")),
+            (
+                "ignores_errors",
+                again("(drop (call $write (i32.const 2) (i32.const 65536) (i32.const 40000)))"),
+            ),
+        ],
+    );
+    for tool in ["stderr", "stderr_without_an_end", "stdout", "stdout_bytes", "ignores_errors"] {
+        let report = bench.call(tool).grant("timeout_seconds", 30).send().limit("output");
+        assert_eq!(report.in_force("max_output_bytes")["set_by"], "executor", "{tool}");
+        assert_eq!(report.0["truncated"], true, "{tool}");
+        // Control characters are shown as six characters each, at the most.
+        let logged: usize = report.logs().iter().map(|line| line.len()).sum();
+        assert!(logged <= 600_000, "{tool}: {logged} bytes of log");
+    }
+    let report = bench.call("stderr").send().limit("output");
+    assert_eq!(report.logs().len(), 1000);
+    assert_eq!(report.logs()[999], line);
+    bench.assert_well("output floods");
+}
+
+#[test]
+fn writing_nothing_costs_the_host_nothing() {
+    let times = |what: &str| {
+        format!(
+            "(local $left i32)
+            (local.set $left (i32.const 2000000))
+            (loop $more {what} (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"
+        )
+    };
+    let bench = Bench::start([
+        ("no_bytes", Guest::new(times("(call $say (i32.const 0) (i32.const 0))"))),
+        ("no_bytes_on_stderr", Guest::new(times("(call $cry (i32.const 0) (i32.const 0))"))),
+        (
+            "no_vectors",
+            Guest::new(times(
+                "(drop (call $fd_write (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 8)))",
+            )),
+        ),
+    ]);
+    for tool in ["no_bytes", "no_bytes_on_stderr", "no_vectors"] {
+        let grown = bench.peak_since(|| {
+            let report = bench.call(tool).condition("max_output_bytes:100").send().success();
+            assert_eq!(report.in_force("max_output_bytes")["used"], 2, "the printed `[]` alone: {report:?}");
+        });
+        assert!(grown < 32, "{tool}: the server grew by {grown} MB");
+    }
+}
+
+#[test]
+fn many_short_lines_cost_the_host_no_more_than_a_multiple_of_the_limit() {
+    // Two bytes a line: what the host keeps of a line is far more than the line.
+    let lines = r"(local $at i32) (local $left i32)
+        (local.set $at (i32.const 65536))
+        (loop $fill
+          (i32.store16 (local.get $at) (i32.const 0x0a78))
+          (br_if $fill (i32.lt_u (local.tee $at (i32.add (local.get $at) (i32.const 2))) (i32.const 131072))))
+        (local.set $left (i32.const 127))
+        (loop $more
+          (call $cry (i32.const 65536) (i32.const 65536))
+          (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+        (call $exit (i32.const 1))";
+    let bench = Bench::start([("lines", Guest::new(lines))]);
+    // 8 MiB are the ceiling of the output. What the host makes of them has to stay in proportion.
+    let grown = bench.peak_since(|| {
+        bench.call("lines").grant("timeout_seconds", 60).send();
+    });
+    assert!(grown < 256, "8 MiB of output made the server grow by {grown} MB");
+    bench.assert_well("a flood of short lines");
+}
+
+#[test]
+fn terminal_escapes_are_shown_and_not_passed_on() {
+    let cries = r#"(call $cry @"\1b[2J\1b]0;owned\07 \c2\9b31m\0d\08\7f plain \c3\a9\0a")"#;
+    let bench = Bench::start([
+        ("cries", Guest::new(cries)),
+        ("fails", Guest::new(format!("{cries} (call $exit (i32.const 1))"))),
+    ]);
+    let shown = r"\u{1b}[2J\u{1b}]0;owned\u{7} \u{9b}31m\r\u{8}\u{7f} plain é";
+    let report = bench.call("cries").send().success();
+    assert_eq!(report.logs(), [shown]);
+    let report = bench.call("fails").send().failure("exited with code 1");
+    assert!(report.sentence().ends_with(shown), "{report:?}");
+    assert!(!report.sentence().chars().any(char::is_control), "{report:?}");
+    // Neither does the server's own log pass them on.
+    assert!(!bench.executor.stderr().contains("\u{1b}[2J"));
+}
+
+#[test]
+fn bytes_that_are_no_text_are_logged_as_text() {
+    let bench = Bench::start([("cries", Guest::new(r#"(call $cry @"a\ff\fe\80b\0a\00\0a\0a\0a last")"#))]);
+    let report = bench.call("cries").send().success();
+    assert_eq!(report.logs(), ["a\u{fffd}\u{fffd}\u{fffd}b", r"\u{0}", " last"]);
+}

@@ -1,0 +1,155 @@
+//! Guests that are stopped from outside: promptly, whatever they do, and with exactly one report.
+
+use super::bench::Bench;
+use super::guest::{Guest, Leased};
+use crate::harness::{Options, eventually, result};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// How long a stop may take on a machine that does other things as well.
+const PROMPTLY: Duration = Duration::from_secs(2);
+
+const GUESTS: [(&str, &str); 4] = [
+    ("loops", "(loop $forever (br $forever))"),
+    ("sleeps", "(drop (call $sleep (i64.const 3600000000000)))"),
+    ("naps", "(loop $again (drop (call $sleep (i64.const 1000000))) (br $again))"),
+    ("crawls", "(call $be_busy (i64.const 3600000000000))"),
+];
+
+fn start() -> Bench {
+    let guests = GUESTS.map(|(name, body)| (name, Guest::new(body)));
+    Bench::start_with(Options::new().set("executor.concurrent", 8), guests)
+}
+
+fn wait_until_running(bench: &Bench, intent: &str) {
+    eventually("the guest runs", || {
+        let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
+        (status["result"]["state"] == "running").then_some(())
+    });
+}
+
+/// Checks that the governor has one report of this intent, and that it is `ABORTED`.
+fn assert_one_report(bench: &Bench, intent: &str) {
+    let of_intent = || {
+        let reports = bench.executor.reports();
+        reports.into_iter().filter(|report| report["intent_id"] == intent).collect::<Vec<_>>()
+    };
+    let reports = eventually("the report", || Some(of_intent()).filter(|reports| !reports.is_empty()));
+    // A later report of another intent shows that nothing more is on its way.
+    let count = bench.executor.reports().len();
+    bench.assert_well("a stopped guest");
+    bench.executor.wait_for_reports(count + 1);
+    assert_eq!(of_intent().len(), 1, "{reports:?}");
+    assert_eq!(reports[0]["status"], "ABORTED", "{reports:?}");
+}
+
+#[test]
+fn a_cancelled_guest_is_gone_at_once() {
+    let bench = start();
+    for (tool, _) in GUESTS {
+        let call = bench.call(tool).scope("/workspace/**").grant("timeout_seconds", 60);
+        let call = if tool == "crawls" { call.grant("max_cpu_percent", 1) } else { call };
+        let intent = call.intent();
+        let (report, took) = std::thread::scope(|scope| {
+            let answer = scope.spawn(|| call.send());
+            wait_until_running(&bench, &intent);
+            bench.assert_well("a guest that is to be cancelled");
+            let began = Instant::now();
+            let cancelled = bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+            assert_eq!(result(&cancelled)["cancelled"], true, "{tool}");
+            let answer = answer.join().expect("no panic");
+            (answer.aborted("cancelled by `a2g/cancel`"), began.elapsed())
+        });
+        assert!(took < PROMPTLY, "{tool}: stopped after {took:?}");
+        assert!(report.metric("duration_ms") > 0.0, "{tool}: {report:?}");
+        assert_one_report(&bench, &intent);
+        // A second cancel finds nothing.
+        let again = bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+        assert_eq!(result(&again)["cancelled"], false, "{tool}");
+        let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
+        assert_eq!(result(&status)["state"], "finished", "{tool}");
+    }
+}
+
+#[test]
+fn a_guest_that_is_stuck_in_the_kernel_is_cancelled_all_the_same() {
+    let bench = Bench::start([("opens", Guest::new(r#"(drop (call $open (i32.const 3) @"leased"))"#))]);
+    let Some(_lease) = Leased::take(&bench.executor.workspace().join("leased")) else { return };
+    let call = bench.call("opens").scope("/workspace/**").grant("timeout_seconds", 60);
+    let intent = call.intent();
+    std::thread::scope(|scope| {
+        let answer = scope.spawn(|| call.send());
+        wait_until_running(&bench, &intent);
+        bench.assert_well("a guest that is stuck in the kernel");
+        let began = Instant::now();
+        let cancelled = bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+        assert_eq!(result(&cancelled)["cancelled"], true);
+        answer.join().expect("no panic").aborted("cancelled by `a2g/cancel`");
+        assert!(began.elapsed() < PROMPTLY, "stopped after {:?}", began.elapsed());
+    });
+    assert_one_report(&bench, &intent);
+}
+
+#[test]
+fn a_revoked_agent_stops_and_stays_out() {
+    const REVOKED: &str = "did:aeon:revoked:1.0:abc123";
+    let bench = start();
+    let calls = GUESTS.map(|(tool, _)| {
+        let call = bench.call(tool).agent(REVOKED).scope("/workspace/**").grant("timeout_seconds", 60);
+        (tool, call.grant("max_cpu_percent", 10))
+    });
+    let intents: Vec<_> = calls.iter().map(|(_, call)| call.intent()).collect();
+    // Another agent's guest, which goes on.
+    let other = bench.call("sleeps").grant("timeout_seconds", 60);
+    let other_intent = other.intent();
+    std::thread::scope(|scope| {
+        let answers = calls.map(|(tool, call)| (tool, scope.spawn(|| call.send())));
+        let other = scope.spawn(|| other.send());
+        intents.iter().chain([&other_intent]).for_each(|intent| wait_until_running(&bench, intent));
+        let began = Instant::now();
+        let revoked = bench.executor.rpc("g2a/revoke", &json!({ "agent_did": REVOKED }));
+        assert_eq!(result(&revoked)["aborted"], 4);
+        for (tool, answer) in answers {
+            answer.join().expect("no panic").aborted("revoked by the governor");
+            assert!(began.elapsed() < PROMPTLY, "{tool}: stopped after {:?}", began.elapsed());
+        }
+        let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": other_intent }));
+        assert_eq!(result(&status)["state"], "running");
+        let revoked = bench.executor.rpc("g2a/revoke", &json!({ "intent_id": other_intent }));
+        assert_eq!(result(&revoked)["aborted"], 1);
+        other.join().expect("no panic").aborted("revoked by the governor");
+    });
+    for intent in &intents {
+        assert_one_report(&bench, intent);
+    }
+    let refused = bench.call("sleeps").agent(REVOKED).send();
+    crate::harness::blocked(&refused.response, "standing_policy");
+    bench.assert_well("an agent that was revoked");
+}
+
+#[test]
+fn a_stop_wins_over_what_the_guest_says_afterwards() {
+    // A run that is cancelled while it waits for a slot never starts.
+    let guests = [("sleeps", Guest::new("(drop (call $sleep (i64.const 3600000000000)))"))];
+    let bench = Bench::start_with(Options::new().set("executor.concurrent", 1), guests);
+    let first = bench.call("sleeps").grant("timeout_seconds", 60);
+    let second = bench.call(super::bench::HARMLESS);
+    let (first_intent, second_intent) = (first.intent(), second.intent());
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| first.send());
+        wait_until_running(&bench, &first_intent);
+        let second = scope.spawn(|| second.send());
+        eventually("the second call waits", || {
+            let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": second_intent }));
+            (status["result"]["state"] == "queued").then_some(())
+        });
+        for intent in [&second_intent, &first_intent] {
+            let cancelled = bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+            assert_eq!(result(&cancelled)["cancelled"], true);
+        }
+        first.join().expect("no panic").aborted("cancelled");
+        second.join().expect("no panic").aborted("cancelled");
+    });
+    assert_one_report(&bench, &first_intent);
+    assert_one_report(&bench, &second_intent);
+}
