@@ -10,22 +10,22 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A folder that is granted as `/work`, beside folders that are not.
+/// A folder that is granted as `/jobs`, beside folders that are not.
 struct Disk {
     folder: TempDir,
 }
 
 impl Disk {
     /// ```text
-    /// work/inside.txt  work/dir/deep.txt  work/empty/  and links that lead out
-    /// workfoo/neighbour.txt               outside/secret.txt  outside/folder/
+    /// jobs/inside.txt  jobs/dir/deep.txt  jobs/empty/  and links that lead out
+    /// jobsfoo/neighbour.txt               outside/secret.txt  outside/folder/
     /// ```
     fn new() -> Self {
         let disk = Self { folder: tempfile::tempdir().expect("a temp folder") };
-        for folder in ["work/dir", "work/empty", "workfoo", "outside/folder"] {
+        for folder in ["jobs/dir", "jobs/empty", "jobsfoo", "outside/folder"] {
             fs::create_dir_all(disk.at(folder)).expect("a folder");
         }
-        let files = ["work/inside.txt", "work/dir/deep.txt", "workfoo/neighbour.txt", "outside/secret.txt"];
+        let files = ["jobs/inside.txt", "jobs/dir/deep.txt", "jobsfoo/neighbour.txt", "outside/secret.txt"];
         for file in files {
             fs::write(disk.at(file), file).expect("a file");
         }
@@ -38,13 +38,13 @@ impl Disk {
             ("dir/up", PathBuf::from("../..")),
             ("round", PathBuf::from("round")),
             ("chain", PathBuf::from("dir/../relative")),
-            ("back", PathBuf::from("../work/inside.txt")),
+            ("back", PathBuf::from("../jobs/inside.txt")),
             ("within", PathBuf::from("dir/deep.txt")),
             ("proc", PathBuf::from("/proc/self/root")),
             ("dangling", PathBuf::from("../outside/new.txt")),
         ];
         for (name, target) in links {
-            symlink(target, disk.at("work").join(name)).expect("a link");
+            symlink(target, disk.at("jobs").join(name)).expect("a link");
         }
         disk
     }
@@ -53,16 +53,16 @@ impl Disk {
         self.folder.path().join(path)
     }
 
-    /// An executor that can grant `/work`, and these guests.
+    /// An executor that can grant `/jobs`, and these guests.
     fn bench<'a>(&self, guests: impl IntoIterator<Item = (&'a str, Guest)>) -> Bench {
-        let options = Options::new().mount("/work", &self.at("work")).scope(&["/work/**"]);
+        let options = Options::new().mount("/jobs", &self.at("jobs")).scope(&["/jobs/**"]);
         Bench::start_with(options, guests)
     }
 
     /// A digest of all that is not granted: names, kinds, modes, times, sizes and content.
     fn outside(&self) -> String {
         let mut seen = Sha256::new();
-        for folder in ["outside", "workfoo"] {
+        for folder in ["outside", "jobsfoo"] {
             digest(&self.at(folder), &mut seen);
         }
         // Nothing new stands beside them.
@@ -75,7 +75,7 @@ impl Disk {
     /// A digest of the granted folder.
     fn inside(&self) -> String {
         let mut seen = Sha256::new();
-        digest(&self.at("work"), &mut seen);
+        digest(&self.at("jobs"), &mut seen);
         format!("{:x?}", seen.finalize())
     }
 }
@@ -98,7 +98,7 @@ fn digest(path: &Path, seen: &mut Sha256) {
 }
 
 fn run(bench: &Bench, tool: &str) -> Report {
-    bench.call(tool).scope("/work/**").send().success()
+    bench.call(tool).scope("/jobs/**").send().success()
 }
 
 /// Runs each body as a guest of its own, and checks the error number that it notes and that the
@@ -148,9 +148,9 @@ fn inside_its_scope_a_guest_does_as_it_likes() {
     assert!(report.denied().is_empty(), "{report:?}");
     let tree = &report.in_force("filesystem_scope")["trees"];
     assert_eq!(tree.as_array().map(Vec::len), Some(1));
-    assert_eq!((&tree[0]["path"], &tree[0]["access"]), (&"/work".into(), &"read-write".into()));
-    assert_eq!(fs::read_to_string(disk.at("work/made/moved.txt")).expect("a file"), "hello");
-    assert!(!disk.at("work/dir/deep.txt").exists() && !disk.at("work/empty").exists());
+    assert_eq!((&tree[0]["path"], &tree[0]["access"]), (&"/jobs".into(), &"read-write".into()));
+    assert_eq!(fs::read_to_string(disk.at("jobs/made/moved.txt")).expect("a file"), "hello");
+    assert!(!disk.at("jobs/dir/deep.txt").exists() && !disk.at("jobs/empty").exists());
     assert_eq!(disk.outside(), before);
 }
 
@@ -181,13 +181,13 @@ fn the_guest_finds_its_folders_open_and_nothing_else() {
 
     let granted = run(&bench, "counts");
     assert!(others(&granted), "{granted:?}");
-    assert_eq!(found(granted), 5, "three streams, `/work`, and the one that stands for the rest");
-    assert_eq!(run(&bench, "names").0["result"], serde_json::json!(["/work", "/", ""]));
+    assert_eq!(found(granted), 5, "three streams, `/jobs`, and the one that stands for the rest");
+    assert_eq!(run(&bench, "names").0["result"], serde_json::json!(["/jobs", "/", ""]));
 
     // Without a scope there is no folder; two grants of one folder are one.
     assert_eq!(found(bench.call("counts").send().success()), 4);
     assert_eq!(bench.call("names").send().success().0["result"], serde_json::json!(["/", ""]));
-    let scope = serde_json::json!(["/work/dir/**", "/work/**", "/work/dir/**"]);
+    let scope = serde_json::json!(["/jobs/dir/**", "/jobs/**", "/jobs/dir/**"]);
     assert_eq!(found(bench.call("counts").grant("filesystem_scope", scope).send().success()), 5);
 }
 
@@ -195,16 +195,16 @@ fn the_guest_finds_its_folders_open_and_nothing_else() {
 fn dots_do_not_lead_out() {
     let open = |path: &str| format!("(call $open (i32.const 3) @\"{path}\")");
     let paths = [
-        ("../outside/secret.txt", "/work/../outside/secret.txt"),
-        ("dir/../../outside/secret.txt", "/work/dir/../../outside/secret.txt"),
-        ("./../outside/secret.txt", "/work/./../outside/secret.txt"),
-        ("..", "/work/.."),
-        ("../", "/work/../"),
-        ("../workfoo/neighbour.txt", "/work/../workfoo/neighbour.txt"),
-        ("../work/inside.txt", "/work/../work/inside.txt"),
-        ("/etc/passwd", "/work//etc/passwd"),
-        ("/", "/work//"),
-        ("//outside", "/work///outside"),
+        ("../outside/secret.txt", "/jobs/../outside/secret.txt"),
+        ("dir/../../outside/secret.txt", "/jobs/dir/../../outside/secret.txt"),
+        ("./../outside/secret.txt", "/jobs/./../outside/secret.txt"),
+        ("..", "/jobs/.."),
+        ("../", "/jobs/../"),
+        ("../jobsfoo/neighbour.txt", "/jobs/../jobsfoo/neighbour.txt"),
+        ("../jobs/inside.txt", "/jobs/../jobs/inside.txt"),
+        ("/etc/passwd", "/jobs//etc/passwd"),
+        ("/", "/jobs//"),
+        ("//outside", "/jobs///outside"),
     ];
     let calls = paths.map(|(path, _)| open(path));
     let cases: Vec<_> = calls
@@ -233,14 +233,14 @@ fn links_do_not_lead_out() {
         "proc/etc/passwd",
     ];
     let calls = paths.map(open);
-    let denied = paths.map(|path| format!("/work/{path}"));
+    let denied = paths.map(|path| format!("/jobs/{path}"));
     let cases: Vec<_> = calls
         .iter()
         .zip(&denied)
         .map(|(call, what)| (call.as_str(), ESCAPES, what.as_str(), "escapes_root"))
         .collect();
     assert_denied(&cases);
-    // Links that stay inside work, and one that leads to itself ends.
+    // Links that stay inside jobs, and one that leads to itself ends.
     let disk = Disk::new();
     let bench = disk.bench([
         ("within", Guest::new(r#"(call $note (call $open (i32.const 3) @"within"))"#)),
@@ -254,11 +254,11 @@ fn links_do_not_lead_out() {
 fn what_was_not_granted_is_seen_and_refused() {
     let cases: [(&str, &[u64], &str, &str); 14] = [
         (r#"(call $open (i32.const 4) @"etc/passwd")"#, NO_ACCESS, "/etc/passwd", "outside_scope"),
-        (r#"(call $open (i32.const 4) @"work/inside.txt")"#, NO_ACCESS, "/work/inside.txt", "outside_scope"),
+        (r#"(call $open (i32.const 4) @"jobs/inside.txt")"#, NO_ACCESS, "/jobs/inside.txt", "outside_scope"),
         (
-            r#"(call $open (i32.const 4) @"workfoo/neighbour.txt")"#,
+            r#"(call $open (i32.const 4) @"jobsfoo/neighbour.txt")"#,
             NO_ACCESS,
-            "/workfoo/neighbour.txt",
+            "/jobsfoo/neighbour.txt",
             "outside_scope",
         ),
         (
@@ -382,13 +382,13 @@ fn an_absolute_link_cannot_be_made() {
         (
             r#"(call $path_symlink @"/etc/passwd" (i32.const 3) @"planted")"#,
             ESCAPES,
-            "/work/planted",
+            "/jobs/planted",
             "escapes_root",
         ),
         (
             r#"(call $path_symlink @"x" (i32.const 3) @"../outside/planted")"#,
             ESCAPES,
-            "/work/../outside/planted",
+            "/jobs/../outside/planted",
             "escapes_root",
         ),
     ]);
@@ -470,7 +470,7 @@ fn read_only_is_read_only() {
         (call $note (i32.load (i32.const 8)))"#;
     let guests = names.iter().map(String::as_str).zip(guests);
     let bench = disk.bench(guests.chain([("by_descriptor", Guest::new(by_descriptor))]));
-    let run = |tool: &str| bench.call(tool).scope("/work/**").condition("read_only").send().success();
+    let run = |tool: &str| bench.call(tool).scope("/jobs/**").condition("read_only").send().success();
     let before = (disk.outside(), disk.inside());
     for (name, call) in names.iter().zip(MUTATIONS) {
         let report = run(name);
@@ -538,7 +538,7 @@ fn a_long_path_costs_the_host_no_more_than_a_short_one() {
     for tool in ["outside", "inside"] {
         let grown = bench.peak_since(|| {
             let call =
-                bench.call(tool).scope("/work/**").grant("max_memory_mb", 64).grant("timeout_seconds", 2);
+                bench.call(tool).scope("/jobs/**").grant("max_memory_mb", 64).grant("timeout_seconds", 2);
             let answer = call.send();
             assert!(answer.took < std::time::Duration::from_secs(4), "{tool}: {:?}", answer.took);
             // The guest's own 60 MB are in the server's memory too.

@@ -1,1 +1,0 @@
-//! Nothing: the integration tests are in `tests/`.
