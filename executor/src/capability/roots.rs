@@ -80,6 +80,12 @@ impl Mounts {
         Ok(Self(mounts))
     }
 
+    /// All mounts.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Mount] {
+        &self.0
+    }
+
     /// The host folder to start from and the path below it, for a tree under a ceiling.
     fn locate<'a>(&'a self, tree: &'a Tree, ceilings: &'a [Tree]) -> Option<(&'a Path, &'a str)> {
         let mounted = self.0.iter().map(|mount| (&mount.guest, mount.host.as_path()));

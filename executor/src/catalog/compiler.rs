@@ -6,7 +6,7 @@
 use super::CatalogError;
 use crate::tool::Contract;
 use serde::{Deserialize, Serialize};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -98,20 +98,18 @@ impl Compiler {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(io)?;
-        let stdin = child.stdin.take();
-        let mut stdout = child.stdout.take();
-        // The child reads all of its input before it writes, so this order cannot lock up. A child
+        // Fed from a thread, while both of its outputs are drained: neither side can lock up. A child
         // that ended early closes the pipe; its own words say why.
-        let _child_says_why = stdin.map(|mut stdin| stdin.write_all(&job.wasm));
-        let mut answer = Vec::new();
-        if let Some(stdout) = stdout.as_mut() {
-            stdout.read_to_end(&mut answer).map_err(io)?;
-        }
-        let output = child.wait_with_output().map_err(io)?;
+        let stdin = child.stdin.take();
+        let output = std::thread::scope(|scope| {
+            scope.spawn(|| stdin.map(|mut stdin| stdin.write_all(&job.wasm)));
+            child.wait_with_output()
+        })
+        .map_err(io)?;
         if !output.status.success() {
             return Err(CatalogError::Module(reason(&output)));
         }
-        Compiled::decode(&answer)
+        Compiled::decode(&output.stdout)
             .ok_or_else(|| CatalogError::Module("the compiler's process gave no answer".to_owned()))
     }
 }
@@ -124,7 +122,7 @@ fn reason(output: &std::process::Output) -> String {
             format!("compiling the module took more than its limit of CPU, memory or time (signal {signal})")
         }
         None if said.trim().is_empty() => "the compiler's process failed".to_owned(),
-        None => said.trim().trim_start_matches("error: ").to_owned(),
+        None => said.trim().trim_start_matches("error: ").chars().take(1000).collect(),
     }
 }
 

@@ -139,6 +139,10 @@ impl Catalog {
                 continue;
             }
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            // A leading dot is a folder that `tool add` is working on, or left when it was killed.
+            if name.starts_with('.') {
+                continue;
+            }
             let name = ToolName::parse(&name)?;
             let tool = open_tool(&path, &name, cache, compiler, progress);
             if let Err(error) = &tool {

@@ -1,5 +1,6 @@
 //! `governor`: the governor to pair with, in a process of its own.
 
+use super::Usage;
 use super::arguments::Governor;
 use super::output::{note, start_logging};
 use super::serve::{local_governor, records, stop_signal};
@@ -7,7 +8,7 @@ use crate::clock::SystemClock;
 use crate::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
 use crate::serve::{HttpDoor, HttpSettings, Rpc};
 use crate::wire::strict_json::JsonBounds;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::broadcast;
@@ -18,6 +19,12 @@ const LARGEST_MESSAGE: usize = 64 << 20;
 pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     start_logging("info");
     let Governor { listen, policies, reports } = arguments;
+    if !listen.ip().is_loopback() {
+        bail!(Usage(format!(
+            "this governor knows no users and obeys whoever reaches it, so it listens on loopback addresses \
+             only, and {listen} is none"
+        )));
+    }
     let governor = Arc::new(local_governor(policies.as_deref(), Arc::new(SystemClock))?);
     let records = records(reports.as_deref())?;
     let (pushes, _) = broadcast::channel(256);

@@ -84,6 +84,7 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
     if let Some(reports) = &arguments.reports {
         config.reports = Some(reports.clone());
     }
+    config.check_places()?;
     Ok(config)
 }
 

@@ -109,6 +109,23 @@ impl Config {
         Self::parse("", Path::new("the defaults"), Path::new("."))
     }
 
+    /// Checks again that nothing of the executor's own lies where guests are let in: after a command
+    /// line moved something.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] names the two folders.
+    pub fn check_places(&self) -> Result<(), ConfigError> {
+        let own = [Some(&self.cache), self.reports.as_ref(), self.policies.as_ref()];
+        check_private_places(&self.ceilings.trees, &self.mounts, own.into_iter().flatten().cloned()).map_err(
+            |wrong| ConfigError::Value {
+                path: PathBuf::from("the command line"),
+                line: String::new(),
+                key: wrong.key.to_owned(),
+                reason: wrong.reason,
+            },
+        )
+    }
+
     fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
         let file: File = toml::from_str(text).map_err(|error| ConfigError::Syntax {
             path: path.to_owned(),
@@ -220,14 +237,28 @@ fn check_private_places(
         )
     };
     let own = own.map(|path| resolved(&path)).collect::<Vec<_>>();
-    for tree in trees {
-        let Some(host) = mounts.host_path(tree, trees) else { continue };
-        let host = resolved(&host);
-        if let Some(inside) = own.iter().find(|path| path.starts_with(&host)) {
+    // Every folder from which a guest's paths may start: of each tree, and of each mount that a
+    // tree lets guests into.
+    let mounted = mounts.as_slice().iter().filter(|mount| trees.iter().any(|tree| tree.covers(&mount.guest)));
+    let bases = trees.iter().filter_map(|tree| mounts.host_path(tree, trees));
+    let mut bases =
+        bases.chain(mounted.map(|mount| mount.host.clone())).map(|host| resolved(&host)).collect::<Vec<_>>();
+    bases.sort();
+    bases.dedup();
+    for host in &bases {
+        if let Some(inside) = own.iter().find(|path| path.starts_with(host)) {
             return Err(wrong("ceilings.filesystem_scope")(&format_args!(
                 "lets guests into `{}`, where the executor keeps `{}`: move one of the two",
                 host.display(),
                 inside.display()
+            )));
+        }
+        // A guest that may change the outer folder could put something else in the place of the inner.
+        if let Some(outer) = bases.iter().find(|outer| *outer != host && host.starts_with(outer)) {
+            return Err(wrong("ceilings.filesystem_scope")(&format_args!(
+                "lets guests into `{}` and, by another way, into `{}` inside it: keep the two apart",
+                outer.display(),
+                host.display()
             )));
         }
     }

@@ -52,3 +52,19 @@ fn two_mounts_of_one_guest_path_are_refused() {
     assert!(parse(mount).is_ok());
     assert!(parse(&mount.repeat(2)).unwrap_err().contains("/workspace"));
 }
+
+#[test]
+fn a_folder_that_guests_reach_in_two_ways_is_refused() {
+    let two = |inner: &str| {
+        format!(
+            "[catalog]\ncache = \"/srv/cache\"\n[ceilings]\nfilesystem_scope = [\"/workspace/**\", \"/data/**\"]\n\
+             [[mount]]\nguest = \"/workspace\"\nhost = \"/srv/ws\"\n[[mount]]\nguest = \"/data\"\nhost = \"{inner}\"\n"
+        )
+    };
+    assert!(parse(&two("/srv/ws/data")).unwrap_err().contains("/srv/ws/data"));
+    assert!(parse(&two("/srv/wsdata")).is_ok());
+    let nested = "[catalog]\ncache = \"/srv/cache\"\n[ceilings]\nfilesystem_scope = [\"/workspace/**\"]\n\
+                  [[mount]]\nguest = \"/workspace\"\nhost = \"/srv/ws\"\n\
+                  [[mount]]\nguest = \"/workspace/deep\"\nhost = \"/srv/cache\"\n";
+    assert!(parse(nested).unwrap_err().contains("/srv/cache"));
+}

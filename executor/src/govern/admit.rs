@@ -13,6 +13,10 @@ use crate::tool::{Declared, DeclaredFilesystem};
 use crate::verdict::{Decision, Directive, Manifest, Verdict};
 use time::OffsetDateTime;
 
+/// The most filesystem patterns, and the most conditions, of one verdict: each pattern is a folder
+/// that is held open.
+const MOST_PATTERNS: usize = 64;
+
 /// The operator's leave to take verdicts, policies and directives from anyone who can reach the
 /// door (`--insecure-accept-unsigned`). Only the command line makes one.
 #[derive(Debug, Clone, Copy)]
@@ -178,6 +182,10 @@ fn admitted(
     let refuse =
         |blocked_by, message| Fault::Refused { intent: Some(call.intent), risk_score, blocked_by, message };
     let scope = |error: ScopeError| refuse(BlockedBy::ScopeUnenforceable, error.to_string());
+    if manifest.filesystem_scope.len().max(verdict.conditions.len()) > MOST_PATTERNS {
+        let message = format!("more than {MOST_PATTERNS} patterns or conditions are not enforced");
+        return Err(refuse(BlockedBy::ScopeUnenforceable, message));
+    }
     let mut claims = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];
     for condition in &verdict.conditions {
         let claim = capability::claims_of(condition).map_err(|error| match error {

@@ -25,6 +25,8 @@ use tokio::sync::{Mutex, mpsc};
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest answer that is read, in bytes.
 const LARGEST_ANSWER: u32 = 1 << 20;
+/// The largest message that is sent: a report of the most output, with every byte of it escaped.
+const LARGEST_REPORT: u32 = 1 << 30;
 /// The messages that a governor may push over its WebSocket.
 const PUSHES: [&str; 3] = ["g2a/policy", "g2a/revoke", "g2a/directive"];
 
@@ -114,6 +116,7 @@ impl RemoteGovernor {
             GovernorUrl::Http(url) => Some(
                 HttpClientBuilder::default()
                     .request_timeout(CALL_TIMEOUT)
+                    .max_request_size(LARGEST_REPORT)
                     .max_response_size(LARGEST_ANSWER)
                     .build(url)
                     .map_err(|error| RemoteError::Unreachable(error.to_string()))?,
@@ -189,6 +192,7 @@ impl RemoteGovernor {
         let client = WsClientBuilder::default()
             .request_timeout(CALL_TIMEOUT)
             .connection_timeout(CALL_TIMEOUT)
+            .max_request_size(LARGEST_REPORT)
             .max_response_size(LARGEST_ANSWER)
             .enable_ws_ping(jsonrpsee::ws_client::PingConfig::default())
             .build(self.url.as_str())

@@ -26,7 +26,9 @@ use tokio::sync::{Notify, watch};
 const MOST_RECORDS: usize = 200_000;
 /// How many bytes of output the kept receipts may hold. The oldest are dropped first; that their
 /// intents ran is remembered all the same.
-const MOST_KEPT_BYTES: u64 = 64 << 20;
+const MOST_KEPT_BYTES: u64 = 256 << 20;
+/// How much more a parsed result may take in memory than as text: measured at 60 for small objects.
+const PARSED_FACTOR: u64 = 60;
 /// What a receipt takes beside the output of its tool.
 const RECEIPT_BYTES: u64 = 2 << 10;
 /// How many reports may wait for the governor.
@@ -114,12 +116,12 @@ impl Journal {
         let mut inner = self.lock();
         if let Some(record) = inner.records.get_mut(&call.intent) {
             let released = *record.stage.borrow() == Stage::Released;
+            record.keep_until = record.keep_until.max(keep_until);
             return Ok(match (record.content == content, released) {
                 (false, _) => Claim::Conflict,
                 (true, false) => Claim::Known(record.stage.subscribe()),
                 (true, true) => {
                     record.stage.send_replace(Stage::Queued);
-                    record.keep_until = record.keep_until.max(keep_until);
                     Claim::New
                 }
             });
@@ -139,11 +141,17 @@ impl Journal {
         Ok(Claim::New)
     }
 
-    /// Whether the intent is known, and with the same content: asked before a governor is.
+    /// Whether the intent is known, and with the same content: asked before a governor is. A verdict
+    /// that came with the call keeps the intent known until it has expired as well.
     #[must_use]
-    pub fn find(&self, call: &Call) -> Option<(Claim, Option<Arc<Verdict>>)> {
-        let inner = self.lock();
-        let record = inner.records.get(&call.intent)?;
+    pub fn find(
+        &self,
+        call: &Call,
+        expires_at: Option<OffsetDateTime>,
+    ) -> Option<(Claim, Option<Arc<Verdict>>)> {
+        let mut inner = self.lock();
+        let record = inner.records.get_mut(&call.intent)?;
+        record.keep_until = record.keep_until.max(expires_at.unwrap_or(record.keep_until));
         if record.content != content(call) {
             return Some((Claim::Conflict, None));
         }
@@ -236,7 +244,7 @@ impl Journal {
 impl Inner {
     /// Keeps a receipt, and drops the oldest when there are too many bytes of them.
     fn keep(&mut self, receipt: &Receipt) {
-        let bytes = receipt.outcome.metrics.output_bytes + RECEIPT_BYTES;
+        let bytes = receipt.outcome.metrics.output_bytes.saturating_mul(PARSED_FACTOR) + RECEIPT_BYTES;
         self.kept.push_back((receipt.intent, bytes));
         self.kept_bytes += bytes;
         while self.kept_bytes > MOST_KEPT_BYTES && self.kept.len() > 1 {

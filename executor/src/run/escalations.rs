@@ -55,12 +55,12 @@ impl Escalations {
         self.lock().get(&intent).is_some_and(|held| !expired(held, now))
     }
 
-    pub(super) fn take(&self, intent: IntentId) -> Option<Escalated> {
-        self.lock().remove(&intent)
+    pub(super) fn get(&self, intent: IntentId) -> Option<Escalated> {
+        self.lock().get(&intent).cloned()
     }
 
     pub(super) fn drop_one(&self, intent: IntentId) -> bool {
-        self.take(intent).is_some()
+        self.lock().remove(&intent).is_some()
     }
 
     /// Drops all, or all of one agent, and counts them.

@@ -156,7 +156,7 @@ impl Executor {
     /// Every refusal, and the failure or the limit that ended the run.
     pub async fn execute(self: &Arc<Self>, call: Call, verdict: Authentic) -> Result<Arc<Receipt>, Fault> {
         self.check(&call)?;
-        if let Some((known, _)) = self.journal.find(&call) {
+        if let Some((known, _)) = self.journal.find(&call, verdict.verdict().expires_at) {
             return success(self.known(&call, known).await?);
         }
         let now = self.clock.now();
@@ -183,7 +183,7 @@ impl Executor {
     /// Every refusal before the run; what became of the run is in the answer.
     pub async fn intent(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
         self.check(&call)?;
-        if let Some((known, verdict)) = self.journal.find(&call) {
+        if let Some((known, verdict)) = self.journal.find(&call, None) {
             let receipt = self.known(&call, known).await?;
             if let Some(verdict) = verdict {
                 return Ok(Answer { verdict, receipt: Some(receipt) });
@@ -193,6 +193,8 @@ impl Executor {
             return Ok(Answer { verdict: Arc::new(waiting), receipt: None });
         }
         let authentic = self.governor.decide(&call).await?;
+        // The context was for the governor; nothing here keeps it.
+        let call = Call { context: None, ..call };
         let verdict = Arc::new(authentic.verdict().clone());
         let now = self.clock.now();
         match admit(call, authentic, now)? {
@@ -255,14 +257,18 @@ impl Executor {
     pub fn direct(self: &Arc<Self>, directive: &Directive) -> Result<(), Fault> {
         let escalated = self
             .escalations
-            .take(directive.intent)
+            .get(directive.intent)
             .ok_or_else(|| Fault::invalid("/intent_id", "no intent with this id waits for a directive"))?;
         if !directive.approved {
             tracing::info!(intent = %directive.intent, "denied by a directive");
+            self.escalations.drop_one(directive.intent);
             return Ok(());
         }
         let verdict = Arc::new(escalated.verdict().clone());
+        // A directive that cannot be followed, such as one with a manifest that cannot be enforced,
+        // leaves the intent waiting. Two that can be followed run it once: the journal sees to it.
         let admitted = escalated.resolve(directive, self.clock.now())?;
+        self.escalations.drop_one(directive.intent);
         let executor = Arc::clone(self);
         tokio::spawn(async move {
             if let Err(fault) = executor.run_noting(admitted, Some(verdict)).await {

@@ -462,7 +462,7 @@ async fn typed_tool(
     };
     match answered.await {
         Ok(Ok(result)) => match gauges.recorder.answer(result.len()) {
-            Ok(()) => serde_json::from_str(&result).map_or(End::ResultNotJson, End::Returned),
+            Ok(()) => returned(serde_json::from_str(&result)),
             Err(stop) => stop.into(),
         },
         Ok(Err(typed::a2g::tool::types::ToolError { code, message, detail })) => {
@@ -487,5 +487,23 @@ fn command_result(stdout: &[u8]) -> End {
     if stdout.iter().all(u8::is_ascii_whitespace) {
         return End::Returned(Value::Null);
     }
-    serde_json::from_slice(stdout).map_or(End::ResultNotJson, End::Returned)
+    returned(serde_json::from_slice(stdout))
+}
+
+/// How deep a result may be. A report holds it two levels down, and readers stop at 64.
+const DEEPEST_RESULT: usize = 48;
+
+/// A result that every reader of the report can read, or none.
+fn returned(result: serde_json::Result<Value>) -> End {
+    fn fits(value: &Value, left: usize) -> bool {
+        match value {
+            Value::Array(items) => left > 0 && items.iter().all(|item| fits(item, left - 1)),
+            Value::Object(members) => left > 0 && members.values().all(|member| fits(member, left - 1)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+        }
+    }
+    match result {
+        Ok(value) if fits(&value, DEEPEST_RESULT) => End::Returned(value),
+        Ok(_) | Err(_) => End::ResultNotJson,
+    }
 }

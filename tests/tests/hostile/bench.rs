@@ -32,14 +32,20 @@ impl Bench {
 
     /// As [`Self::start`], with tools of any shape.
     pub(super) fn start_tools(options: Options, tools: impl IntoIterator<Item = Tool>) -> Self {
+        Self::start_catalogue(options, tools.into_iter().fold(Catalogue::empty(), Catalogue::add))
+    }
+
+    fn start_catalogue(options: Options, catalogue: Catalogue) -> Self {
         let harmless = Guest::new("(call $note (i32.const 7))");
-        let mut catalogue = Catalogue::empty().add(Tool::command_bytes(HARMLESS, harmless.wasm()));
-        for tool in tools {
-            catalogue = catalogue.add(tool);
-        }
+        let catalogue = catalogue.add(Tool::command_bytes(HARMLESS, harmless.wasm()));
         let mut executor = Executor::start(options.catalogue(&catalogue));
         let process = executor.process().child().id();
         Self { executor, process, _catalogue: catalogue }
+    }
+
+    /// Starts an executor with the typed tools of the repository.
+    pub(super) fn start_typed(options: Options) -> Self {
+        Self::start_catalogue(options, Catalogue::with_tools())
     }
 
     /// A call to a tool, under a manifest that grants nothing that is not asked for.
@@ -49,6 +55,7 @@ impl Bench {
             tool: tool.to_owned(),
             agent: AGENT.to_owned(),
             intent: intent_id(),
+            arguments: json!({}),
             manifest: json!({}),
             conditions: Vec::new(),
         }
@@ -90,6 +97,7 @@ pub(super) struct Call<'a> {
     tool: String,
     agent: String,
     intent: String,
+    arguments: Value,
     manifest: Value,
     conditions: Vec<String>,
 }
@@ -112,6 +120,11 @@ impl Call<'_> {
         self
     }
 
+    /// With these arguments.
+    pub(super) fn arguments(self, arguments: Value) -> Self {
+        Self { arguments, ..self }
+    }
+
     /// In the name of another agent.
     pub(super) fn agent(mut self, agent: &str) -> Self {
         self.agent = agent.to_owned();
@@ -125,10 +138,10 @@ impl Call<'_> {
 
     /// Makes the call.
     pub(super) fn send(self) -> Answer {
-        let Self { bench, tool, agent, intent, manifest, conditions } = self;
+        let Self { bench, tool, agent, intent, arguments, manifest, conditions } = self;
         let decision = if conditions.is_empty() { "APPROVED" } else { "CONDITIONAL" };
         let params = json!({
-            "intent": { "agent_did": agent, "intent_id": intent, "tool": tool, "arguments": {} },
+            "intent": { "agent_did": agent, "intent_id": intent, "tool": tool, "arguments": arguments },
             "verdict": {
                 "verdict": decision,
                 "intent_id": intent,

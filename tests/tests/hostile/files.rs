@@ -436,6 +436,33 @@ fn a_descriptor_of_a_folder_is_no_way_out_either() {
     assert_eq!((disk.outside(), disk.inside()), before);
 }
 
+#[test]
+fn a_scope_below_a_mount_is_that_folder_alone() {
+    let body = r#"
+        (call $note (call $open (i32.const 3) @"deep.txt"))
+        (call $note (i32.ne (i32.const 0) (call $open (i32.const 3) @"../inside.txt")))
+        (call $note (i32.ne (i32.const 0) (call $open (i32.const 3) @"dir/deep.txt")))
+        (call $note (i32.ne (i32.const 0) (call $open (i32.const 3) @"up/inside.txt")))"#;
+    let disk = Disk::new();
+    let bench = disk.bench([("reads", Guest::new(body))]);
+    assert_eq!(bench.call("reads").scope("/jobs/dir/**").send().success().notes(), [0, 1, 1, 1]);
+    // A link in the place of the folder is refused before anything runs, wherever it leads.
+    for link in ["folder", "absolute_folder", "up", "within", "round", "folder/folder", "proc", "inside.txt"]
+    {
+        let answer = bench.call("reads").scope(&format!("/jobs/{link}/**")).send();
+        let words = crate::harness::blocked(&answer.response, "scope_unenforceable");
+        assert!(words.contains(&format!("`/jobs/{link}`")), "{words}");
+        assert!(!words.contains(disk.folder.path().to_str().expect("UTF-8")), "{words}");
+    }
+    // What lies beside the scope is not in it, also when the rest of its name is a folder inside.
+    std::fs::create_dir(disk.at("jobs/foo")).expect("a folder");
+    for beside in ["/jobsfoo/**", "/jobs.foo/**", "/outside/**", "/job/**"] {
+        let report = bench.call("reads").scope(beside).send().success();
+        assert_eq!(report.in_force("filesystem_scope")["trees"], serde_json::json!([]), "{beside}");
+        assert_eq!(report.in_force("filesystem_scope")["set_by"], "executor", "{beside}");
+    }
+}
+
 /// Every way to change a file or a folder.
 const MUTATIONS: [&str; 13] = [
     r#"(call $create (i32.const 3) @"new.txt")"#,

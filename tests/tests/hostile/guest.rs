@@ -193,6 +193,9 @@ pub(super) mod errno {
     pub(in crate::hostile) const ACCES: u64 = 2;
     pub(in crate::hostile) const BADF: u64 = 8;
     pub(in crate::hostile) const INVAL: u64 = 28;
+    pub(in crate::hostile) const NOENT: u64 = 44;
+    pub(in crate::hostile) const NOMEM: u64 = 48;
+    pub(in crate::hostile) const NOTSUP: u64 = 58;
     pub(in crate::hostile) const PERM: u64 = 63;
     pub(in crate::hostile) const NOTCAPABLE: u64 = 76;
 }

@@ -39,13 +39,16 @@ fn a_poll_of_a_hundred_thousand_is_refused() {
     };
     let none = "(call $note (call $poll (i32.const 65536) (i32.const 65536) (i32.const 0) (i32.const 8)))
         (call $note (call $poll (i32.const 65536) (i32.const 65536) (i32.const -1) (i32.const 8)))";
-    let bench = Bench::start([
+    // One slot, so that the cap on handles is not what refuses a poll.
+    let options = Options::new().set("executor.concurrent", 1);
+    let guests = [
         ("most", Guest::new(poll(128)).memory(180)),
         ("one_more", Guest::new(poll(129)).memory(180)),
         ("ten_times", Guest::new(poll(1280)).memory(180)),
         ("far_more", Guest::new(poll(100_000)).memory(180)),
         ("none", Guest::new(none)),
-    ]);
+    ];
+    let bench = Bench::start_with(options, guests);
     assert_eq!(bench.call("most").send().success().notes(), [0]);
     for tool in ["one_more", "ten_times", "far_more"] {
         let grown = bench.peak_since(|| {
@@ -56,6 +59,26 @@ fn a_poll_of_a_hundred_thousand_is_refused() {
         assert!(grown < 48, "{tool}: the server grew by {grown} MB");
     }
     assert_eq!(bench.call("none").send().success().notes(), [errno::INVAL, errno::INVAL]);
+}
+
+#[test]
+fn one_host_call_copies_no_more_than_its_share() {
+    // 16 MiB are the most that one call may take out of a guest.
+    let writes = |bytes: u32| {
+        Guest::new(format!(
+            r#"(drop (call $create (i32.const 3) @"file"))
+            (call $note (call $write (global.get $fd) (i32.const 65536) (i32.const {bytes})))
+            (call $note (i32.load (i32.const 8)))"#
+        ))
+        .memory(600)
+    };
+    let bench = Bench::start([("fits", writes(15 << 20)), ("does_not", writes(17 << 20))]);
+    let call = |tool: &str| bench.call(tool).scope("/workspace/**").send();
+    assert_eq!(call("fits").success().notes(), [0, 15 << 20]);
+    std::fs::remove_file(bench.executor.workspace().join("file")).expect("it was written");
+    assert_eq!(call("does_not").success().notes(), [errno::NOMEM, 0]);
+    let written = std::fs::metadata(bench.executor.workspace().join("file")).expect("it was made").len();
+    assert_eq!(written, 0);
 }
 
 /// A component that polls one pollable, listed so many times.
@@ -203,10 +226,14 @@ fn most_descriptors() -> u64 {
 
 #[test]
 fn guests_that_hoard_descriptors_leave_the_server_its_own() {
-    // As many guests as can run at once, and each takes what it can get and keeps it. Together
-    // they ask for more than most machines let one process have.
-    let hoards = r#"
-        (block $refused (loop $more (br_if $refused (call $open (i32.const 3) @"file")) (br $more)))
+    // As many guests as can run at once, and each takes a thousand or what it can get, and keeps it.
+    // Together they ask for more than most machines let one process have.
+    let hoards = r#"(local $left i32)
+        (local.set $left (i32.const 1000))
+        (block $refused
+          (loop $more
+            (br_if $refused (call $open (i32.const 3) @"file"))
+            (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1))))))
         (drop (call $sleep (i64.const 3600000000000)))"#;
     let bench =
         Bench::start_with(Options::new().set("executor.concurrent", 64), [("hoards", Guest::new(hoards))]);

@@ -18,3 +18,4 @@ mod modules;
 mod output;
 mod stop;
 mod time;
+mod typed;

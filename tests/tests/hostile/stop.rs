@@ -72,6 +72,26 @@ fn a_cancelled_guest_is_gone_at_once() {
 }
 
 #[test]
+fn cancelled_guests_are_gone_and_not_only_answered_for() {
+    let guests = GUESTS.map(|(name, body)| (name, Guest::new(body)));
+    // Nothing slows a loop down that may have more than one core.
+    let options = Options::new().set("executor.concurrent", 1).set("ceilings.max_cpu_percent", 400);
+    let bench = Bench::start_with(options, guests);
+    for (tool, _) in GUESTS.iter().chain(&GUESTS) {
+        let call = bench.call(tool).grant("timeout_seconds", 60);
+        let intent = call.intent();
+        std::thread::scope(|scope| {
+            let answer = scope.spawn(|| call.send());
+            wait_until_running(&bench, &intent);
+            bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+            answer.join().expect("no panic").aborted("cancelled");
+        });
+        // In the only slot.
+        bench.assert_well(tool);
+    }
+}
+
+#[test]
 fn a_guest_that_is_stuck_in_the_kernel_is_cancelled_all_the_same() {
     let bench = Bench::start([("opens", Guest::new(r#"(drop (call $open (i32.const 3) @"leased"))"#))]);
     let Some(_lease) = Leased::take(&bench.executor.workspace().join("leased")) else { return };
