@@ -42,6 +42,7 @@ pub(crate) const HELLO: &str = r#"(module
     (i32.store (i32.const 4) (i32.load (i32.const 8)))
     (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#;
 
+const HELLO_ARGUMENTS: &str = "{\"name\":\"world\"}";
 const ROUNDS: usize = 3000;
 
 fn main() {
@@ -71,15 +72,25 @@ fn main() {
 /// (a) against (b).
 async fn sandbox(target: &Path, folder: &Path) {
     let hello = wat::parse_str(HELLO).unwrap();
-    compare("hello, core module", &hello, Contract::Command, "{\"name\":\"world\"}", None).await;
+    compare("hello in a few bytes, core module", &hello, Contract::Command, HELLO_ARGUMENTS, None).await;
+    let Some(rust) = hello_in_rust(target) else {
+        println!("{:<44} skipped: rustc has no target wasm32-wasip1", "hello in Rust");
+        return listing(target, folder).await;
+    };
+    compare("hello in Rust, core module", &rust, Contract::Command, HELLO_ARGUMENTS, None).await;
     compare(
-        "hello, core module, one folder open",
-        &hello,
+        "hello in Rust, core module, one folder open",
+        &rust,
         Contract::Command,
-        "{\"name\":\"world\"}",
+        HELLO_ARGUMENTS,
         Some(folder),
     )
     .await;
+    listing(target, folder).await;
+}
+
+/// The folder listing of a component, with the folder open.
+async fn listing(target: &Path, folder: &Path) {
     let tool = std::fs::read(tool_path(target, "list_directory")).unwrap();
     let tool = componentize(&tool).unwrap();
     compare(
@@ -90,6 +101,15 @@ async fn sandbox(target: &Path, folder: &Path) {
         Some(folder),
     )
     .await;
+}
+
+/// The same hello as a Rust author would write it.
+fn hello_in_rust(target: &Path) -> Option<Vec<u8>> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/overhead/hello.rs");
+    let module = target.join("bench-hello.wasm");
+    let mut rustc = std::process::Command::new("rustc");
+    rustc.args(["--edition=2024", "--target=wasm32-wasip1", "-Copt-level=3", "-Cstrip=symbols", "-o"]);
+    rustc.arg(&module).arg(source).status().unwrap().success().then(|| std::fs::read(module).unwrap())
 }
 
 pub(crate) fn tool_path(target: &Path, name: &str) -> PathBuf {

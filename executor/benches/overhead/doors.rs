@@ -23,8 +23,15 @@ pub(crate) fn measure(target: &Path) {
             micros(half)
         );
     }
-    let (per_second, half) = over_stdio(&binary, folder.path());
+    let mut command = serve(&binary, folder.path(), &folder.path().join("catalogue"));
+    let (per_second, half) = over_stdio(command.arg("--stdio"), r#""status":"SUCCESS""#);
     println!("{:<44} {per_second:>12.0} {:>9.1} µs", "stdio, 1 client", micros(half));
+    let (per_second, half) = over_stdio(&mut Command::new("cat"), "a2g/execute");
+    println!(
+        "{:<44} {per_second:>12.0} {:>9.1} µs",
+        "the same through `cat`: what the pipes cost",
+        micros(half)
+    );
     let tools = target.join("tools");
     drop(Server::start(&binary, folder.path(), &tools));
     let server = Server::start(&binary, folder.path(), &tools);
@@ -147,10 +154,10 @@ fn one_client(address: &str) -> Vec<Duration> {
     times
 }
 
-fn over_stdio(binary: &Path, folder: &Path) -> (f64, Duration) {
-    let mut command = serve(binary, folder, &folder.join("catalogue"));
-    command.arg("--stdio").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
+/// One client that writes a line and reads the answer, which has to contain `expected`.
+fn over_stdio(command: &mut Command, expected: &str) -> (f64, Duration) {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut times = Vec::new();
@@ -163,7 +170,7 @@ fn over_stdio(binary: &Path, folder: &Path) -> (f64, Duration) {
         line.clear();
         output.read_line(&mut line).unwrap();
         times.push(sent.elapsed());
-        assert!(line.contains(r#""status":"SUCCESS""#), "{line}");
+        assert!(line.contains(expected), "{line}");
     }
     let per_second = times.len() as f64 / started.elapsed().as_secs_f64();
     drop(input);

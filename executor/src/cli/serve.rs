@@ -111,7 +111,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat));
     if stdio {
         tokio::select! {
-            served = serve_stdio(rpc) => served?,
+            served = tokio::spawn(serve_stdio(rpc)) => served??,
             () = stop_signal() => {}
         }
     } else {
