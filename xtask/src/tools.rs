@@ -25,12 +25,15 @@ wasm32-wasip1, and the catalogue gets it as
   target/tools/<NAME>/tool.wasm   the module
   target/tools/<NAME>/tool.toml   its descriptor, with the module's SHA-256
 Point the executor's catalogue at target/tools. Files that did not change are
-left alone; tools that are no longer in tools/ are taken out.
+left alone; of the tools that were laid out before, those that are no longer in
+tools/ are taken out. What `a2g-executor tool add` put there stays.
 
 Calls `cargo xtask setup` first.";
 
 const DESCRIPTOR: &str = "tool.toml";
 const MODULE: &str = "tool.wasm";
+/// The first line of every descriptor that was laid out here, and of no other.
+const MARK: &str = "# Laid out by `cargo xtask tools`; edit the source instead.\n";
 
 /// The command itself.
 ///
@@ -101,13 +104,14 @@ fn lay_out(workspace: &Workspace, catalogue: &Path, name: &str) -> Result<bool, 
     Ok(new_module || new_descriptor)
 }
 
-/// How many folders of the catalogue were no tool any more. The catalogue is generated: all of it is ours.
+/// How many tools were laid out here earlier and are no tool any more. What has no [`MARK`] is not ours.
 fn take_out_others(catalogue: &Path, names: &[String]) -> Result<usize, Failure> {
     fs::create_dir_all(catalogue).at(catalogue)?;
     let mut count = 0;
     for entry in fs::read_dir(catalogue).at(catalogue)? {
         let entry = entry.at(catalogue)?;
-        if !names.iter().any(|name| entry.file_name() == name.as_str()) && entry.path().is_dir() {
+        let ours = fs::read_to_string(entry.path().join(DESCRIPTOR)).is_ok_and(|text| text.starts_with(MARK));
+        if ours && !names.iter().any(|name| entry.file_name() == name.as_str()) {
             fs::remove_dir_all(entry.path()).at(&entry.path())?;
             count += 1;
         }
@@ -131,9 +135,7 @@ fn has_digest(descriptor: &str) -> bool {
 
 /// The digest comes first: whatever follows, that is the top level.
 fn with_digest(descriptor: &str, digest: &str) -> String {
-    format!(
-        "# Laid out by `cargo xtask tools`; edit the source instead.\nsha256 = \"{digest}\"\n{descriptor}"
-    )
+    format!("{MARK}sha256 = \"{digest}\"\n{descriptor}")
 }
 
 /// Replaces the file by rename when its content differs. Returns whether it did.
@@ -163,6 +165,22 @@ mod tests {
     fn only_a_digest_at_the_top_level_is_one() {
         assert!(has_digest("name = \"x\"\nsha256=\"…\"\n"));
         assert!(!has_digest("name = \"x\"\n# sha256 = 1\n[other]\nsha256 = \"…\"\n"));
+    }
+
+    #[test]
+    fn only_what_was_laid_out_here_is_taken_out() {
+        let catalogue = std::env::temp_dir().join(format!("xtask-catalogue-{}", process::id()));
+        let put = |name: &str, descriptor: &str| {
+            fs::create_dir_all(catalogue.join(name)).unwrap();
+            fs::write(catalogue.join(name).join(DESCRIPTOR), descriptor).unwrap();
+        };
+        put("stays", &with_digest("name = \"stays\"", "1"));
+        put("gone", &with_digest("name = \"gone\"", "1"));
+        put("added", "name = \"added\"\nsha256 = \"1\"\n");
+        assert_eq!(take_out_others(&catalogue, &["stays".to_owned()]).unwrap(), 1);
+        assert!(!catalogue.join("gone").exists());
+        assert!(catalogue.join("stays").exists() && catalogue.join("added").exists());
+        fs::remove_dir_all(&catalogue).unwrap();
     }
 
     #[test]
