@@ -184,6 +184,21 @@ fn tools_are_listed_and_inspected_as_tables_and_as_json() {
 }
 
 #[test]
+fn a_failure_of_the_system_is_said_once() {
+    let place = Place::new();
+    for arguments in [
+        &["tool", "add", "missing"][..],
+        &["config", "check", "--config", "missing.toml"],
+        &["run", "write_file", "--policy", "missing.json"],
+        &["run", "write_file", "--arguments", "@missing.json"],
+        &["run", "./missing.wasm"],
+    ] {
+        let done = place.run(arguments);
+        assert_eq!(done.stderr.matches("No such file").count(), 1, "{}: {}", done.what, done.stderr);
+    }
+}
+
+#[test]
 fn a_tool_is_added_with_its_digest_and_then_runs() {
     let catalogue = Catalogue::empty();
     let place = Place::with(&catalogue.folder());

@@ -16,12 +16,12 @@ pub enum ConditionError {
     )]
     Unknown(String),
     /// A known condition whose number does not fit.
-    #[error("the condition `{condition}` {source}")]
+    #[error("the condition `{condition}` {error}")]
     Number {
         /// The condition, cut to a printable excerpt.
         condition: String,
         /// What fits.
-        source: OutOfRange,
+        error: OutOfRange,
     },
     /// A known condition whose pattern cannot be enforced.
     #[error(transparent)]
@@ -43,7 +43,7 @@ pub fn claims_of(condition: &str) -> Result<Claims, ConditionError> {
         };
     };
     let number = || number(value).ok_or_else(unknown);
-    let range = |source| ConditionError::Number { condition: excerpt(condition), source };
+    let range = |error| ConditionError::Number { condition: excerpt(condition), error };
     match name {
         "max_memory_mb" => {
             Ok(Claims { memory: Some(MemoryLimit::from_mb(number()?).map_err(range)?), ..nothing })

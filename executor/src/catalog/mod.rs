@@ -32,12 +32,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
     /// A file or folder could not be read or written.
-    #[error("`{path}`: {source}")]
+    #[error("`{path}`: {error}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
+        /// What the system said. Part of the sentence, so no `source`, which a chain would say again.
+        error: std::io::Error,
     },
     /// `tool.toml` is not what it should be.
     #[error("`{path}`: {reason}")]
@@ -88,8 +88,8 @@ impl CatalogError {
         }
     }
 
-    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
-        Self::Io { path: path.to_owned(), source }
+    pub(crate) fn io(path: &Path, error: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), error }
     }
 }
 

@@ -20,12 +20,12 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
-    #[error("`{path}` cannot be read: {source}")]
+    #[error("`{path}` cannot be read: {error}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
+        /// What the system said. Part of the sentence, so no `source`, which a chain would say again.
+        error: std::io::Error,
     },
     /// The file is not TOML, or has an unknown key or a wrong type. Names line and column.
     #[error("`{path}` is not a valid configuration\n{reason}")]
@@ -96,7 +96,7 @@ impl Config {
     /// [`ConfigError`] names file, line and key.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+            .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
         let base = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Self::parse(&text, path, base)
     }

@@ -17,12 +17,12 @@ const BUILTIN: &str = include_str!("../../../../policies/default.json");
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyFileError {
     /// A folder or file could not be read.
-    #[error("`{}` cannot be read: {source}", path.display())]
+    #[error("`{}` cannot be read: {error}", path.display())]
     Unreadable {
         /// The folder or file.
         path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
+        /// The system's reason. Part of the sentence, so no `source`, which a chain would say again.
+        error: io::Error,
     },
     /// The folder has no policy, so the governor would deny everything.
     #[error("`{}` holds no `*.json` policy file; add one, or start without a policy folder", path.display())]
@@ -88,10 +88,10 @@ impl PolicySet {
     /// # Ambient Authority
     /// Reads a folder that the operator names.
     pub fn load(dir: &Path) -> Result<Self, PolicyFileError> {
-        let unreadable = |path: &Path, source| PolicyFileError::Unreadable { path: path.into(), source };
+        let unreadable = |path: &Path, error| PolicyFileError::Unreadable { path: path.into(), error };
         let mut paths = Vec::new();
-        for entry in std::fs::read_dir(dir).map_err(|source| unreadable(dir, source))? {
-            let path = entry.map_err(|source| unreadable(dir, source))?.path();
+        for entry in std::fs::read_dir(dir).map_err(|error| unreadable(dir, error))? {
+            let path = entry.map_err(|error| unreadable(dir, error))?.path();
             if path.extension().is_some_and(|extension| extension == "json") {
                 paths.push(path);
             }
@@ -102,7 +102,7 @@ impl PolicySet {
         paths.sort();
         let mut set = Self::default();
         for path in paths {
-            let text = std::fs::read_to_string(&path).map_err(|source| unreadable(&path, source))?;
+            let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, error))?;
             set.add_text(path, &text)?;
         }
         Ok(set)
@@ -117,7 +117,7 @@ impl PolicySet {
     /// Reads a file that the operator names.
     pub fn load_file(path: &Path) -> Result<Self, PolicyFileError> {
         let text = std::fs::read_to_string(path)
-            .map_err(|source| PolicyFileError::Unreadable { path: path.into(), source })?;
+            .map_err(|error| PolicyFileError::Unreadable { path: path.into(), error })?;
         let mut set = Self::default();
         set.add_text(path.into(), &text)?;
         Ok(set)
