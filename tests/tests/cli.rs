@@ -163,9 +163,11 @@ fn tools_are_listed_and_inspected_as_tables_and_as_json() {
     let list = place.run(&["tool", "list"]).ended(0);
     for tool in ["edit_file", "hash_file", "list_directory", "read_file", "search_text", "write_file"] {
         let row = list.stdout.lines().find(|line| line.contains(tool)).unwrap();
-        assert!(row.contains("ready") && row.contains("typed"), "{row}");
+        assert!(row.contains("ready") && row.contains("read"), "{row}");
     }
     assert!(list.stdout.lines().any(|line| line.contains("broken")), "{}", list.stdout);
+    let widest = list.stdout.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(100), "{widest:?} columns\n{}", list.stdout);
 
     let list = place.run(&["tool", "list", "--json"]).ended(0).json();
     assert_eq!(list.as_array().unwrap().len(), 7);
@@ -181,6 +183,24 @@ fn tools_are_listed_and_inspected_as_tables_and_as_json() {
     place.run(&["tool", "inspect", "nothing"]).ended(1).says("tool list");
     place.run(&["tool", "inspect", "broken"]).ended(1).says("SHA-256");
     place.run(&["tool", "list", "--tools", "missing"]).ended(1).says("cargo xtask tools");
+}
+
+#[test]
+fn what_a_tool_says_does_not_steer_the_terminal() {
+    let catalogue = Catalogue::empty().add(Tool::command("gate", GATE));
+    let manifest = catalogue.folder().join("gate/tool.toml");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    let evil = text.replace("A tool of the tests.", r"\u001b[2J\u009b2J\u007f\nsha256     forged");
+    std::fs::write(&manifest, evil).unwrap();
+    let place = Place::with(&catalogue.folder());
+    for arguments in [&["tool", "list"][..], &["tool", "list", "--json"], &["tool", "inspect", "gate"]] {
+        let done = place.run(arguments).ended(0);
+        let steers = |c: char| c.is_control() && c != '\n';
+        assert!(!done.stdout.contains(steers), "{}: {:?}", done.what, done.stdout);
+        assert!(!done.stdout.lines().any(|line| line.starts_with("sha256     forged")), "{}", done.stdout);
+    }
+    let list = place.run(&["tool", "list", "--json"]).json();
+    assert!(list[0]["description"].as_str().unwrap().starts_with("\u{1b}[2J\u{9b}2J\u{7f}\n"), "{list}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use super::Usage;
 use super::arguments::Run;
-use super::output::{note, print, start_logging, table, verdict_cell};
+use super::output::{self, cell, note, one_line, print, start_logging, table, verdict_cell};
 use super::serve::local_governor;
 use super::setup::{Workshop, config};
 use crate::call::{Call, Door};
@@ -184,7 +184,9 @@ fn show(receipt: &Receipt, json: bool) -> ExitCode {
     } else {
         let Outcome { end, output, metrics, usage } = &receipt.outcome;
         for line in &output.logs {
-            note(format_args!("{:5} {}", line.level.as_str(), line.message));
+            for text in line.message.lines() {
+                note(format_args!("{:5} {text}", line.level.as_str()));
+            }
         }
         match end {
             End::Returned(result) => print(serde_json::to_string_pretty(result).unwrap_or_default()),
@@ -197,17 +199,18 @@ fn show(receipt: &Receipt, json: bool) -> ExitCode {
             | End::Aborted(_) => note(format_args!("error: {}", sentence(&receipt.outcome))),
         }
         for denial in &usage.denied {
-            note(format_args!("denied {} ({}, {} times)", denial.what, denial.reason.as_str(), denial.count));
+            let what = one_line(&denial.what);
+            note(format_args!("denied {what} ({}, {} times)", denial.reason.as_str(), denial.count));
         }
-        let status = end.status();
-        let mut table = table(&["status", "time", "cpu", "memory"]);
+        let stderr = std::io::stderr();
+        let mut table = table(&stderr, &["status", "time", "cpu", "memory"]);
         table.add_row([
-            verdict_cell(status.as_str(), matches!(end, End::Returned(_))),
-            format!("{:.1} ms of {}", metrics.wall.as_secs_f64() * 1000.0, usage.timeout.value).into(),
-            format!("{} % of {}", metrics.cpu_percent(), usage.cpu.value).into(),
-            format!("{} MB of {}", metrics.memory_used_mb(), usage.memory.value).into(),
+            verdict_cell(end.status().as_str(), matches!(end, End::Returned(_))),
+            cell(format_args!("{:.1} ms of {}", metrics.wall.as_secs_f64() * 1000.0, usage.timeout.value)),
+            cell(format_args!("{} % of {}", metrics.cpu_percent(), usage.cpu.value)),
+            cell(format_args!("{} MB of {}", metrics.memory_used_mb(), usage.memory.value)),
         ]);
-        note(table);
+        output::show(&table, stderr);
     }
     match &receipt.outcome.end {
         End::Returned(_) => ExitCode::SUCCESS,

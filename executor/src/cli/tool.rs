@@ -1,13 +1,12 @@
 //! `tool list`, `tool inspect`, `tool add`.
 
 use super::arguments::Tool;
-use super::output::{print, start_logging, table, verdict_cell};
+use super::output::{cell, one_line, print, show, start_logging, table, verdict_cell};
 use super::setup::{Workshop, config};
 use crate::catalog::{CatalogError, install};
 use crate::ident::ToolName;
 use crate::tool::{Declared, Descriptor};
 use anyhow::bail;
-use comfy_table::Cell;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -57,34 +56,22 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
 type Row<'a> = (&'a ToolName, Result<&'a Descriptor, &'a CatalogError>);
 
 fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
-    let mut table = table(&["tool", "version", "contract", "files", "network", "state", "description"]);
+    let mut table = table(&std::io::stdout(), &["tool", "version", "files", "state", "description"]);
     for (name, tool) in rows {
         match tool {
             Ok(tool) => table.add_row([
-                Cell::new(name),
-                Cell::new(&tool.version),
-                Cell::new(tool.contract.as_str()),
-                Cell::new(tool.capabilities.filesystem.as_str()),
-                Cell::new(if tool.capabilities.network { "yes" } else { "no" }),
+                cell(name),
+                cell(&tool.version),
+                cell(tool.capabilities.filesystem.as_str()),
                 verdict_cell("ready", true),
-                Cell::new(&tool.description),
+                cell(&tool.description),
             ]),
             Err(error) => {
-                let blank = || Cell::new("");
-                let why = Cell::new(error.to_string());
-                table.add_row([
-                    Cell::new(name),
-                    blank(),
-                    blank(),
-                    blank(),
-                    blank(),
-                    verdict_cell("broken", false),
-                    why,
-                ])
+                table.add_row([cell(name), cell(""), cell(""), verdict_cell("broken", false), cell(error)])
             }
         };
     }
-    print(table);
+    show(&table, std::io::stdout());
 }
 
 fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {
@@ -99,7 +86,7 @@ fn inspect(tool: &Descriptor) {
     let Descriptor { name, version, description, contract, digest, arguments_schema, capabilities } = tool;
     let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
     let shown = |limit: Option<String>| limit.unwrap_or_else(|| "the executor's ceiling".to_owned());
-    print(format_args!("{name} {version}: {description}\n"));
+    print(format_args!("{name} {}: {}\n", one_line(version), one_line(description)));
     print(format_args!("contract   {}", contract.as_str()));
     print(format_args!("sha256     {digest}"));
     print(format_args!("files      {}", filesystem.as_str()));
