@@ -234,7 +234,11 @@ fn a_tool_is_added_with_its_digest_and_then_runs() {
 
     // A bare typed module says itself what it is.
     let bare = tools().join("write_file/tool.wasm");
-    place.run(&["tool", "add", bare.to_str().unwrap()]).ended(0).says("added write_file");
+    let added = place.run(&["tool", "add", bare.to_str().unwrap()]).ended(0).says("added write_file");
+    let manifest = catalogue.folder().join("write_file/tool.toml");
+    let line = r#"filesystem = "none""#;
+    assert!(added.stdout.contains(line) && added.stdout.contains(manifest.to_str().unwrap()));
+    assert!(std::fs::read_to_string(&manifest).unwrap().lines().any(|found| found == line));
     let names = place.run(&["tool", "list", "--json"]).ended(0).json();
     assert_eq!(
         names.as_array().unwrap().iter().map(|tool| &tool["name"]).collect::<Vec<_>>(),

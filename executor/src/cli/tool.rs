@@ -47,7 +47,17 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             let workshop = Workshop::new(&config, 1)?;
             let tool = install(&path, &config.catalog, &workshop.cache, &workshop.compiler)?;
             let Descriptor { name, version, digest, .. } = &tool.descriptor;
+            let version = one_line(version);
             print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
+            if path.is_file() {
+                // What nobody declared is not needed: a bare module has no `tool.toml` to say more.
+                let manifest = config.catalog.join(name.as_str()).join("tool.toml");
+                print(format_args!(
+                    "it may touch no files: if it needs to, change `filesystem = \"none\"` in `{}` to \"read\" or \
+                     \"read-write\"",
+                    manifest.display()
+                ));
+            }
             Ok(ExitCode::SUCCESS)
         }
     }
