@@ -182,7 +182,11 @@ fn tools_are_listed_and_inspected_as_tables_and_as_json() {
     assert!(text.stdout.contains(digest), "{}", text.stdout);
     place.run(&["tool", "inspect", "nothing"]).ended(1).says("tool list");
     place.run(&["tool", "inspect", "broken"]).ended(1).says("SHA-256");
-    place.run(&["tool", "list", "--tools", "missing"]).ended(1).says("cargo xtask tools");
+    // The hint is about what there is: here nothing, and then what `cargo xtask tools` builds.
+    place.run(&["tool", "list", "--tools", "missing"]).ended(1).says("a2g-executor tool add");
+    std::fs::create_dir_all(place.path("target/tools")).unwrap();
+    place.run(&["tool", "list", "--tools", "missing"]).ended(1).says("--tools target/tools");
+    place.run(&["tool", "list", "--tools", "workspace"]).ended(0).says("--tools target/tools");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, DEFAULT_FILE};
 use crate::isolate::Inline;
 use crate::sandbox::Sandbox;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -44,18 +44,30 @@ impl Workshop {
 
     /// The catalogue, with a line on standard error for each tool that has to be compiled first.
     pub(super) fn catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
-        Catalog::open(&config.catalog, &self.cache, &self.compiler, &mut |tool| {
+        let folder = &config.catalog;
+        if !folder.is_dir() {
+            bail!("there is no catalogue at `{}`: {}", folder.display(), how_to_get_tools(folder));
+        }
+        let catalog = Catalog::open(folder, &self.cache, &self.compiler, &mut |tool| {
             note(format_args!("compiling `{tool}` (once; kept in {})", config.cache.display()));
-        })
-        .with_context(|| {
-            format!(
-                "there is no catalogue at `{}`: build the tools with `cargo xtask tools`, or name a folder with `--tools`",
-                config.catalog.display()
-            )
-        })
+        })?;
+        if catalog.iter().all(|(_, tool)| tool.is_err()) {
+            note(format_args!("no tool in `{}` can be used: {}", folder.display(), how_to_get_tools(folder)));
+        }
+        Ok(catalog)
     }
 
     pub(super) fn inline(&self) -> Inline {
         Inline::new(Arc::clone(&self.sandbox), Arc::clone(&self.clock))
+    }
+}
+
+/// In the executor's own repository, `tools` holds sources, and what is built of them lies elsewhere.
+fn how_to_get_tools(instead_of: &Path) -> &'static str {
+    let built = Path::new("target/tools");
+    if built.is_dir() && built != instead_of {
+        "`--tools target/tools` names those that are built here"
+    } else {
+        "add one with `a2g-executor tool add`, or build the executor's own with `cargo xtask tools`"
     }
 }
