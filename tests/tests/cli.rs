@@ -313,8 +313,21 @@ fn the_exit_code_tells_failure_refusal_and_limit_apart() {
         assert!(done.stdout.is_empty(), "{}", done.stdout);
     }
     let limited = [&["run", "gate", "--timeout-seconds", "1"], &scope[..]].concat();
-    place.run(&limited).ended(4).says("timeout of 1 s");
+    place.run(&limited).ended(4).says("timeout of 1 s, set on the command line");
     place.run(&[&limited[..], &["--json"]].concat()).ended(4).says("TIMEOUT");
+}
+
+#[test]
+fn a_refusal_says_what_to_change_on_the_command_line() {
+    let place = Place::new();
+    place.run(&["run", "nothing"]).ended(3).says("`nothing`: `a2g-executor tool list` shows");
+    place.run(&["run", "read_file", "--arguments", r#"{"path":5}"#]).ended(3).says("(argument `path`)");
+    let outside = ["run", "read_file", "--arguments", r#"{"path":"/workspace/a"}"#];
+    place
+        .run(&outside)
+        .ended(1)
+        .says("denied /workspace/a (outside_scope, once)")
+        .says("`--scope` lets a tool into a folder; the configuration allows `/workspace/**`");
 }
 
 #[test]

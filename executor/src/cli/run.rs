@@ -7,7 +7,7 @@ use super::output::{self, cell, note, one_line, print, start_logging, table, ver
 use super::serve::local_governor;
 use super::setup::{Workshop, config};
 use crate::call::{Call, Door};
-use crate::capability::{Claims, Grant, Permit, Roots};
+use crate::capability::{Ceilings, Claims, Grant, Permit, Roots};
 use crate::catalog::{CompileJob, Compiled};
 use crate::config::Config;
 use crate::fault::Fault;
@@ -16,7 +16,7 @@ use crate::govern::{AcceptUnsigned, Authentic, Governor};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::isolate::Inline;
 use crate::limit::{Layer, Limit};
-use crate::outcome::{End, Outcome, Receipt};
+use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, Timeout};
 use crate::run::{Executor, Settings};
 use crate::sandbox::{Input, is_component};
@@ -113,15 +113,18 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         }
     };
     Ok(match ran {
-        Ok((_, Some(receipt))) => show(&receipt, arguments.json),
+        Ok((_, Some(receipt))) => show(&receipt, arguments, &config.ceilings),
         Ok((verdict, None)) => {
             let decision = verdict.map_or("no verdict", |verdict| verdict.decision.as_str());
             note(format_args!("refused: the verdict is {decision}, which waits for a person"));
             ExitCode::from(3)
         }
-        Err(Fault::Failed(receipt) | Fault::LimitReached(receipt, _)) => show(&receipt, arguments.json),
+        Err(Fault::Failed(receipt) | Fault::LimitReached(receipt, _)) => {
+            show(&receipt, arguments, &config.ceilings)
+        }
         Err(refused) => {
             let (_, message, data) = fault::error(&refused);
+            let message = refusal(&refused, &arguments.tool).unwrap_or(message);
             match data.filter(|_| arguments.json) {
                 Some(data) => print(serde_json::json!({ "error": message, "data": data })),
                 None => note(format_args!("refused: {message}")),
@@ -129,6 +132,16 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
             ExitCode::from(3)
         }
     })
+}
+
+/// What the protocol's sentence leaves to a pointer, or says in the words of another door.
+fn refusal(refused: &Fault, tool: &str) -> Option<String> {
+    let Fault::InvalidParams { message, pointer } = refused else { return None };
+    if pointer == "/tool" {
+        return Some(format!("there is no tool `{tool}`: `a2g-executor tool list` shows what there is"));
+    }
+    let argument = pointer.strip_prefix("/arguments/")?;
+    Some(format!("{message} (argument `{}`)", one_line(argument)))
 }
 
 fn policy(path: &Path, workshop: &Workshop) -> anyhow::Result<LocalGovernor> {
@@ -177,10 +190,9 @@ fn typed_verdict(arguments: &Run, call: &Call, now: time::OffsetDateTime) -> Res
 }
 
 /// Prints a report: the result on standard output, the measurements beside it on standard error.
-fn show(receipt: &Receipt, json: bool) -> ExitCode {
-    let report = encode::report(receipt);
-    if json {
-        print(&report);
+fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
+    if arguments.json {
+        print(encode::report(receipt));
     } else {
         let Outcome { end, output, metrics, usage } = &receipt.outcome;
         for line in &output.logs {
@@ -196,11 +208,16 @@ fn show(receipt: &Receipt, json: bool) -> ExitCode {
             | End::Trapped(_)
             | End::Unlinkable(_)
             | End::LimitReached(_)
-            | End::Aborted(_) => note(format_args!("error: {}", sentence(&receipt.outcome))),
+            | End::Aborted(_) => {
+                note(format_args!("error: {}", sentence(&receipt.outcome, arguments.policy.is_none())));
+            }
         }
-        for denial in &usage.denied {
-            let what = one_line(&denial.what);
-            note(format_args!("denied {what} ({}, {} times)", denial.reason.as_str(), denial.count));
+        for Denial { what, reason, count } in &usage.denied {
+            let times = if *count == 1 { "once".to_owned() } else { format!("{count} times") };
+            note(format_args!("denied {} ({}, {times})", one_line(what), reason.as_str()));
+        }
+        if let Some(hint) = hint(usage, arguments, ceilings) {
+            note(format_args!("hint: {hint}"));
         }
         let stderr = std::io::stderr();
         let mut table = table(&stderr, &["status", "time", "cpu", "memory"]);
@@ -222,6 +239,19 @@ fn show(receipt: &Receipt, json: bool) -> ExitCode {
         | End::Unlinkable(_)
         | End::Aborted(_) => ExitCode::FAILURE,
     }
+}
+
+/// What to change when a tool reached for a path outside of its scope and the command line set it.
+fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
+    let outside = used.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
+    if !outside || arguments.policy.is_some() {
+        return None;
+    }
+    if used.filesystem_emptied_by == Some(Layer::Tool) {
+        return Some("the tool's own `tool.toml` declares `filesystem = \"none\"`".to_owned());
+    }
+    let trees = ceilings.trees.iter().map(|tree| format!("`{tree}`")).collect::<Vec<_>>().join(", ");
+    Some(format!("`--scope` lets a tool into a folder; the configuration allows {trees}"))
 }
 
 /// Runs any module as a command, with the executor's own standard streams.
@@ -281,7 +311,7 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
         End::Returned(_) => ExitCode::SUCCESS,
         End::Exited { code, .. } => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
         End::LimitReached(Limit::Time) => {
-            note(format_args!("error: {}", sentence(outcome)));
+            note(format_args!("error: {}", sentence(outcome, true)));
             ExitCode::from(124)
         }
         End::Trapped(_)
@@ -290,13 +320,17 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
         | End::ResultNotJson
         | End::Unlinkable(_)
         | End::Aborted(_) => {
-            note(format_args!("error: {}", sentence(outcome)));
+            note(format_args!("error: {}", sentence(outcome, true)));
             ExitCode::from(134)
         }
     }
 }
 
-/// What went wrong, in the words of the report.
-fn sentence(outcome: &Outcome) -> String {
-    encode::sentence(outcome).unwrap_or_default()
+/// What went wrong, in the words of the report. Who typed the limits has seen no verdict.
+fn sentence(outcome: &Outcome, typed: bool) -> String {
+    let sentence = encode::sentence(outcome).unwrap_or_default();
+    if typed && matches!(outcome.end, End::LimitReached(_)) {
+        return sentence.replace("set by the verdict", "set on the command line");
+    }
+    sentence
 }

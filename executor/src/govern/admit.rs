@@ -295,5 +295,7 @@ fn tool_claims(declared: &Declared) -> Claims {
 }
 
 fn shown(at: OffsetDateTime) -> String {
+    // Nobody reads nanoseconds.
+    let at = at.truncate_to_second();
     at.format(&time::format_description::well_known::Rfc3339).unwrap_or_else(|_| at.to_string())
 }

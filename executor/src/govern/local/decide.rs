@@ -138,7 +138,8 @@ fn weigh(
         risk: Some(risk),
         manifest: manifest(permitted),
         conditions,
-        expires_at: Some(now.checked_add(VALID_FOR).unwrap_or(now)),
+        // People read it too: whole seconds are enough.
+        expires_at: Some(now.checked_add(VALID_FOR).unwrap_or(now).truncate_to_second()),
         reason,
     }
 }
