@@ -470,6 +470,17 @@ fn config_check_says_what_is_in_force() {
 }
 
 #[test]
+fn config_check_finds_folders_that_are_missing() {
+    let place = Place::new();
+    std::fs::remove_dir(place.path("workspace")).unwrap();
+    place.run(&["config", "check"]).ended(2).says("`mount.host` names `").says("executor.toml` line ");
+    std::fs::create_dir(place.path("workspace")).unwrap();
+    place.run(&["config", "check", "--tools", "missing"]).ended(2).says("`--tools` names `missing`");
+    std::fs::remove_file(place.path("executor.toml")).unwrap();
+    place.run(&["config", "check"]).ended(2).says("`catalog.tools` names `./tools`");
+}
+
+#[test]
 fn serving_into_a_pipe_writes_no_escape_codes() {
     for variable in [None, Some(("NO_COLOR", "1")), Some(("CLICOLOR_FORCE", "1"))] {
         let mut options = Options::new().environment("RUST_LOG", "debug");

@@ -2,7 +2,7 @@
 
 use super::arguments::{Serve, Setup};
 use super::output::{note, print, start_logging};
-use super::setup::{Workshop, config};
+use super::setup::{Workshop, config, file};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::deliver;
@@ -46,7 +46,11 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
 
 /// `config check`: reads the configuration and says what would be in force.
 pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
+    if let Some(tools) = setup.tools.as_ref().filter(|tools| !tools.is_dir()) {
+        bail!(super::Usage(format!("`--tools` names `{}`, and there is no such folder", tools.display())));
+    }
     let config = config(setup)?;
+    config.check_folders(file(setup).unwrap_or(Path::new("the defaults")))?;
     let scope = config.ceilings.trees.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     print(format_args!("listen      {}", config.listen));
     let governor = config.governor.as_ref().map_or("inside this process", GovernorUrl::as_str);

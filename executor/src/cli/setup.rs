@@ -13,15 +13,20 @@ use std::sync::Arc;
 
 /// The configuration of a command line.
 pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
-    let mut config = match &setup.config {
+    let mut config = match file(setup) {
         Some(path) => Config::read(path)?,
-        None if Path::new(DEFAULT_FILE).is_file() => Config::read(Path::new(DEFAULT_FILE))?,
         None => Config::without_file()?,
     };
     if let Some(tools) = &setup.tools {
         config.catalog.clone_from(tools);
     }
     Ok(config)
+}
+
+/// The configuration file of a command line, when there is one.
+pub(super) fn file(setup: &Setup) -> Option<&Path> {
+    let default = Path::new(DEFAULT_FILE);
+    setup.config.as_deref().or_else(|| default.is_file().then_some(default))
 }
 
 /// The engine, and the places from which tools come.

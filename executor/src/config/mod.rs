@@ -116,14 +116,27 @@ impl Config {
     /// [`ConfigError::Value`] names the two folders.
     pub fn check_places(&self) -> Result<(), ConfigError> {
         let own = [Some(&self.cache), self.reports.as_ref(), self.policies.as_ref()];
-        check_private_places(&self.ceilings.trees, &self.mounts, own.into_iter().flatten().cloned()).map_err(
-            |wrong| ConfigError::Value {
-                path: PathBuf::from("the command line"),
-                line: String::new(),
-                key: wrong.key.to_owned(),
-                reason: wrong.reason,
-            },
-        )
+        check_private_places(&self.ceilings.trees, &self.mounts, own.into_iter().flatten().cloned())
+            .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
+    }
+
+    /// Checks that the folders are there which the file at `path` names. A server needs them later:
+    /// this is for whoever asks whether it will find them.
+    ///
+    /// # Ambient Authority
+    /// Looks at the folders, and reads the file again for its lines.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] names the first that is missing.
+    pub fn check_folders(&self, path: &Path) -> Result<(), ConfigError> {
+        let mounts = self.mounts.as_slice().iter().enumerate();
+        let hosts = mounts.map(|(nth, mount)| ("mount.host", nth, &mount.host));
+        let mut named = std::iter::once(("catalog.tools", 0, &self.catalog)).chain(hosts);
+        let Some((key, nth, folder)) = named.find(|(_, _, folder)| !folder.is_dir()) else { return Ok(()) };
+        // Without a file, which is no fault, there is no line to name.
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let reason = format!("names `{}`, and there is no such folder", folder.display());
+        Err(Wrong { key, reason }.at(path, &text, nth))
     }
 
     fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
@@ -131,12 +144,7 @@ impl Config {
             path: path.to_owned(),
             reason: error.to_string().trim_end().to_owned(),
         })?;
-        check(file, base).map_err(|wrong| ConfigError::Value {
-            path: path.to_owned(),
-            line: line_of(text, wrong.key).map(|line| format!(" line {line}")).unwrap_or_default(),
-            key: wrong.key.to_owned(),
-            reason: wrong.reason,
-        })
+        check(file, base).map_err(|wrong| wrong.at(path, text, 0))
     }
 }
 
@@ -144,6 +152,14 @@ impl Config {
 struct Wrong {
     key: &'static str,
     reason: String,
+}
+
+impl Wrong {
+    /// As an error of a file with this text, in which the key may stand more than once.
+    fn at(self, path: &Path, text: &str, nth: usize) -> ConfigError {
+        let line = line_of(text, self.key, nth).map(|line| format!(" line {line}")).unwrap_or_default();
+        ConfigError::Value { path: path.to_owned(), line, key: self.key.to_owned(), reason: self.reason }
+    }
 }
 
 fn wrong(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Wrong {
@@ -290,12 +306,14 @@ fn default_cache() -> Option<PathBuf> {
     caches.map(|caches| caches.join("a2g-executor"))
 }
 
-/// The line on which a dotted key stands. The file was parsed already, so this only has to find it.
-fn line_of(text: &str, key: &str) -> Option<usize> {
+/// The line on which a dotted key stands for the nth time, from 0. The file was parsed already, so
+/// this only has to find it.
+fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
     let (table, last) = key.split_once('.')?;
     let mut here = "";
     text.lines()
-        .position(|line| {
+        .enumerate()
+        .filter(|(_, line)| {
             let line = line.trim();
             if let Some(name) = line.strip_prefix('[') {
                 here = name.trim_matches(['[', ']', ' ']);
@@ -303,7 +321,8 @@ fn line_of(text: &str, key: &str) -> Option<usize> {
             let named = line.split('=').next().unwrap_or_default().trim();
             (here == table && named == last) || named == key
         })
-        .map(|index| index + 1)
+        .nth(nth)
+        .map(|(index, _)| index + 1)
 }
 
 #[cfg(test)]

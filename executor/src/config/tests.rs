@@ -35,6 +35,25 @@ fn errors_name_line_and_key() {
 }
 
 #[test]
+fn a_missing_folder_is_named_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("executor.toml");
+    let mount = |guest: &str, host: &str| format!("[[mount]]\nguest = \"/{guest}\"\nhost = \"{host}\"\n");
+    let head = "[catalog]\ntools = \".\"\n[ceilings]\nfilesystem_scope = []\n";
+    let text = format!("{head}{}{}", mount("workspace", "."), mount("data", "away"));
+    let missing = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        Config::read(&file).unwrap().check_folders(&file).map_err(|error| error.to_string())
+    };
+    let error = missing(&text).unwrap_err();
+    assert!(error.contains("line 10: `mount.host`") && error.contains("away"), "{error}");
+    let error = missing(&text.replacen("\".\"", "\"tools\"", 1)).unwrap_err();
+    assert!(error.contains("line 2: `catalog.tools`"), "{error}");
+    std::fs::create_dir(folder.path().join("away")).unwrap();
+    assert_eq!(missing(&text), Ok(()));
+}
+
+#[test]
 fn the_executors_own_files_are_never_grantable() {
     let error = parse("[catalog]\ncache = \"/tmp/cache\"\n").unwrap_err();
     assert!(error.contains("/tmp/cache"), "{error}");
