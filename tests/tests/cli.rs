@@ -481,6 +481,16 @@ fn config_check_finds_folders_that_are_missing() {
 }
 
 #[test]
+fn a_name_can_be_listened_on_and_an_open_address_is_warned_of() {
+    let warning = "nobody is authenticated here";
+    let executor = Executor::start(Options::new().argument("--listen").argument("localhost:0"));
+    assert!(executor.address().ip().is_loopback());
+    assert!(!executor.stderr().contains(warning), "{}", executor.stderr());
+    let open = Options::new().signed_only().argument("--listen").argument("0.0.0.0:0");
+    Executor::start(open).line_with(warning);
+}
+
+#[test]
 fn serving_into_a_pipe_writes_no_escape_codes() {
     for variable in [None, Some(("NO_COLOR", "1")), Some(("CLICOLOR_FORCE", "1"))] {
         let mut options = Options::new().environment("RUST_LOG", "debug");

@@ -1,5 +1,6 @@
 //! The commands and their options, as `--help` shows them.
 
+use crate::config::listen_address;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -93,8 +94,8 @@ Examples:
 pub(super) struct Serve {
     #[command(flatten)]
     pub(super) setup: Setup,
-    /// The address to listen on
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    /// The address or name to listen on
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen_address)]
     pub(super) listen: Option<SocketAddr>,
     /// The governor to ask: http, https, ws or wss
     #[arg(long, value_name = "URL", conflicts_with = "policies")]
@@ -204,8 +205,8 @@ governor; executors that are connected by WebSocket get it at once.
 Example:
   a2g-executor governor --policies policies/ --reports reports.ndjson")]
 pub(super) struct Governor {
-    /// The address to listen on
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7410")]
+    /// The address or name to listen on
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen_address, default_value = "127.0.0.1:7410")]
     pub(super) listen: SocketAddr,
     /// The folder of policies; a built-in policy without it
     #[arg(long, value_name = "FOLDER")]

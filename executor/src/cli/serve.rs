@@ -129,6 +129,12 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
             .with_context(|| format!("cannot listen on {}", config.listen))?;
         let tools = executor.tools().count();
         tracing::info!(address = %door.address(), tools, "ready");
+        if !door.address().ip().is_loopback() {
+            tracing::warn!(
+                address = %door.address(),
+                "nobody is authenticated here: whoever reaches this address can send intents in any agent's name"
+            );
+        }
         note(format_args!("a2g-executor listens on http://{}/jsonrpc with {tools} tools", door.address()));
         let closing = Arc::clone(&executor);
         let serving = tokio::spawn(door.serve(async move {

@@ -12,7 +12,7 @@ use crate::limit::Access;
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
 use crate::wire::strict_json::JsonBounds;
 use file::File;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -148,6 +148,19 @@ impl Config {
     }
 }
 
+/// Where to listen. A name is resolved; of its addresses, IPv4 comes first, because not every machine
+/// has the other.
+///
+/// # Ambient Authority
+/// Asks the system for the addresses of a name.
+///
+/// # Errors
+/// What is wrong with the text, without the text.
+pub fn listen_address(text: &str) -> Result<SocketAddr, &'static str> {
+    let found = text.to_socket_addrs().ok().and_then(|found| found.min_by_key(SocketAddr::is_ipv6));
+    found.ok_or("has to be an address or a name and a port, such as `127.0.0.1:7420` or `localhost:7420`")
+}
+
 /// A value that cannot be, by its dotted key.
 struct Wrong {
     key: &'static str,
@@ -199,9 +212,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     };
     Ok(Config {
         did: AgentDid::parse(&executor.did).map_err(|e| wrong("executor.did")(&e))?,
-        listen: server.listen.parse().map_err(|_| {
-            wrong("server.listen")(&"has to be an address and a port such as `127.0.0.1:7420`")
-        })?,
+        listen: listen_address(&server.listen).map_err(|e| wrong("server.listen")(&e))?,
         bounds: JsonBounds {
             max_bytes: size(within("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
             max_depth: size(within("server.max_json_depth", server.max_json_depth, 100)?),

@@ -54,6 +54,13 @@ fn a_missing_folder_is_named_with_its_line() {
 }
 
 #[test]
+fn a_name_to_listen_on_is_resolved() {
+    assert_eq!(parse("[server]\nlisten = \"localhost:80\"\n").unwrap().listen.to_string(), "127.0.0.1:80");
+    assert_eq!(listen_address("[::1]:80").unwrap().to_string(), "[::1]:80");
+    assert!(listen_address("localhost").is_err());
+}
+
+#[test]
 fn the_executors_own_files_are_never_grantable() {
     let error = parse("[catalog]\ncache = \"/tmp/cache\"\n").unwrap_err();
     assert!(error.contains("/tmp/cache"), "{error}");
