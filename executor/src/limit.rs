@@ -1,9 +1,11 @@
 //! The limits that a run stands under, and the layers that may set them.
 
+use crate::quantity::MemoryLimit;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The five layers whose meet is a grant, in the order in which ties are named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Layer {
     /// The capability manifest of the verdict.
     Verdict,
@@ -38,7 +40,7 @@ impl fmt::Display for Layer {
 }
 
 /// A limit's value together with the layer that set it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Bound<T> {
     /// The value in force.
     pub value: T,
@@ -56,7 +58,7 @@ impl<T: Ord> Bound<T> {
 }
 
 /// A limit whose excess ends a run. (CPU over its limit slows a run down, and never ends it.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Limit {
     /// Guest memories and tables together.
     Memory,
@@ -68,6 +70,10 @@ pub enum Limit {
     Stack,
     /// Open files, folders and other handles together.
     Descriptors,
+    /// Bytes written to files.
+    Written,
+    /// Files, folders and links made.
+    Created,
 }
 
 impl Limit {
@@ -80,12 +86,34 @@ impl Limit {
             Self::Output => "output",
             Self::Stack => "stack",
             Self::Descriptors => "descriptors",
+            Self::Written => "written_bytes",
+            Self::Created => "created",
         }
     }
 }
 
+/// What one run may do with the disk. The executor's own ceilings alone set it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budgets {
+    /// The most that it may write to files.
+    pub written: MemoryLimit,
+    /// How many files, folders and links it may make.
+    pub created: u64,
+    /// Whether it may open files that have another name, which may lie outside of its scope.
+    pub hard_links: bool,
+}
+
+/// What one run has spent of its [`Budgets`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Spent {
+    /// Bytes written to files.
+    pub written_bytes: u64,
+    /// Files, folders and links made.
+    pub created: u64,
+}
+
 /// Whether files may be changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Access {
     /// Files and folders may be read and listed.
     ReadOnly,

@@ -4,8 +4,9 @@
 //! and artifacts, and nothing else.
 
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::limit::{Access, Bound, Limit};
+use crate::limit::{Access, Bound, Budgets, Limit, Spent};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ impl Status {
 }
 
 /// Why a running tool was stopped from outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum AbortReason {
     /// `a2g/cancel`.
     Cancelled,
@@ -59,7 +60,7 @@ impl AbortReason {
 }
 
 /// How a run ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum End {
     /// The tool answered.
     Returned(Value),
@@ -85,6 +86,8 @@ pub enum End {
     Trapped(String),
     /// The guest asks for something that is not there, such as an import that is not linked.
     Unlinkable(String),
+    /// The process that ran the guest ended before it had an outcome: what the kernel said of it.
+    Crashed(String),
     /// A limit ended it.
     LimitReached(Limit),
     /// It was stopped from outside.
@@ -102,9 +105,15 @@ impl End {
             | Self::ResultNotJson
             | Self::Trapped(_)
             | Self::Unlinkable(_)
-            | Self::LimitReached(Limit::Memory | Limit::Output | Limit::Stack | Limit::Descriptors) => {
-                Status::Failure
-            }
+            | Self::Crashed(_)
+            | Self::LimitReached(
+                Limit::Memory
+                | Limit::Output
+                | Limit::Stack
+                | Limit::Descriptors
+                | Limit::Written
+                | Limit::Created,
+            ) => Status::Failure,
             Self::LimitReached(Limit::Time) => Status::Timeout,
             Self::Aborted(_) => Status::Aborted,
         }
@@ -112,7 +121,7 @@ impl End {
 }
 
 /// How much a log line matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LogLevel {
     /// For the tool's author.
     Debug,
@@ -147,18 +156,35 @@ pub struct LogLine {
 }
 
 /// A named piece of output that is not the result.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
     /// The tool's name for it.
     pub name: String,
     /// Its media type, as the tool named it.
     pub mime: String,
     /// Its bytes.
+    #[serde(with = "as_base64")]
     pub content: Vec<u8>,
 }
 
+/// Bytes as a text of base64.
+mod as_base64 {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        STANDARD.decode(String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
 /// How far a guest says it has come.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// From 0 to 100, when the tool knows.
     pub percent: Option<f32>,
@@ -191,6 +217,9 @@ pub struct Metrics {
     pub peak_memory_bytes: u64,
     /// Bytes of result, logs and artifacts taken.
     pub output_bytes: u64,
+    /// The most memory that the process of the run had resident, as the kernel counted it: the
+    /// guest's and the executor's own. `None` when the run had no process of its own.
+    pub peak_resident_bytes: Option<u64>,
 }
 
 impl Metrics {
@@ -217,7 +246,7 @@ impl Metrics {
 }
 
 /// What a guest reached for without having it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DenialReason {
     /// The path lies under no granted root.
     OutsideScope,
@@ -227,6 +256,10 @@ pub enum DenialReason {
     ReadOnly,
     /// The host's own file permissions.
     HostPermissions,
+    /// Making a link, which a later program might follow.
+    Link,
+    /// The file has another name, which may lie outside of every granted root.
+    HardLink,
 }
 
 impl DenialReason {
@@ -238,12 +271,14 @@ impl DenialReason {
             Self::EscapesRoot => "escapes_root",
             Self::ReadOnly => "read_only",
             Self::HostPermissions => "host_permissions",
+            Self::Link => "link",
+            Self::HardLink => "hard_link",
         }
     }
 }
 
 /// One thing that was denied, with how often.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
     /// The guest path. Control characters are escaped.
     pub what: String,
@@ -254,7 +289,7 @@ pub struct Denial {
 }
 
 /// A granted tree as it stood in the store's own preopens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedTree {
     /// The guest path of its root.
     pub path: String,
@@ -279,6 +314,10 @@ pub struct Usage {
     pub filesystem: Vec<GrantedTree>,
     /// The layer that left no tree at all, when there was none.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
+    /// What the run could leave on the disk.
+    pub budgets: Budgets,
+    /// What it did spend; `None` when its process ended before it could say.
+    pub spent: Option<Spent>,
     /// Whether the grant allowed the network, and which layer said so.
     pub network: Bound<bool>,
     /// Whether the linker had any network interface.
@@ -331,6 +370,7 @@ mod tests {
             cpu: Duration::from_micros(500),
             peak_memory_bytes: BYTES_PER_MB + 1,
             output_bytes: 0,
+            peak_resident_bytes: None,
         };
         assert_eq!((metrics.memory_used_mb(), metrics.duration_ms()), (2, 2));
         assert!((metrics.cpu_percent() - 50.0).abs() < 0.1);

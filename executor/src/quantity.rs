@@ -3,6 +3,7 @@
 //! A quantity can only be made inside its range, so zero never means "unlimited" and a number that
 //! does not fit is refused where it enters. 1 MB is 2^20 bytes here and on every wire.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ fn in_range(value: u64, least: u64, most: u64) -> Result<u64, OutOfRange> {
 }
 
 /// An amount of guest memory: whole MB, from 1 MB to 1 TiB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct MemoryLimit {
     mb: u64,
 }
@@ -55,7 +57,8 @@ impl MemoryLimit {
 }
 
 /// A share of CPU time over wall time in percent; 100 is one core.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct CpuPercent(u32);
 
 impl CpuPercent {
@@ -79,7 +82,8 @@ impl CpuPercent {
 }
 
 /// How long a run may take on the monotonic clock: whole seconds, up to a week.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct Timeout {
     seconds: u64,
 }
@@ -110,7 +114,8 @@ impl Timeout {
 }
 
 /// How many bytes a guest may hand out: its result, its logs and its artifacts together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct OutputLimit {
     bytes: u64,
 }
@@ -133,6 +138,30 @@ impl OutputLimit {
         self.bytes
     }
 }
+
+/// A quantity is written as its number, and read back inside its range only.
+macro_rules! as_number {
+    ($quantity:ty, $make:path, $get:path) => {
+        impl TryFrom<u64> for $quantity {
+            type Error = OutOfRange;
+
+            fn try_from(number: u64) -> Result<Self, OutOfRange> {
+                $make(number)
+            }
+        }
+
+        impl From<$quantity> for u64 {
+            fn from(quantity: $quantity) -> Self {
+                $get(quantity).into()
+            }
+        }
+    };
+}
+
+as_number!(MemoryLimit, MemoryLimit::from_mb, MemoryLimit::mb);
+as_number!(CpuPercent, CpuPercent::new, CpuPercent::get);
+as_number!(Timeout, Timeout::from_seconds, Timeout::seconds);
+as_number!(OutputLimit, OutputLimit::from_bytes, OutputLimit::bytes);
 
 impl fmt::Display for MemoryLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

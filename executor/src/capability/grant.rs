@@ -3,8 +3,9 @@
 use super::limits::{Claims, Limits};
 use super::scope::{Pattern, ScopeError, Tree};
 use crate::ident::excerpt;
-use crate::limit::{Access, Bound, Layer};
+use crate::limit::{Access, Bound, Budgets, Layer};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The executor's own ceilings. They have a value for every limit, so that a limit that no other
@@ -25,6 +26,8 @@ pub struct Ceilings {
     pub trees: Vec<Tree>,
     /// Whether files may be changed at all.
     pub access: Access,
+    /// What one run may leave on the disk.
+    pub budgets: Budgets,
 }
 
 /// The limits of one run, in force and complete.
@@ -40,9 +43,43 @@ pub struct Grant {
     trees: Vec<Bound<Tree>>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
+    budgets: Budgets,
+}
+
+/// A grant as it is written down on its way to another process; see [`super::handover`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Carried {
+    memory: Bound<MemoryLimit>,
+    cpu: Bound<CpuPercent>,
+    timeout: Bound<Timeout>,
+    output: Bound<OutputLimit>,
+    network: Bound<bool>,
+    trees: Vec<Bound<String>>,
+    emptied_by: Option<Layer>,
+    access: Bound<Access>,
+    budgets: Budgets,
 }
 
 impl Grant {
+    pub(super) fn carry(self) -> Carried {
+        let Self { memory, cpu, timeout, output, network, trees, emptied_by, access, budgets } = self;
+        let trees = trees.into_iter().map(|Bound { value, layer }| {
+            let value = value.path().to_owned();
+            Bound { value, layer }
+        });
+        Carried { memory, cpu, timeout, output, network, trees: trees.collect(), emptied_by, access, budgets }
+    }
+
+    pub(super) fn carried(carried: Carried) -> Option<Self> {
+        let Carried { memory, cpu, timeout, output, network, trees, emptied_by, access, budgets } = carried;
+        let trees = trees.into_iter().map(|Bound { value, layer }| {
+            let value = Tree::parse_path(&value).ok()?;
+            Some(Bound { value, layer })
+        });
+        let trees = trees.collect::<Option<_>>()?;
+        Some(Self { memory, cpu, timeout, output, network, trees, emptied_by, access, budgets })
+    }
+
     /// The meet of the layers under the executor's ceilings, and of the ceilings themselves.
     ///
     /// # Errors
@@ -70,6 +107,7 @@ impl Grant {
             access: under(ceilings.access, met.access),
             trees: trees.into_iter().map(|(value, layer)| Bound { value, layer }).collect(),
             emptied_by,
+            budgets: ceilings.budgets,
         };
         grant.without(&met.blocked)
     }
@@ -134,6 +172,12 @@ impl Grant {
     #[must_use]
     pub fn emptied_by(&self) -> Option<Layer> {
         self.emptied_by
+    }
+
+    /// What the run may leave on the disk.
+    #[must_use]
+    pub fn budgets(&self) -> Budgets {
+        self.budgets
     }
 
     /// Whether files may be changed.

@@ -12,6 +12,7 @@
 
 mod condition;
 mod grant;
+mod handover;
 mod limits;
 mod permit;
 mod roots;
@@ -21,6 +22,7 @@ mod tests;
 
 pub use condition::{ConditionError, claims_of};
 pub use grant::{Ceilings, Grant};
+pub use handover::Handover;
 pub use limits::{Claims, Limits};
 pub use permit::Permit;
 pub use roots::{Mount, Mounts, OpenRoot, Roots, RootsError};

@@ -20,6 +20,11 @@ impl Permit {
         Self { grant, roots }
     }
 
+    /// Takes it apart, to be put together in another process.
+    pub(super) fn into_parts(self) -> (Grant, Roots) {
+        (self.grant, self.roots)
+    }
+
     /// The grant.
     #[must_use]
     pub fn grant(&self) -> &Grant {

@@ -151,6 +151,15 @@ impl Roots {
         Ok(Self { opened: folders.iter().map(open).collect::<Result<_, _>>()?, watch_outside: false })
     }
 
+    /// Takes them apart, to be put together in another process.
+    pub(super) fn into_parts(self) -> (Vec<OpenRoot>, bool) {
+        (self.opened, self.watch_outside)
+    }
+
+    pub(super) fn from_parts(opened: Vec<OpenRoot>, watch_outside: bool) -> Self {
+        Self { opened, watch_outside }
+    }
+
     /// Whether reaching for what lies outside is to be seen and recorded.
     #[must_use]
     pub fn watch_outside(&self) -> bool {

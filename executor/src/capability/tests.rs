@@ -1,7 +1,7 @@
 //! The laws of the meet, and patterns that try to be wider than they look.
 
 use super::*;
-use crate::limit::{Access, Bound, Layer};
+use crate::limit::{Access, Bound, Budgets, Layer};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use proptest::prelude::*;
 
@@ -18,6 +18,7 @@ fn ceilings() -> Ceilings {
         network: true,
         trees: vec![tree("/tmp"), tree("/workspace")],
         access: Access::ReadWrite,
+        budgets: Budgets { written: MemoryLimit::from_mb(1024).unwrap(), created: 1000, hard_links: false },
     }
 }
 

@@ -64,12 +64,17 @@ pub fn is_component(wasm: &[u8]) -> bool {
               checked on the open file that it belongs to this user and that nobody else may write it"
 )]
 pub(super) fn load_module(engine: &Engine, compiled: &[u8]) -> wasmtime::Result<Module> {
-    unsafe { Module::deserialize(engine, compiled) }
+    let module = unsafe { Module::deserialize(engine, compiled) }?;
+    // Here rather than at the first run, which may be in a process that can no longer make one.
+    module.initialize_copy_on_write_image()?;
+    Ok(module)
 }
 
 #[allow(unsafe_code, reason = "see `load_module`")]
 pub(super) fn load_component(engine: &Engine, compiled: &[u8]) -> wasmtime::Result<Component> {
-    unsafe { Component::deserialize(engine, compiled) }
+    let component = unsafe { Component::deserialize(engine, compiled) }?;
+    component.initialize_copy_on_write_image()?;
+    Ok(component)
 }
 
 pub(super) fn unlinkable(contract: Contract) -> impl Fn(wasmtime::Error) -> ArtifactError {

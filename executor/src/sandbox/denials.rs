@@ -1,6 +1,7 @@
 //! What a guest reached for without having it: counted, capped, and never trusted for more.
 
 use super::state::{Preopen, PreopenKind};
+use super::witness::{Event, Witness};
 use crate::limit::{Access, Bound};
 use crate::outcome::{Denial, DenialReason, Usage};
 use std::sync::{Mutex, PoisonError};
@@ -15,11 +16,18 @@ pub(super) enum Refusal {
     /// `EPERM` or `ENOTCAPABLE` for a call that would change something: it led out of its root, or
     /// the root is read-only.
     Changing,
+    /// Ours, for making a link where none may be made.
+    Linking,
+    /// Ours, for a file with another name.
+    HardLink,
 }
 
 /// The denials of one execution.
 #[derive(Debug, Default)]
-pub(super) struct Denials(Mutex<Listed>);
+pub(super) struct Denials {
+    listed: Mutex<Listed>,
+    witness: Witness,
+}
 
 #[derive(Debug, Default)]
 struct Listed {
@@ -31,21 +39,42 @@ struct Listed {
 const LONGEST_PATH: usize = 256;
 
 impl Denials {
+    pub(super) fn new(witness: Witness) -> Self {
+        Self { listed: Mutex::default(), witness }
+    }
+
     /// Counts one denial.
-    pub(super) fn record(&self, what: &str, reason: DenialReason) {
+    fn record(&self, what: &str, reason: DenialReason) {
+        self.count(what, reason, |count| count.saturating_add(1));
+    }
+
+    /// Takes over a count that was made elsewhere.
+    pub(super) fn counted(&self, what: &str, reason: DenialReason, count: u64) {
+        self.count(what, reason, |known| known.max(count));
+    }
+
+    fn count(&self, what: &str, reason: DenialReason, next: impl FnOnce(u64) -> u64) {
         let mut what: String = what.chars().flat_map(escape_control).collect();
         if what.len() > LONGEST_PATH {
             let end = (0..=LONGEST_PATH).rev().find(|&end| what.is_char_boundary(end)).unwrap_or(0);
             what.truncate(end);
             what.push('…');
         }
-        let mut listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = listed.denied.iter_mut().find(|d| d.what == what && d.reason == reason) {
-            known.count = known.count.saturating_add(1);
-        } else if listed.denied.len() < Usage::MOST_DENIALS {
-            listed.denied.push(Denial { what, reason, count: 1 });
-        } else {
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = listed.denied.iter().position(|d| d.what == what && d.reason == reason);
+        if known.is_none() && listed.denied.len() >= Usage::MOST_DENIALS {
             listed.more = true;
+            return;
+        }
+        let index = known.unwrap_or_else(|| {
+            listed.denied.push(Denial { what: what.clone(), reason, count: 0 });
+            listed.denied.len() - 1
+        });
+        let Some(denial) = listed.denied.get_mut(index) else { return };
+        denial.count = next(denial.count);
+        let count = denial.count;
+        if count.is_power_of_two() {
+            self.witness.see(|| Event::Denied(what, reason, count));
         }
     }
 
@@ -63,6 +92,8 @@ impl Denials {
             let reason = match (preopen.map(|preopen| preopen.kind), refusal) {
                 (Some(PreopenKind::Outside), _) => DenialReason::OutsideScope,
                 (_, Refusal::Access) => DenialReason::HostPermissions,
+                (_, Refusal::Linking) => DenialReason::Link,
+                (_, Refusal::HardLink) => DenialReason::HardLink,
                 (
                     Some(PreopenKind::Granted { access: Bound { value: Access::ReadOnly, .. }, .. }),
                     Refusal::Changing,
@@ -77,7 +108,7 @@ impl Denials {
 
     /// The list, and whether there was more.
     pub(super) fn list(&self) -> (Vec<Denial>, bool) {
-        let listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         (listed.denied.clone(), listed.more)
     }
 }

@@ -7,7 +7,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
-use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, WasmFeatures};
+use wasmtime::{
+    Config, Engine, EngineWeak, InstanceAllocationStrategy, PoolingAllocationConfig, WasmFeatures,
+};
 
 /// How often a running guest is looked at. A guest overshoots its deadline by at most this much
 /// plus one host call.
@@ -83,14 +85,21 @@ fn config() -> Config {
     config
 }
 
-/// Advances the epoch of one engine while at least one [`Running`] exists, and for a short while
-/// after, so that a stream of small executions does not wake a thread for each of them.
-#[derive(Debug, Clone)]
-pub(super) struct Ticker(Arc<TickerState>);
+/// Advances the epoch of one engine while at least one [`Running`] exists. In an engine for many
+/// guests it goes on for a short while after, so that a stream of small executions does not wake a
+/// thread for each of them. Its thread starts when it is first needed: a process that forks has to
+/// have none.
+#[derive(Clone)]
+pub(super) struct Ticker {
+    engine: EngineWeak,
+    linger: u32,
+    state: Arc<TickerState>,
+}
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct TickerState {
     running: AtomicUsize,
+    started: Mutex<bool>,
     asleep: Mutex<bool>,
     wake: Condvar,
 }
@@ -103,41 +112,61 @@ const LINGER_TICKS: u32 = 500;
 pub(super) struct Running(Arc<TickerState>);
 
 impl Ticker {
-    /// Starts the thread. It ends when the engine is gone.
+    pub(super) fn new(engine: &Engine, concurrent: u32) -> Self {
+        let linger = if concurrent > 1 { LINGER_TICKS } else { 0 };
+        Self { engine: engine.weak(), linger, state: Arc::default() }
+    }
+
+    /// Starts the thread, once, which does `first` before all else. It ends when the engine is gone.
     ///
     /// # Errors
-    /// When no thread can be started.
-    pub(super) fn start(engine: &Engine) -> std::io::Result<Self> {
-        let state = Arc::new(TickerState {
-            running: AtomicUsize::new(0),
-            asleep: Mutex::new(false),
-            wake: Condvar::new(),
-        });
-        let (engine, ticking) = (engine.weak(), Arc::clone(&state));
+    /// When no thread can be started, and what `first` says.
+    pub(super) fn start(
+        &self,
+        first: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        let mut started = self.state.started.lock().unwrap_or_else(PoisonError::into_inner);
+        if *started {
+            return Ok(());
+        }
+        let (engine, linger, ticking) = (self.engine.clone(), self.linger, Arc::clone(&self.state));
+        let (did, done) = std::sync::mpsc::sync_channel(1);
         std::thread::Builder::new().name("epoch-ticker".into()).spawn(move || {
+            let first = first();
+            let failed = first.is_err();
+            let _nobody_waits = did.send(first);
+            if failed {
+                return;
+            }
             let mut idle = 0;
             while let Some(engine) = engine.upgrade() {
                 std::thread::sleep(TICK);
                 engine.increment_epoch();
                 drop(engine);
                 idle = if ticking.running.load(Ordering::SeqCst) > 0 { 0 } else { idle + 1 };
-                if idle > LINGER_TICKS {
+                if idle > linger {
                     ticking.sleep_until_needed();
                     idle = 0;
                 }
             }
         })?;
-        Ok(Self(state))
+        done.recv().map_err(std::io::Error::other)??;
+        *started = true;
+        Ok(())
     }
 
-    /// Counts one execution for as long as the returned value lives.
-    pub(super) fn running(&self) -> Running {
-        self.0.running.fetch_add(1, Ordering::SeqCst);
-        let mut asleep = self.0.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Counts one guest that computes for as long as the returned value lives.
+    ///
+    /// # Errors
+    /// When the thread has to be started and cannot be.
+    pub(super) fn running(&self) -> std::io::Result<Running> {
+        self.start(|| Ok(()))?;
+        self.state.running.fetch_add(1, Ordering::SeqCst);
+        let mut asleep = self.state.asleep.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut *asleep) {
-            self.0.wake.notify_one();
+            self.state.wake.notify_one();
         }
-        Running(Arc::clone(&self.0))
+        Ok(Running(Arc::clone(&self.state)))
     }
 }
 

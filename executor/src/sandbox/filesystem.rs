@@ -4,8 +4,10 @@
 //! not granted is refused with `access`, and every refusal is recorded. Nothing here looks at a
 //! guest path to decide; wasmtime-wasi resolves beneath the opened roots.
 
+use super::budget::{Budget, Spending};
 use super::denials::Refusal;
 use super::state::{Preopen, PreopenKind, State};
+use super::stop::Stop;
 use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, Resource};
 use wasmtime_wasi::WasiView as _;
@@ -52,6 +54,29 @@ impl Watched<'_> {
             return Err(ErrorCode::Access.into());
         }
         Ok(())
+    }
+
+    /// Spends of the budget, or ends the run.
+    fn spend(&self, spend: impl FnOnce(&Budget) -> Result<(), Stop>) -> FsResult<()> {
+        spend(&self.0.gauges.budget).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))
+    }
+
+    /// Puts a stream into a file behind the budget.
+    fn spending(&mut self, stream: Resource<DynOutputStream>) -> FsResult<Resource<DynOutputStream>> {
+        let budget = Arc::clone(&self.0.gauges.budget);
+        let table = &mut self.0.wasi.ctx().table;
+        let inner = table.delete(stream)?;
+        let spending: DynOutputStream = Box::new(Spending { inner, budget });
+        Ok(table.push(spending)?)
+    }
+
+    /// Refuses to make a link where links may not be made.
+    fn link(&mut self, paths: &[(Option<Preopen>, &str)]) -> FsResult<()> {
+        if !self.0.links {
+            self.record(Refusal::Linking, paths);
+            return Err(ErrorCode::NotPermitted.into());
+        }
+        self.spend(Budget::create)
     }
 
     /// Looks at the result of a call that would change something or only looks, and records it when
@@ -123,7 +148,6 @@ macro_rules! passed_on {
 
 impl HostDescriptor for Watched<'_> {
     watched! {
-        create_directory_at(fd, path: String; ;) -> (), changes true;
         stat_at(fd, path: String; flags: PathFlags;) -> DescriptorStat, changes false;
         set_times_at(fd, path: String; flags: PathFlags; atim: NewTimestamp, mtim: NewTimestamp) -> (), changes true;
         readlink_at(fd, path: String; ;) -> String, changes false;
@@ -137,15 +161,36 @@ impl HostDescriptor for Watched<'_> {
         sync_data(fd: Resource<Descriptor>) -> FsResult<()>;
         get_flags(fd: Resource<Descriptor>) -> FsResult<DescriptorFlags>;
         get_type(fd: Resource<Descriptor>) -> FsResult<DescriptorType>;
-        set_size(fd: Resource<Descriptor>, size: Filesize) -> FsResult<()>;
         set_times(fd: Resource<Descriptor>, atim: NewTimestamp, mtim: NewTimestamp) -> FsResult<()>;
         read(fd: Resource<Descriptor>, len: Filesize, offset: Filesize) -> FsResult<(Vec<u8>, bool)>;
-        write(fd: Resource<Descriptor>, bytes: Vec<u8>, offset: Filesize) -> FsResult<Filesize>;
         read_directory(fd: Resource<Descriptor>) -> FsResult<Resource<DirectoryEntryStream>>;
         sync(fd: Resource<Descriptor>) -> FsResult<()>;
         stat(fd: Resource<Descriptor>) -> FsResult<DescriptorStat>;
         metadata_hash(fd: Resource<Descriptor>) -> FsResult<MetadataHashValue>;
         is_same_object(a: Resource<Descriptor>, b: Resource<Descriptor>) -> wasmtime::Result<bool>;
+    }
+
+    async fn set_size(&mut self, fd: Resource<Descriptor>, size: Filesize) -> FsResult<()> {
+        self.spend(|budget| budget.write(size))?;
+        self.inner().set_size(fd, size).await
+    }
+
+    async fn write(
+        &mut self,
+        fd: Resource<Descriptor>,
+        bytes: Vec<u8>,
+        offset: Filesize,
+    ) -> FsResult<Filesize> {
+        self.spend(|budget| budget.write(u64::try_from(bytes.len()).unwrap_or(u64::MAX)))?;
+        self.inner().write(fd, bytes, offset).await
+    }
+
+    async fn create_directory_at(&mut self, fd: Resource<Descriptor>, path: String) -> FsResult<()> {
+        let paths = [(self.preopen(&fd), path.as_str())];
+        self.enter(&paths)?;
+        self.spend(Budget::create)?;
+        let result = self.inner().create_directory_at(fd, path.clone()).await;
+        self.watch(true, &paths, result)
     }
 
     async fn open_at(
@@ -160,11 +205,22 @@ impl HostDescriptor for Watched<'_> {
         self.enter(&paths)?;
         // Anything but a file or a folder, such as a FIFO, could hold the thread that opens it.
         let again = Resource::new_borrow(fd.rep());
-        let found = self.inner().stat_at(again, follow, path.clone()).await.map(|stat| stat.type_);
+        let found =
+            self.inner().stat_at(again, follow, path.clone()).await.map(|stat| (stat.type_, stat.link_count));
         match found {
-            Ok(DescriptorType::Directory | DescriptorType::RegularFile | DescriptorType::SymbolicLink)
+            Ok((DescriptorType::RegularFile, 2..)) if !self.0.hard_links => {
+                self.record(Refusal::HardLink, &paths);
+                return Err(ErrorCode::NotPermitted.into());
+            }
+            Ok((
+                DescriptorType::Directory | DescriptorType::RegularFile | DescriptorType::SymbolicLink,
+                _,
+            ))
             | Err(_) => {}
             Ok(_) => return Err(ErrorCode::Unsupported.into()),
+        }
+        if found.is_err() && open.contains(OpenFlags::CREATE) {
+            self.spend(Budget::create)?;
         }
         let result = self.inner().open_at(fd, follow, path.clone(), open, flags).await;
         self.watch(changes_something(open, flags), &paths, result)
@@ -180,6 +236,7 @@ impl HostDescriptor for Watched<'_> {
     ) -> FsResult<()> {
         let paths = [(self.preopen(&fd), old.as_str()), (self.preopen(&new_fd), new.as_str())];
         self.enter(&paths)?;
+        self.link(&paths)?;
         let result = self.inner().link_at(fd, flags, old.clone(), new_fd, new.clone()).await;
         self.watch(true, &paths, result)
     }
@@ -200,6 +257,7 @@ impl HostDescriptor for Watched<'_> {
     async fn symlink_at(&mut self, fd: Resource<Descriptor>, target: String, path: String) -> FsResult<()> {
         let paths = [(self.preopen(&fd), path.as_str())];
         self.enter(&paths)?;
+        self.link(&paths)?;
         let result = self.inner().symlink_at(fd, target, path.clone()).await;
         self.watch(true, &paths, result)
     }
@@ -217,11 +275,13 @@ impl HostDescriptor for Watched<'_> {
         fd: Resource<Descriptor>,
         offset: Filesize,
     ) -> FsResult<Resource<DynOutputStream>> {
-        self.inner().write_via_stream(fd, offset)
+        let stream = self.inner().write_via_stream(fd, offset)?;
+        self.spending(stream)
     }
 
     fn append_via_stream(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DynOutputStream>> {
-        self.inner().append_via_stream(fd)
+        let stream = self.inner().append_via_stream(fd)?;
+        self.spending(stream)
     }
 
     fn drop(&mut self, fd: Resource<Descriptor>) -> wasmtime::Result<()> {

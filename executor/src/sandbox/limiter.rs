@@ -1,8 +1,9 @@
 //! The memory limit: one sum over all memories and tables of a store.
 
 use super::engine::{MOST_INSTANCES, MOST_MEMORIES, MOST_TABLES};
+use super::witness::{Event, Witness};
 use crate::limit::Bound;
-use crate::quantity::MemoryLimit;
+use crate::quantity::{BYTES_PER_MB, MemoryLimit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use wasmtime::ResourceLimiter;
@@ -14,6 +15,17 @@ pub(super) struct MemoryGauge {
     pub(super) peak: AtomicU64,
     /// Whether a growth was refused. The guest only sees -1, so this is what says "memory".
     pub(super) refused: AtomicBool,
+    pub(super) witness: Witness,
+}
+
+impl MemoryGauge {
+    /// Takes note of `total` bytes in use.
+    pub(super) fn reached(&self, total: u64) {
+        let before = self.peak.fetch_max(total, Ordering::Relaxed);
+        if total.div_ceil(BYTES_PER_MB) > before.div_ceil(BYTES_PER_MB) {
+            self.witness.see(|| Event::MemoryPeak(total));
+        }
+    }
 }
 
 /// One execution's memory limit.
@@ -48,7 +60,7 @@ impl Limiter {
         }
         self.bytes = total;
         self.last_growth = added;
-        self.gauge.peak.fetch_max(total, Ordering::Relaxed);
+        self.gauge.reached(total);
         true
     }
 

@@ -1,9 +1,10 @@
-//! CPU time of one execution, from the kernel's clock of the thread that runs it.
+//! CPU time of one execution, from the kernel's clock of the thread or the process that runs it.
 //!
 //! The clock is read before and after every poll of the guest's future, so that host calls that the
 //! guest causes are counted and waiting is not. While a poll lasts, [`Meter::cpu`] adds what the
 //! thread has used since the poll began.
 
+use super::engine::Ticker;
 use rustix::time::{ClockId, clock_gettime};
 use std::future::Future;
 use std::pin::Pin;
@@ -12,26 +13,44 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+/// Whose CPU time is a guest's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Accounting {
+    /// The thread's that polls it: a guest among others.
+    #[default]
+    Thread,
+    /// The whole process's: a guest that has it to itself.
+    Process,
+}
+
 /// The CPU time of one execution. Written by the thread that polls the guest, read by anyone.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
+    accounting: Accounting,
     /// Nanoseconds of finished polls.
     finished: AtomicU64,
-    /// The thread's clock when the current poll began.
+    /// The clock when the current poll began.
     poll_began: AtomicU64,
     /// The thread of the current poll; 0 between polls.
     thread: AtomicI32,
 }
 
-fn thread_cpu_nanos() -> u64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
-}
-
 impl Meter {
+    pub(super) fn new(accounting: Accounting) -> Self {
+        Self { accounting, ..Self::default() }
+    }
+
+    fn nanos(&self) -> u64 {
+        let now = clock_gettime(match self.accounting {
+            Accounting::Thread => ClockId::ThreadCPUTime,
+            Accounting::Process => ClockId::ProcessCPUTime,
+        });
+        u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+    }
+
     /// CPU time so far, as the polling thread sees it.
     pub(super) fn cpu(&self) -> Duration {
-        let running = thread_cpu_nanos().saturating_sub(self.poll_began.load(Ordering::Relaxed));
+        let running = self.nanos().saturating_sub(self.poll_began.load(Ordering::Relaxed));
         Duration::from_nanos(self.finished.load(Ordering::Relaxed) + running)
     }
 
@@ -58,28 +77,34 @@ impl Meter {
     }
 }
 
-/// A future whose polls are metered.
-pub(super) struct Metered<F> {
+/// A future whose polls are metered, and watched by the ticker.
+pub(super) struct Metered<'a, F> {
     inner: Pin<Box<F>>,
     meter: Arc<Meter>,
+    ticker: &'a Ticker,
 }
 
-impl<F: Future> Metered<F> {
-    pub(super) fn new(meter: Arc<Meter>, inner: F) -> Self {
-        Self { inner: Box::pin(inner), meter }
+impl<'a, F: Future> Metered<'a, F> {
+    pub(super) fn new(meter: Arc<Meter>, ticker: &'a Ticker, inner: F) -> Self {
+        Self { inner: Box::pin(inner), meter, ticker }
     }
 }
 
-impl<F: Future> Future for Metered<F> {
-    type Output = F::Output;
+impl<F: Future> Future for Metered<'_, F> {
+    /// The inner output, or why no thread could be started to watch it.
+    type Output = std::io::Result<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let began = thread_cpu_nanos();
+        let _ticking = match self.ticker.running() {
+            Ok(running) => running,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let began = self.meter.nanos();
         self.meter.poll_began.store(began, Ordering::Relaxed);
         self.meter.thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Release);
         let polled = self.inner.as_mut().poll(context);
         self.meter.thread.store(0, Ordering::Release);
-        self.meter.finished.fetch_add(thread_cpu_nanos().saturating_sub(began), Ordering::Relaxed);
-        polled
+        self.meter.finished.fetch_add(self.meter.nanos().saturating_sub(began), Ordering::Relaxed);
+        polled.map(Ok)
     }
 }

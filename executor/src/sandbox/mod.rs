@@ -12,6 +12,7 @@
 //! gives, and uses no store twice.
 
 mod artifact;
+mod budget;
 mod denials;
 mod engine;
 mod filesystem;
@@ -25,9 +26,11 @@ mod state;
 mod stop;
 mod throttle;
 mod typed;
+mod witness;
 
 pub use artifact::{Artifact, ArtifactError, is_component};
 pub use stop::Abort;
+pub use witness::{Event, Witness};
 
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
@@ -35,10 +38,14 @@ use crate::limit::{Access, Limit};
 use crate::outcome::{End, GrantedTree, Metrics, Outcome, Usage};
 use crate::tool::Contract;
 use artifact::Prepared;
+use budget::Budget;
+use limiter::MemoryGauge;
+pub use meter::Accounting;
 use meter::{Meter, Metered};
 use output::{Channel, GuestStream, Recorder};
 use serde_json::Value;
 use state::{Deadline, Gauges, InForce, Preopen, PreopenKind, State};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use stop::{Stop, end_of};
@@ -106,6 +113,52 @@ pub struct Execution {
 }
 
 impl Execution {
+    /// A run under `permit` whose clock starts at `now`, with `witness` told of what happens in it.
+    /// `accounting` says whose CPU time is the guest's.
+    #[must_use]
+    pub fn begin(
+        permit: &Permit,
+        abort: Arc<Abort>,
+        accounting: Accounting,
+        witness: Witness,
+        now: Instant,
+    ) -> Self {
+        let grant = permit.grant();
+        Self {
+            gauges: Arc::new(Gauges {
+                meter: Arc::new(Meter::new(accounting)),
+                memory: Arc::new(MemoryGauge { witness: witness.clone(), ..MemoryGauge::default() }),
+                recorder: Arc::new(Recorder::new(grant.output(), witness.clone())),
+                denials: denials::Denials::new(witness.clone()),
+                in_force: std::sync::OnceLock::new(),
+                budget: Arc::new(Budget::new(grant.budgets())),
+                witness,
+            }),
+            grant: grant.clone(),
+            abort,
+            began: now,
+        }
+    }
+
+    /// Keeps what the witness of the same run in another process was told.
+    pub fn saw(&self, event: Event) {
+        let gauges = &self.gauges;
+        match event {
+            Event::InForce(in_force) => drop(gauges.in_force.set(in_force)),
+            Event::MemoryPeak(bytes) => gauges.memory.reached(bytes),
+            Event::Log(level, message) => gauges.recorder.saw_line(level, &message),
+            Event::Progress(progress) => gauges.recorder.saw_progress(progress),
+            Event::Artifact(artifact) => gauges.recorder.saw_artifact(artifact),
+            Event::Denied(what, reason, count) => gauges.denials.counted(&what, reason, count),
+        }
+    }
+
+    /// The most output that the run may have, in bytes.
+    #[must_use]
+    pub fn output_limit(&self) -> u64 {
+        self.grant.output().value.bytes()
+    }
+
     /// The switch that stops it.
     #[must_use]
     pub fn abort(&self) -> &Arc<Abort> {
@@ -139,6 +192,7 @@ impl Execution {
                 cpu: gauges.meter.seen_from_outside(),
                 peak_memory_bytes: gauges.memory.peak.load(std::sync::atomic::Ordering::Relaxed),
                 output_bytes: gauges.recorder.bytes(),
+                peak_resident_bytes: None,
             },
             output: gauges.recorder.finish(),
             usage: Usage {
@@ -148,6 +202,8 @@ impl Execution {
                 output: gauges.recorder.limit(),
                 filesystem: in_force.filesystem,
                 filesystem_emptied_by: self.grant.emptied_by(),
+                budgets: gauges.budget.granted(),
+                spent: Some(gauges.budget.spent()),
                 network: self.grant.network(),
                 network_linked: linkers::NETWORK_LINKED,
                 denied,
@@ -164,19 +220,38 @@ impl Sandbox {
     /// Makes an empty folder in the system's temporary folder and takes its name away again.
     ///
     /// # Errors
-    /// [`SandboxError`] when the machine cannot reserve the address space or start the ticker.
+    /// [`SandboxError`] when the machine cannot reserve the address space.
     pub fn new(concurrent: u32, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
         let refused = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
         let engine = engine::engine(concurrent).map_err(refused)?;
         Ok(Self {
             core: linkers::core(&engine).map_err(refused)?,
             component: linkers::component(&engine).map_err(refused)?,
-            ticker: engine::Ticker::start(&engine)?,
+            ticker: engine::Ticker::new(&engine, concurrent),
             engine,
             preopens: preopens::Preopens::new()?,
             most_handles: most_handles(concurrent),
             clock,
         })
+    }
+
+    /// Starts the thread that watches guests, which otherwise starts with the first of them. It does
+    /// `first` before all else, such as to confine itself.
+    ///
+    /// # Errors
+    /// When the machine has no room for a thread, and what `first` says.
+    pub fn start_ticker(
+        &self,
+        first: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        self.ticker.start(first)
+    }
+
+    /// The empty folder that stands for all that is not granted. Guests are let into it, to see what
+    /// they reach for, so a process that is confined has to be let into it as well.
+    #[must_use]
+    pub fn outside(&self) -> BorrowedFd<'_> {
+        self.preopens.outside()
     }
 
     /// Compiles a module or component for this sandbox.
@@ -241,19 +316,7 @@ impl Sandbox {
     /// clock starts here.
     #[must_use]
     pub fn begin(&self, permit: &Permit, abort: Arc<Abort>) -> Execution {
-        let grant = permit.grant();
-        Execution {
-            gauges: Arc::new(Gauges {
-                meter: Arc::new(Meter::default()),
-                memory: Arc::default(),
-                recorder: Arc::new(Recorder::new(grant.output())),
-                denials: denials::Denials::default(),
-                in_force: std::sync::OnceLock::new(),
-            }),
-            grant: grant.clone(),
-            abort,
-            began: self.clock.monotonic(),
-        }
+        Execution::begin(permit, abort, Accounting::Thread, Witness::default(), self.clock.monotonic())
     }
 
     /// Runs one guest to its end.
@@ -267,12 +330,13 @@ impl Sandbox {
         input: Input,
         execution: &Execution,
     ) -> Outcome {
-        let _ticking = self.ticker.running();
         let meter = Arc::clone(&execution.gauges.meter);
-        let guest = Metered::new(meter, self.guest(artifact, permit, input, execution));
+        let guest = Metered::new(meter, &self.ticker, self.guest(artifact, permit, input, execution));
         let end = tokio::select! {
             biased;
-            end = guest => end,
+            end = guest => end.unwrap_or_else(|error| {
+                End::Unlinkable(format!("no thread can be started to watch it: {error}"))
+            }),
             reason = execution.abort.wait() => End::Aborted(reason),
             () = tokio::time::sleep_until(execution.deadline().into()) => End::LimitReached(Limit::Time),
         };
@@ -288,9 +352,8 @@ impl Sandbox {
         let Prepared::Typed(tool) = &artifact.0 else {
             return Err(unlinkable(wasmtime::Error::msg("it does not export `describe`")));
         };
-        let _ticking = self.ticker.running();
         let execution = self.begin(&permit, Arc::default());
-        let described = Metered::new(Arc::clone(&execution.gauges.meter), async {
+        let described = Metered::new(Arc::clone(&execution.gauges.meter), &self.ticker, async {
             let mut store = self.store(permit, &Input::Arguments(String::new()), &execution)?;
             tool.instantiate_async(&mut store).await?.call_describe(&mut store).await
         });
@@ -298,7 +361,7 @@ impl Sandbox {
             .await
             .map_err(|_| unlinkable(wasmtime::Error::msg("`describe` did not answer in time")))?;
         let typed::a2g::tool::types::Descriptor { name, version, description, arguments_schema } =
-            described.map_err(unlinkable)?;
+            described.map_err(|error| unlinkable(error.into()))?.map_err(unlinkable)?;
         Ok([name, version, description, arguments_schema])
     }
 
@@ -368,6 +431,9 @@ impl Sandbox {
             throttle: throttle::Throttle::new(grant.cpu(), now),
             deadline: Deadline { timeout: grant.timeout(), at: execution.deadline() },
             preopens: Vec::new(),
+            links: !permit.roots().watch_outside(),
+            hard_links: grant.budgets().hard_links || !permit.roots().watch_outside(),
+            renumbered: false,
             gauges: Arc::clone(gauges),
         };
         let mut store = Store::new(&self.engine, state);
@@ -429,6 +495,7 @@ fn read_back(state: &mut State, kinds: Vec<PreopenKind>) -> wasmtime::Result<()>
         timeout: state.deadline.timeout,
         filesystem: trees,
     };
+    state.gauges.witness.see(|| Event::InForce(in_force.clone()));
     let _set_once = state.gauges.in_force.set(in_force);
     Ok(())
 }

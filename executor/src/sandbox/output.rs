@@ -4,6 +4,7 @@
 //! never buffer ahead of it, and never let a guest make the host allocate by writing nothing.
 
 use super::stop::Stop;
+use super::witness::{Event, Witness};
 use crate::limit::{Bound, Limit};
 use crate::outcome::{Artifact, LogLevel, LogLine, Output, Progress};
 use crate::quantity::OutputLimit;
@@ -22,6 +23,8 @@ const LONGEST_LINE: usize = 8 << 10;
 /// How many log lines and artifacts are kept: each costs the host more than its bytes.
 const MOST_LOG_LINES: usize = 10_000;
 const MOST_ARTIFACTS: usize = 1_000;
+/// How many progress messages are told while the guest runs; the last one always is, at the end.
+const MOST_PROGRESS: usize = 10_000;
 /// How many bytes of standard error a report quotes when a command fails.
 const STDERR_TAIL: usize = 2 << 10;
 
@@ -30,6 +33,7 @@ const STDERR_TAIL: usize = 2 << 10;
 pub(super) struct Recorder {
     limit: Bound<OutputLimit>,
     taken: Mutex<Taken>,
+    witness: Witness,
 }
 
 #[derive(Debug, Default)]
@@ -38,6 +42,7 @@ struct Taken {
     stdout: Vec<u8>,
     /// The last line of standard error, while it has no end yet.
     stderr_line: Vec<u8>,
+    progress_seen: usize,
     open_artifacts: Vec<Artifact>,
     output: Output,
 }
@@ -50,8 +55,8 @@ pub(super) enum Channel {
 }
 
 impl Recorder {
-    pub(super) fn new(limit: Bound<OutputLimit>) -> Self {
-        Self { limit, taken: Mutex::default() }
+    pub(super) fn new(limit: Bound<OutputLimit>, witness: Witness) -> Self {
+        Self { limit, taken: Mutex::default(), witness }
     }
 
     /// The limit in force.
@@ -88,7 +93,7 @@ impl Recorder {
                 for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
                     taken.stderr_line.extend_from_slice(piece);
                     if piece.ends_with(b"\n") || taken.stderr_line.len() >= LONGEST_LINE {
-                        taken.end_stderr_line();
+                        self.end_stderr_line(&mut taken);
                     }
                 }
             }
@@ -99,7 +104,7 @@ impl Recorder {
     pub(super) fn log(&self, level: LogLevel, message: &str) -> Result<(), Stop> {
         let mut taken = self.lock();
         self.charge(&mut taken, message.len() + 1)?;
-        taken.log(level, message);
+        self.keep_line(&mut taken, level, message);
         Ok(())
     }
 
@@ -107,7 +112,12 @@ impl Recorder {
         let mut taken = self.lock();
         self.charge(&mut taken, message.len() + 1)?;
         let percent = percent.filter(|percent| percent.is_finite()).map(|percent| percent.clamp(0.0, 100.0));
-        taken.output.progress = Some(Progress { percent, message: printable(message) });
+        let progress = Progress { percent, message: printable(message) };
+        taken.progress_seen += 1;
+        if taken.progress_seen <= MOST_PROGRESS {
+            self.witness.see(|| Event::Progress(progress.clone()));
+        }
+        taken.output.progress = Some(progress);
         Ok(())
     }
 
@@ -129,9 +139,53 @@ impl Recorder {
         }
         if last {
             let artifact = taken.open_artifacts.remove(index);
+            self.witness.see(|| Event::Artifact(artifact.clone()));
             taken.output.artifacts.push(artifact);
         }
         Ok(())
+    }
+
+    fn end_stderr_line(&self, taken: &mut Taken) {
+        let line = std::mem::take(&mut taken.stderr_line);
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end_matches(['\n', '\r']);
+        if !text.is_empty() {
+            self.keep_line(taken, LogLevel::Info, text);
+        }
+    }
+
+    fn keep_line(&self, taken: &mut Taken, level: LogLevel, message: &str) {
+        if taken.output.logs.len() < MOST_LOG_LINES {
+            let message = printable(message);
+            self.witness.see(|| Event::Log(level, message.clone()));
+            taken.output.logs.push(LogLine { level, message });
+        } else {
+            taken.output.truncated = true;
+        }
+    }
+
+    /// Keeps what another process has already counted against the limit.
+    pub(super) fn saw_line(&self, level: LogLevel, message: &str) {
+        let mut taken = self.lock();
+        taken.count(message.len());
+        self.keep_line(&mut taken, level, message);
+    }
+
+    /// See [`Self::saw_line`].
+    pub(super) fn saw_progress(&self, progress: Progress) {
+        let message = printable(&progress.message);
+        self.lock().output.progress = Some(Progress { message, ..progress });
+    }
+
+    /// See [`Self::saw_line`].
+    pub(super) fn saw_artifact(&self, artifact: Artifact) {
+        let mut taken = self.lock();
+        taken.count(artifact.content.len());
+        if taken.output.artifacts.len() < MOST_ARTIFACTS {
+            taken.output.artifacts.push(artifact);
+        } else {
+            taken.output.truncated = true;
+        }
     }
 
     /// Counts a typed tool's answer of `length` bytes against the limit.
@@ -148,7 +202,7 @@ impl Recorder {
     /// The end of what went to standard error, as printable text.
     pub(super) fn stderr_tail(&self) -> String {
         let mut taken = self.lock();
-        taken.end_stderr_line();
+        self.end_stderr_line(&mut taken);
         let mut tail = Vec::new();
         let mut length = 0;
         for line in taken.output.logs.iter().rev() {
@@ -165,8 +219,9 @@ impl Recorder {
     /// Everything beside the result. What a guest left unfinished is finished here.
     pub(super) fn finish(&self) -> Output {
         let mut taken = self.lock();
-        taken.end_stderr_line();
+        self.end_stderr_line(&mut taken);
         let unfinished = std::mem::take(&mut taken.open_artifacts);
+        unfinished.iter().for_each(|artifact| self.witness.see(|| Event::Artifact(artifact.clone())));
         let mut output = std::mem::take(&mut taken.output);
         output.truncated |= !unfinished.is_empty();
         output.artifacts.extend(unfinished);
@@ -175,21 +230,8 @@ impl Recorder {
 }
 
 impl Taken {
-    fn end_stderr_line(&mut self) {
-        let line = std::mem::take(&mut self.stderr_line);
-        let text = String::from_utf8_lossy(&line);
-        let text = text.trim_end_matches(['\n', '\r']);
-        if !text.is_empty() {
-            self.log(LogLevel::Info, text);
-        }
-    }
-
-    fn log(&mut self, level: LogLevel, message: &str) {
-        if self.output.logs.len() < MOST_LOG_LINES {
-            self.output.logs.push(LogLine { level, message: printable(message) });
-        } else {
-            self.output.truncated = true;
-        }
+    fn count(&mut self, added: usize) {
+        self.bytes = self.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
     }
 }
 
@@ -300,7 +342,7 @@ mod tests {
 
     fn recorder(bytes: u64) -> Recorder {
         let value = OutputLimit::from_bytes(bytes).unwrap();
-        Recorder::new(Bound { value, layer: Layer::Verdict })
+        Recorder::new(Bound { value, layer: Layer::Verdict }, Witness::default())
     }
 
     #[test]

@@ -39,6 +39,10 @@ impl Preopens {
         Ok(Self { outside, kept: Mutex::default() })
     }
 
+    pub(super) fn outside(&self) -> BorrowedFd<'_> {
+        self.outside.as_fd()
+    }
+
     /// The granted folders, and after them the one that stands for everything else.
     pub(super) fn of(
         &self,

@@ -36,6 +36,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     wasmtime_wasi::p1::add_to_linker_async(linker, |state: &mut State| &mut state.wasi)?;
     linker.allow_shadowing(true);
     watch_paths(linker)?;
+    spend_writes(linker)?;
     // wasmtime's own traps at codes from 126 on.
     linker.func_wrap("wasi_snapshot_preview1", "proc_exit", |code: i32| -> wasmtime::Result<()> {
         Err(wasmtime_wasi::I32Exit(code).into())
@@ -49,7 +50,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 macro_rules! watched {
     (
         $linker:ident, $name:ident($($arg:ident: $ty:ty),*),
-        changes $changes:expr, paths $(($fd:ident, $pointer:ident, $length:ident)),+ $(, bare ($start:ident, $size:ident))? $(, no_special ($lookup:ident))?
+        changes $changes:expr, paths $(($fd:ident, $pointer:ident, $length:ident)),+ $(, makes $makes:ident)? $(, bare ($start:ident, $size:ident))? $(, no_special ($lookup:ident, $oflags:ident))?
     ) => {
         $linker.func_wrap_async(
             "wasi_snapshot_preview1",
@@ -58,20 +59,32 @@ macro_rules! watched {
                 Box::new(async move {
                     let paths = [$(Named { fd: $fd, pointer: $pointer, length: $length }),+];
                     if paths.iter().any(|path| path.is_outside(caller.data())) {
-                        return Ok(record(&mut caller, $changes, &paths, errno::ACCES));
+                        return Ok(record(&mut caller, refusal(errno::ACCES, $changes), &paths, errno::ACCES));
                     }
+                    $(
+                        if let Some(error) = $makes(&mut caller, &paths)? {
+                            return Ok(error);
+                        }
+                    )?
                     let result = {
                         let (mut memory, state) = guest(&mut caller)?;
                         $(let $size = without_slashes(&memory, $start, $size);)?
                         $(
                             let [Named { fd, pointer, length }] = paths;
-                            if is_special(&memory, state, fd, $lookup, pointer, length).await? {
-                                return Ok(errno::NOTSUP);
+                            match found(&memory, state, fd, $lookup, pointer, length).await? {
+                                Some(Found { kind: REGULAR_FILE, links: 2.. }) if !state.hard_links => {
+                                    let refused = Some(Refusal::HardLink);
+                                    return Ok(record(&mut caller, refused, &paths, errno::PERM));
+                                }
+                                Some(Found { kind: DIRECTORY | REGULAR_FILE | SYMBOLIC_LINK, .. }) => {}
+                                Some(_special) => return Ok(errno::NOTSUP),
+                                None if $oflags & CREAT != 0 => state.gauges.budget.create()?,
+                                None => {}
                             }
                         )?
                         wasi::$name(&mut state.wasi, &mut memory $(, $arg)*).await?
                     };
-                    Ok(record(&mut caller, $changes, &paths, result))
+                    Ok(record(&mut caller, refusal(result, $changes), &paths, result))
                 })
             },
         )?;
@@ -79,7 +92,13 @@ macro_rules! watched {
 }
 
 fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    watched!(linker, path_create_directory(fd: i32, path: i32, len: i32), changes true, paths (fd, path, len));
+    watched!(
+        linker,
+        path_create_directory(fd: i32, path: i32, len: i32),
+        changes true,
+        paths (fd, path, len),
+        makes a_name
+    );
     watched!(linker, path_filestat_get(fd: i32, flags: i32, path: i32, len: i32, out: i32), changes false, paths (fd, path, len));
     watched!(
         linker,
@@ -91,7 +110,8 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         linker,
         path_link(old_fd: i32, flags: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32),
         changes true,
-        paths (old_fd, old, old_len), (new_fd, new, new_len)
+        paths (old_fd, old, old_len), (new_fd, new, new_len),
+        makes a_link
     );
     watched!(
         linker,
@@ -100,7 +120,7 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         ),
         changes makes_or_writes(oflags, rights),
         paths (fd, path, len),
-        no_special (dirflags)
+        no_special (dirflags, oflags)
     );
     watched!(
         linker,
@@ -125,7 +145,8 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         linker,
         path_symlink(target: i32, target_len: i32, fd: i32, path: i32, len: i32),
         changes true,
-        paths (fd, path, len)
+        paths (fd, path, len),
+        makes a_link
     );
     watched!(linker, path_unlink_file(fd: i32, path: i32, len: i32), changes true, paths (fd, path, len));
     linker.func_wrap_async(
@@ -155,9 +176,92 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
+/// Links the calls that write again, so that they spend of the budget first.
+fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    const MODULE: &str = "wasi_snapshot_preview1";
+    linker.func_wrap_async(
+        MODULE,
+        "fd_write",
+        |mut caller: Caller<'_, State>, (fd, iovs, count, out): (i32, i32, i32, i32)| {
+            Box::new(async move {
+                let (mut memory, state) = guest(&mut caller)?;
+                spend_write(&memory, state, fd, iovs, count)?;
+                wasi::fd_write(&mut state.wasi, &mut memory, fd, iovs, count, out).await
+            })
+        },
+    )?;
+    linker.func_wrap_async(
+        MODULE,
+        "fd_pwrite",
+        |mut caller: Caller<'_, State>, (fd, iovs, count, offset, out): (i32, i32, i32, i64, i32)| {
+            Box::new(async move {
+                let (mut memory, state) = guest(&mut caller)?;
+                spend_write(&memory, state, fd, iovs, count)?;
+                wasi::fd_pwrite(&mut state.wasi, &mut memory, fd, iovs, count, offset, out).await
+            })
+        },
+    )?;
+    linker.func_wrap_async(
+        MODULE,
+        "fd_filestat_set_size",
+        |mut caller: Caller<'_, State>, (fd, size): (i32, i64)| {
+            Box::new(async move {
+                let (mut memory, state) = guest(&mut caller)?;
+                state.gauges.budget.write(size.cast_unsigned())?;
+                wasi::fd_filestat_set_size(&mut state.wasi, &mut memory, fd, size).await
+            })
+        },
+    )?;
+    linker.func_wrap_async(MODULE, "fd_close", |mut caller: Caller<'_, State>, (fd,): (i32,)| {
+        Box::new(async move {
+            let (mut memory, state) = guest(&mut caller)?;
+            state.renumbered |= fd < FIRST_PREOPEN;
+            wasi::fd_close(&mut state.wasi, &mut memory, fd).await
+        })
+    })?;
+    linker.func_wrap_async(
+        MODULE,
+        "fd_renumber",
+        |mut caller: Caller<'_, State>, (fd, to): (i32, i32)| {
+            Box::new(async move {
+                let (mut memory, state) = guest(&mut caller)?;
+                state.renumbered |= fd < FIRST_PREOPEN || to < FIRST_PREOPEN;
+                wasi::fd_renumber(&mut state.wasi, &mut memory, fd, to).await
+            })
+        },
+    )?;
+    Ok(())
+}
+
+/// Spends the bytes of a list of buffers. What goes to standard output and error has a limit of its
+/// own, as long as the guest has not put something else in their place.
+fn spend_write(
+    memory: &GuestMemory<'_>,
+    state: &State,
+    fd: i32,
+    iovs: i32,
+    count: i32,
+) -> wasmtime::Result<()> {
+    const IOVEC_BYTES: u32 = 8;
+    if (0..FIRST_PREOPEN).contains(&fd) && !state.renumbered {
+        return Ok(());
+    }
+    let mut total = 0u64;
+    for index in 0..count.cast_unsigned() {
+        // A list that is not all in memory is refused by the call itself.
+        let at = index.checked_mul(IOVEC_BYTES).and_then(|at| at.checked_add(iovs.cast_unsigned()));
+        let length = at.and_then(|at| at.checked_add(4)).map(GuestPtr::<u32>::new);
+        let Some(Ok(length)) = length.map(|length| memory.read(length)) else { break };
+        total = total.saturating_add(length.into());
+    }
+    Ok(state.gauges.budget.write(total)?)
+}
+
+/// The flag of `path_open` that makes a file.
+const CREAT: i32 = 1;
+
 /// Whether `path_open` with these flags makes or writes something.
 fn makes_or_writes(oflags: i32, rights: i64) -> bool {
-    const CREAT: i32 = 1;
     const TRUNC: i32 = 8;
     const FD_WRITE: i64 = 1 << 6;
     oflags & (CREAT | TRUNC) != 0 || rights & FD_WRITE != 0
@@ -190,30 +294,40 @@ impl Pause {
     }
 }
 
-/// Whether a path leads to something other than a file or a folder, such as a FIFO, which would hold
-/// the thread that opens it. Where that cannot be told, opening it says why.
-async fn is_special(
+/// What a path leads to.
+struct Found {
+    kind: u8,
+    /// How many names it has.
+    links: u64,
+}
+
+/// What a path leads to, as far as that can be told; where it cannot, opening it says why. Anything but
+/// a file or a folder, such as a FIFO, would hold the thread that opens it.
+async fn found(
     memory: &GuestMemory<'_>,
     state: &mut State,
     fd: i32,
     lookup: i32,
     path: i32,
     len: i32,
-) -> wasmtime::Result<bool> {
+) -> wasmtime::Result<Option<Found>> {
     const TYPE: usize = 16;
+    const LINKS: usize = 24;
     const FILESTAT_BYTES: usize = 64;
-    let GuestMemory::Unshared(memory) = memory else { return Ok(false) };
-    let Some(path) = (Named { fd, pointer: path, length: len }).bytes(memory) else { return Ok(false) };
+    let GuestMemory::Unshared(memory) = memory else { return Ok(None) };
+    let Some(path) = (Named { fd, pointer: path, length: len }).bytes(memory) else { return Ok(None) };
     // The path and the answer stand in a memory of their own, so that the guest's is left alone.
     let (mut scratch, length) = (vec![0; FILESTAT_BYTES], path.len());
     scratch.extend_from_slice(path);
     let mut own = GuestMemory::Unshared(&mut scratch);
     let (Ok(start), Ok(length)) = (i32::try_from(FILESTAT_BYTES), i32::try_from(length)) else {
-        return Ok(false);
+        return Ok(None);
     };
     let error = wasi::path_filestat_get(&mut state.wasi, &mut own, fd, lookup, start, length, 0).await?;
-    let kind = scratch.get(TYPE).copied().filter(|_| error == 0);
-    Ok(kind.is_some_and(|kind| ![DIRECTORY, REGULAR_FILE, SYMBOLIC_LINK].contains(&kind)))
+    let links =
+        scratch.get(LINKS..).and_then(|bytes| bytes.first_chunk()).map(|bytes| u64::from_le_bytes(*bytes));
+    let found = scratch.get(TYPE).zip(links).map(|(kind, links)| Found { kind: *kind, links });
+    Ok(found.filter(|_| error == 0))
 }
 
 /// The file types of preview 1 that may be opened, or lead to one.
@@ -274,14 +388,33 @@ fn without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
     i32::try_from(slashes).map_or(length, |slashes| length - slashes)
 }
 
+/// Spends one name of the budget.
+fn a_name(caller: &mut Caller<'_, State>, _: &[Named]) -> wasmtime::Result<Option<i32>> {
+    caller.data().gauges.budget.create()?;
+    Ok(None)
+}
+
+/// Refuses to make a link where links may not be made.
+fn a_link(caller: &mut Caller<'_, State>, paths: &[Named]) -> wasmtime::Result<Option<i32>> {
+    if caller.data().links {
+        return a_name(caller, paths);
+    }
+    Ok(Some(record(caller, Some(Refusal::Linking), paths, errno::PERM)))
+}
+
+/// What an error number says of a call that would change something, or only looks.
+fn refusal(result: i32, changes: bool) -> Option<Refusal> {
+    match result {
+        errno::ACCES => Some(Refusal::Access),
+        errno::PERM | errno::NOTCAPABLE if changes => Some(Refusal::Changing),
+        errno::PERM | errno::NOTCAPABLE => Some(Refusal::Looking),
+        _allowed => None,
+    }
+}
+
 /// Records a refusal, and gives the error number on.
-fn record(caller: &mut Caller<'_, State>, changes: bool, paths: &[Named], result: i32) -> i32 {
-    let refusal = match result {
-        errno::ACCES => Refusal::Access,
-        errno::PERM | errno::NOTCAPABLE if changes => Refusal::Changing,
-        errno::PERM | errno::NOTCAPABLE => Refusal::Looking,
-        _allowed => return result,
-    };
+fn record(caller: &mut Caller<'_, State>, refusal: Option<Refusal>, paths: &[Named], result: i32) -> i32 {
+    let Some(refusal) = refusal else { return result };
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
         return result;
     };

@@ -1,13 +1,16 @@
 //! What one store holds.
 
+use super::budget::Budget;
 use super::denials::Denials;
 use super::limiter::{Limiter, MemoryGauge};
 use super::meter::Meter;
 use super::output::Recorder;
 use super::throttle::Throttle;
+use super::witness::Witness;
 use crate::limit::{Access, Bound, Layer};
 use crate::outcome::GrantedTree;
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
+use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock};
 use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::{WasiCtxView, WasiView};
@@ -20,6 +23,12 @@ pub(super) struct State {
     pub(super) throttle: Throttle,
     pub(super) deadline: Deadline,
     pub(super) preopens: Vec<Preopen>,
+    /// Whether links may be made: in folders that the operator opened on the command line.
+    pub(super) links: bool,
+    /// Whether files with another name may be opened.
+    pub(super) hard_links: bool,
+    /// Whether the descriptors 0 to 2 of preview 1 may have become files.
+    pub(super) renumbered: bool,
     pub(super) gauges: Arc<Gauges>,
 }
 
@@ -58,11 +67,14 @@ pub(super) struct Gauges {
     pub(super) denials: Denials,
     /// Read back from the live store before the guest's first instruction.
     pub(super) in_force: OnceLock<InForce>,
+    pub(super) budget: Arc<Budget>,
+    /// Who is told of these limits.
+    pub(super) witness: Witness,
 }
 
 /// The limits that the live store holds.
-#[derive(Debug, Clone)]
-pub(super) struct InForce {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct InForce {
     pub(super) memory: Bound<MemoryLimit>,
     pub(super) cpu: Bound<CpuPercent>,
     pub(super) timeout: Bound<Timeout>,

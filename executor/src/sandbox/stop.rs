@@ -84,8 +84,10 @@ pub(super) fn end_of(error: &wasmtime::Error, memory: &MemoryGauge) -> Option<En
     if error.downcast_ref::<Trap>() == Some(&Trap::StackOverflow) {
         return Some(End::LimitReached(Limit::Stack));
     }
-    // A guest that was refused memory usually aborts with an `unreachable`.
-    if refused_memory {
+    // A guest that was refused memory usually aborts with an `unreachable`. A first memory that is far
+    // too large is refused by the kernel, before the limiter is asked.
+    let no_room = |error: &std::io::Error| error.kind() == std::io::ErrorKind::OutOfMemory;
+    if refused_memory || error.downcast_ref().is_some_and(no_room) {
         return Some(End::LimitReached(Limit::Memory));
     }
     if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {

@@ -233,6 +233,7 @@ fn parts_of(end: &End) -> (Option<&Value>, Option<message::ToolError<'_>>) {
         | End::ResultNotJson
         | End::Trapped(_)
         | End::Unlinkable(_)
+        | End::Crashed(_)
         | End::LimitReached(_)
         | End::Aborted(_) => (None, None),
     }

@@ -127,6 +127,15 @@ pub(super) struct Usage<'a> {
     pub(super) limits: Limits<'a>,
     pub(super) denied: Vec<Denied<'a>>,
     pub(super) denied_truncated: bool,
+    /// The run's own process; left out when it had none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) process: Option<Process>,
+}
+
+/// What the kernel counted of the process of a run: the guest's and the executor's own.
+#[derive(Debug, Serialize)]
+pub(super) struct Process {
+    pub(super) peak_resident_mb: u64,
 }
 
 #[derive(Serialize)]
@@ -135,6 +144,8 @@ pub(super) struct Limits<'a> {
     pub(super) max_cpu_percent: Amount<u32, f64>,
     pub(super) timeout_seconds: Amount<u64, f64>,
     pub(super) max_output_bytes: Amount<u64, u64>,
+    pub(super) max_written_mb: Amount<u64, Option<u64>>,
+    pub(super) max_created: Amount<u64, Option<u64>>,
     pub(super) network_allowed: Network,
     pub(super) filesystem_scope: Filesystem<'a>,
 }

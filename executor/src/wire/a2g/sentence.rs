@@ -20,6 +20,7 @@ pub(super) fn of(outcome: &Outcome) -> Option<String> {
         End::ResultNotJson => Some("the tool's standard output is not one JSON value".to_owned()),
         End::Trapped(trap) => Some(format!("the tool trapped: {}", words(trap))),
         End::Unlinkable(missing) => Some(format!("the tool cannot be started: {}", words(missing))),
+        End::Crashed(how) => Some(format!("the process that ran the tool ended early: {}", words(how))),
         End::LimitReached(limit) => Some(limit_reached(*limit, usage)),
         End::Aborted(reason) => Some(reason.message().to_owned()),
     }
@@ -43,6 +44,8 @@ fn limit_reached(limit: Limit, usage: &Usage) -> String {
         ),
         Limit::Output => reached("output", usage.output.value, usage.output.layer),
         Limit::Stack => "the tool used up its call stack".to_owned(),
+        Limit::Written => reached("written bytes", usage.budgets.written, Layer::Executor),
+        Limit::Created => reached("created files and folders", usage.budgets.created, Layer::Executor),
         Limit::Descriptors => "the tool opened more files and handles than one run may have".to_owned(),
     }
 }

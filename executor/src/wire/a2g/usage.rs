@@ -4,6 +4,7 @@
 use super::message;
 use crate::limit::{Bound, Layer};
 use crate::outcome::{Denial, GrantedTree, Metrics, Usage};
+use crate::quantity::BYTES_PER_MB;
 use std::time::Duration;
 
 /// What stands beside a network that was granted but cannot be used.
@@ -18,6 +19,8 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
         output,
         filesystem,
         filesystem_emptied_by,
+        budgets,
+        spent,
         network,
         network_linked,
         denied,
@@ -29,12 +32,25 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
             max_cpu_percent: cpu_amount(cpu.value.get(), cpu.layer, metrics.cpu_percent()),
             timeout_seconds: time_amount(timeout.value.duration(), timeout.layer, metrics.wall),
             max_output_bytes: whole(*output, output.value.bytes(), metrics.output_bytes),
+            max_written_mb: budget(
+                budgets.written.mb(),
+                spent.map(|s| s.written_bytes.div_ceil(BYTES_PER_MB)),
+            ),
+            max_created: budget(budgets.created, spent.map(|s| s.created)),
             network_allowed: network_message(*network, *network_linked),
             filesystem_scope: filesystem_message(filesystem, *filesystem_emptied_by),
         },
         denied: denied.iter().map(denial).collect(),
         denied_truncated: *denied_truncated,
+        process: metrics
+            .peak_resident_bytes
+            .map(|bytes| message::Process { peak_resident_mb: bytes.div_ceil(BYTES_PER_MB) }),
     }
+}
+
+fn budget(granted: u64, used: Option<u64>) -> message::Amount<u64, Option<u64>> {
+    let slack = used.map(|used| granted.saturating_sub(used));
+    message::Amount { granted, used, slack, set_by: Layer::Executor.as_str() }
 }
 
 fn whole<T>(bound: Bound<T>, granted: u64, used: u64) -> message::Amount<u64, u64> {

@@ -171,7 +171,7 @@ fn report() -> Value {
 }
 
 fn usage() -> Value {
-    let reasons = ["outside_scope", "escapes_root", "read_only", "host_permissions"];
+    let reasons = ["outside_scope", "escapes_root", "read_only", "host_permissions", "link", "hard_link"];
     object(
         &["limits", "denied", "denied_truncated"],
         json!({
@@ -182,6 +182,7 @@ fn usage() -> Value {
                 "count": count(),
             }))),
             "denied_truncated": { "type": "boolean" },
+            "process": object(&["peak_resident_mb"], json!({ "peak_resident_mb": count() })),
         }),
     )
 }
@@ -191,6 +192,14 @@ fn limits() -> Value {
         object(
             &["granted", "used", "slack", "set_by"],
             json!({ "granted": granted, "used": amount(), "slack": amount(), "set_by": schema("SetBy") }),
+        )
+    };
+    // What was spent is unknown when the process of the run ended before it could say.
+    let known = || json!({ "type": ["integer", "null"], "minimum": 0 });
+    let budget = |granted: Value| {
+        object(
+            &["granted", "used", "slack", "set_by"],
+            json!({ "granted": granted, "used": known(), "slack": known(), "set_by": schema("SetBy") }),
         )
     };
     let tree = object(
@@ -208,6 +217,8 @@ fn limits() -> Value {
             "max_cpu_percent",
             "timeout_seconds",
             "max_output_bytes",
+            "max_written_mb",
+            "max_created",
             "network_allowed",
             "filesystem_scope",
         ],
@@ -216,6 +227,8 @@ fn limits() -> Value {
             "max_cpu_percent": limit(integer(CpuPercent::MOST)),
             "timeout_seconds": limit(integer(Timeout::MOST_SECONDS)),
             "max_output_bytes": limit(integer(OutputLimit::MOST_BYTES)),
+            "max_written_mb": budget(integer(MemoryLimit::MOST_MB)),
+            "max_created": budget(integer(1_000_000_000)),
             "network_allowed": object(&["granted", "linked", "set_by"], json!({
                 "granted": { "type": "boolean" },
                 "linked": { "type": "boolean" },

@@ -42,6 +42,8 @@ fn the_documents_report_with_usage_behind_it() {
                 "timeout_seconds": { "granted": 30, "used": 0.045, "slack": 29.955, "set_by": "condition" },
                 "max_output_bytes":
                     { "granted": 1_048_576, "used": 44, "slack": 1_048_532, "set_by": "executor" },
+                "max_written_mb": { "granted": 1024, "used": 1, "slack": 1023, "set_by": "executor" },
+                "max_created": { "granted": 1000, "used": 2, "slack": 998, "set_by": "executor" },
                 "network_allowed": { "granted": false, "linked": false, "set_by": "verdict" },
                 "filesystem_scope": {
                     "granted": ["/tmp/**"],
@@ -67,6 +69,7 @@ fn slack_is_never_below_zero() {
         cpu: Duration::from_secs(62),
         peak_memory_bytes: 51 * BYTES_PER_MB,
         output_bytes: u64::MAX,
+        peak_resident_bytes: None,
     };
     let limits = value(&encode::report(&receipt))["usage"]["limits"].take();
     for limit in ["max_memory_mb", "max_cpu_percent", "timeout_seconds", "max_output_bytes"] {

@@ -7,7 +7,7 @@ mod round_trips;
 
 use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::limit::{Access, Bound, Layer};
+use crate::limit::{Access, Bound, Budgets, Layer, Spent};
 use crate::outcome::{
     Artifact, Denial, DenialReason, End, GrantedTree, LogLevel, LogLine, Metrics, Outcome, Output, Receipt,
     Usage,
@@ -100,6 +100,7 @@ fn receipt(end: End) -> Receipt {
                 cpu: Duration::from_micros(675),
                 peak_memory_bytes: BYTES_PER_MB + 1,
                 output_bytes: 44,
+                peak_resident_bytes: None,
             },
             usage: Usage {
                 memory: Bound { value: MemoryLimit::from_mb(50).unwrap(), layer: Layer::Verdict },
@@ -112,6 +113,12 @@ fn receipt(end: End) -> Receipt {
                     set_by: Layer::Verdict,
                 }],
                 filesystem_emptied_by: None,
+                budgets: Budgets {
+                    written: MemoryLimit::from_mb(1024).unwrap(),
+                    created: 1000,
+                    hard_links: false,
+                },
+                spent: Some(Spent { written_bytes: 5, created: 2 }),
                 network: Bound { value: false, layer: Layer::Verdict },
                 network_linked: false,
                 denied: vec![Denial {

@@ -1,0 +1,103 @@
+//! What a guest may leave on the disk: bytes that it writes to files, and names that it makes.
+//!
+//! Both are counted before the call that uses them, so that no call goes over. Bytes written twice
+//! to the same place count twice; making a file larger counts as writing it.
+
+use super::stop::Stop;
+use crate::limit::{Budgets, Limit, Spent};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use wasmtime_wasi::p2::{DynOutputStream, OutputStream, Pollable, StreamError, StreamResult};
+
+/// The budgets of one execution, with what is spent of them.
+#[derive(Debug)]
+pub(super) struct Budget {
+    granted: Budgets,
+    written_bytes: AtomicU64,
+    created: AtomicU64,
+}
+
+impl Budget {
+    pub(super) fn new(granted: Budgets) -> Self {
+        Self { granted, written_bytes: AtomicU64::new(0), created: AtomicU64::new(0) }
+    }
+
+    /// Spends `bytes` of what may be written, or ends the run.
+    pub(super) fn write(&self, bytes: u64) -> Result<(), Stop> {
+        spend(&self.written_bytes, bytes, self.granted.written.bytes(), Limit::Written)
+    }
+
+    /// Spends one name, or ends the run.
+    pub(super) fn create(&self) -> Result<(), Stop> {
+        spend(&self.created, 1, self.granted.created, Limit::Created)
+    }
+
+    /// What is spent so far.
+    pub(super) fn spent(&self) -> Spent {
+        Spent {
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+            created: self.created.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The budgets in force.
+    pub(super) fn granted(&self) -> Budgets {
+        self.granted
+    }
+}
+
+/// One guest has one thread, so nothing is spent between the look and the store.
+fn spend(spent: &AtomicU64, more: u64, most: u64, limit: Limit) -> Result<(), Stop> {
+    let total = spent.load(Ordering::Relaxed).saturating_add(more);
+    if total > most {
+        return Err(Stop::Limit(limit));
+    }
+    spent.store(total, Ordering::Relaxed);
+    Ok(())
+}
+
+/// A stream into a file that spends what goes through it.
+pub(super) struct Spending {
+    pub(super) inner: DynOutputStream,
+    pub(super) budget: Arc<Budget>,
+}
+
+impl Spending {
+    fn spend(&self, bytes: usize) -> StreamResult<()> {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.budget.write(bytes).map_err(|stop| StreamError::Trap(stop.into()))
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for Spending {
+    async fn ready(&mut self) {
+        self.inner.ready().await;
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl OutputStream for Spending {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.spend(bytes.len())?;
+        self.inner.write(bytes)
+    }
+
+    async fn blocking_write_and_flush(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.spend(bytes.len())?;
+        self.inner.blocking_write_and_flush(bytes).await
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        self.inner.flush()
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        self.inner.check_write()
+    }
+
+    async fn cancel(&mut self) {
+        self.inner.cancel().await;
+    }
+}
