@@ -50,12 +50,24 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Say what this machine has to contain tools with, and how to get what is missing
+    #[command(
+        after_help = "Exit code 1 when something is missing that `containment = \"required\"` insists on.\n\nExample:\n  a2g-executor doctor"
+    )]
+    Doctor {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  a2g-executor completions bash > /etc/bash_completion.d/a2g-executor")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Be the process that guests are made from, for the server at the other end of standard input
+    #[command(hide = true)]
+    Zygote,
     /// Compile a module from standard input to standard output, under limits
     #[command(hide = true)]
     CompileModule {

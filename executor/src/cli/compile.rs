@@ -7,7 +7,7 @@ use super::arguments::ContractWord;
 use crate::capability::{Ceilings, Claims, Grant, Permit, Roots};
 use crate::catalog::{Compiled, componentize, is_typed_core_module};
 use crate::clock::SystemClock;
-use crate::limit::{Access, Layer};
+use crate::limit::{Access, Budgets, Layer};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use crate::sandbox::{Sandbox, is_component};
 use crate::tool::Contract;
@@ -64,6 +64,7 @@ fn nothing() -> anyhow::Result<Permit> {
         network: false,
         trees: Vec::new(),
         access: Access::ReadOnly,
+        budgets: Budgets { written: MemoryLimit::from_mb(1024)?, created: 1000, hard_links: false },
     };
     let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings)?;
     Ok(Permit::new(grant, Roots::none()))

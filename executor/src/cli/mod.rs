@@ -2,6 +2,7 @@
 
 mod arguments;
 mod compile;
+mod doctor;
 mod governor;
 mod output;
 mod run;
@@ -26,8 +27,13 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Tool { command } => tool::main(command),
         Command::Governor(arguments) => governor::main(arguments),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),
+        Command::Doctor { json } => doctor::main(json),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "a2g-executor", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Zygote => {
+            crate::isolate::zygote()?;
             Ok(ExitCode::SUCCESS)
         }
         Command::CompileModule { contract } => compile::main(contract),

@@ -5,7 +5,7 @@ use super::Usage;
 use super::arguments::Run;
 use super::output::{self, cell, note, one_line, print, start_logging, table, verdict_cell};
 use super::serve::local_governor;
-use super::setup::{Workshop, config};
+use super::setup::{Workshop, check_containment, config};
 use crate::call::{Call, Door};
 use crate::capability::{Ceilings, Claims, Grant, Permit, Roots};
 use crate::catalog::{CompileJob, Compiled};
@@ -37,8 +37,11 @@ const VALIDITY: time::Duration = time::Duration::minutes(5);
 pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     start_logging("warn");
     let config = config(&arguments.setup)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
+    if !is_path {
+        check_containment(&config)?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let code = if is_path {
         runtime.block_on(module(&arguments, &config))
     } else {
@@ -99,8 +102,8 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         accept_unsigned: None,
     };
     let governor = Governor::Local(Arc::new(local), Arc::default());
-    let executor =
-        Arc::new(Executor::new(settings, catalog, governor, workshop.inline(), Arc::clone(&workshop.clock)));
+    let isolate = workshop.isolate(&config, &catalog, 1).await?;
+    let executor = Arc::new(Executor::new(settings, catalog, governor, isolate, Arc::clone(&workshop.clock)));
     let ran = if arguments.policy.is_some() {
         executor.intent(call).await.map(|answer| (Some(answer.verdict), answer.receipt))
     } else {
@@ -207,6 +210,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
             | End::ResultNotJson
             | End::Trapped(_)
             | End::Unlinkable(_)
+            | End::Crashed(_)
             | End::LimitReached(_)
             | End::Aborted(_) => {
                 note(format_args!("error: {}", sentence(&receipt.outcome, arguments.policy.is_none())));
@@ -237,6 +241,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
         | End::ResultNotJson
         | End::Trapped(_)
         | End::Unlinkable(_)
+        | End::Crashed(_)
         | End::Aborted(_) => ExitCode::FAILURE,
     }
 }
@@ -279,7 +284,7 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
         args: std::iter::once(name).chain(arguments.args.iter().cloned()).collect(),
         env,
     };
-    let inline: Inline = workshop.inline();
+    let inline = Inline::new(Arc::clone(&workshop.sandbox), Arc::clone(&workshop.clock));
     let execution = inline.begin(&permit, Arc::default());
     let outcome = inline.run(artifact, permit, input, &execution).await;
     Ok(exit_code(&outcome))
@@ -315,10 +320,18 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
             ExitCode::from(124)
         }
         End::Trapped(_)
-        | End::LimitReached(Limit::Memory | Limit::Output | Limit::Stack | Limit::Descriptors)
+        | End::LimitReached(
+            Limit::Memory
+            | Limit::Output
+            | Limit::Stack
+            | Limit::Descriptors
+            | Limit::Written
+            | Limit::Created,
+        )
         | End::ToolError { .. }
         | End::ResultNotJson
         | End::Unlinkable(_)
+        | End::Crashed(_)
         | End::Aborted(_) => {
             note(format_args!("error: {}", sentence(outcome, true)));
             ExitCode::from(134)

@@ -2,7 +2,7 @@
 
 use super::arguments::{Serve, Setup};
 use super::output::{note, print, start_logging};
-use super::setup::{Workshop, config, file};
+use super::setup::{Workshop, check_containment, config, file};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::deliver;
@@ -34,6 +34,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         }
         note("warning: --insecure-accept-unsigned: whoever reaches this door decides what runs");
     }
+    check_containment(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(usize::try_from(config.concurrent)?.saturating_mul(2).saturating_add(16))
@@ -103,8 +104,8 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
         queue: config.queue,
         accept_unsigned,
     };
-    let executor =
-        Arc::new(Executor::new(settings, catalog, governor, workshop.inline(), Arc::clone(&workshop.clock)));
+    let isolate = workshop.isolate(config, &catalog, config.waiting).await?;
+    let executor = Arc::new(Executor::new(settings, catalog, governor, isolate, Arc::clone(&workshop.clock)));
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     if let Some(pushes) = pushes {

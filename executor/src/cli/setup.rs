@@ -1,11 +1,12 @@
 //! What several commands start with: configuration, sandbox, catalogue.
 
+use super::Usage;
 use super::arguments::Setup;
 use super::output::note;
 use crate::catalog::{Cache, Catalog, Compiler};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, DEFAULT_FILE};
-use crate::isolate::Inline;
+use crate::isolate::{Ahead, Isolate, Isolation, Module, support};
 use crate::sandbox::Sandbox;
 use anyhow::{Context as _, bail};
 use std::path::Path;
@@ -27,6 +28,25 @@ pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
 pub(super) fn file(setup: &Setup) -> Option<&Path> {
     let default = Path::new(DEFAULT_FILE);
     setup.config.as_deref().or_else(|| default.is_file().then_some(default))
+}
+
+/// Looks what the kernel has to contain tools with, before there are threads. What it lacks is said
+/// once, or refused.
+pub(super) fn check_containment(config: &Config) -> anyhow::Result<()> {
+    if config.isolation == Isolation::Inline {
+        return Ok(());
+    }
+    for missing in support().missing() {
+        let reason = missing.state.as_ref().err().map_or("", String::as_str);
+        if config.containment_required {
+            bail!(Usage(format!(
+                "`executor.containment` is `required`, and this machine has no {}: {reason}",
+                missing.name
+            )));
+        }
+        tracing::warn!(control = missing.name, reason, "tools are contained without it");
+    }
+    Ok(())
 }
 
 /// The engine, and the places from which tools come.
@@ -62,8 +82,27 @@ impl Workshop {
         Ok(catalog)
     }
 
-    pub(super) fn inline(&self) -> Inline {
-        Inline::new(Arc::clone(&self.sandbox), Arc::clone(&self.clock))
+    /// Every tool of the catalogue in the place where the configuration lets it run, with `waiting`
+    /// processes ahead of time.
+    pub(super) async fn isolate(
+        &self,
+        config: &Config,
+        catalog: &Catalog,
+        waiting: usize,
+    ) -> anyhow::Result<Isolate> {
+        let tools = catalog.iter().filter_map(|(name, entry)| Some((name, entry.as_ref().ok()?)));
+        let tools = tools.map(|(name, tool)| Module {
+            name,
+            compiled: &tool.compiled,
+            component: tool.component,
+            contract: tool.descriptor.contract,
+            isolation: if config.inline_tools.contains(name) { Isolation::Inline } else { config.isolation },
+        });
+        let tools = tools.collect::<Vec<_>>();
+        let ahead = Ahead { waiting, largest_file: config.ceilings.budgets.written.bytes() };
+        Isolate::start(&tools, ahead, &self.sandbox, &self.clock)
+            .await
+            .context("the process that guests are made from cannot be started")
     }
 }
 

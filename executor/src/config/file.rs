@@ -28,10 +28,10 @@ pub(super) struct Server {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Executor {
     pub(super) did: String,
-    /// The only isolation of this version. Written out so that a file that asks for another is
-    /// refused instead of run without it.
-    #[serde(rename = "isolation")]
-    pub(super) _isolation: Isolation,
+    pub(super) isolation: Isolation,
+    pub(super) containment: Containment,
+    pub(super) inline_tools: Vec<String>,
+    pub(super) waiting: Option<u64>,
     pub(super) concurrent: Option<u64>,
     pub(super) queue: u64,
     pub(super) drain_seconds: u64,
@@ -39,7 +39,15 @@ pub(super) struct Executor {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+pub(super) enum Containment {
+    BestEffort,
+    Required,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Isolation {
+    Process,
     Inline,
 }
 
@@ -66,6 +74,9 @@ pub(super) struct Ceilings {
     pub(super) max_cpu_percent: u64,
     pub(super) timeout_seconds: u64,
     pub(super) max_output_bytes: u64,
+    pub(super) max_written_mb: u64,
+    pub(super) max_created: u64,
+    pub(super) hard_links: bool,
     pub(super) network_allowed: bool,
     pub(super) read_only: bool,
     pub(super) filesystem_scope: Vec<String>,
@@ -94,7 +105,10 @@ impl Default for Executor {
     fn default() -> Self {
         Self {
             did: "did:a2g:executor:1.0:local".to_owned(),
-            _isolation: Isolation::Inline,
+            isolation: Isolation::Process,
+            containment: Containment::BestEffort,
+            inline_tools: Vec::new(),
+            waiting: None,
             concurrent: None,
             queue: 1024,
             drain_seconds: 10,
@@ -121,6 +135,9 @@ impl Default for Ceilings {
             max_cpu_percent: 100,
             timeout_seconds: 60,
             max_output_bytes: 8 << 20,
+            max_written_mb: 1024,
+            max_created: 10_000,
+            hard_links: false,
             network_allowed: false,
             read_only: false,
             filesystem_scope: vec!["/tmp/**".to_owned(), "/workspace/**".to_owned()],

@@ -7,11 +7,13 @@ mod file;
 
 use crate::capability::{Ceilings, Mount, Mounts, Pattern, Tree};
 use crate::govern::GovernorUrl;
-use crate::ident::AgentDid;
-use crate::limit::Access;
+use crate::ident::{AgentDid, ToolName};
+use crate::isolate::Isolation;
+use crate::limit::{Access, Budgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
 use crate::wire::strict_json::JsonBounds;
 use file::File;
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -62,6 +64,14 @@ pub struct Config {
     pub allowed_hosts: Vec<String>,
     /// `Origin` values that are accepted. A request without one is no web page's.
     pub allowed_origins: Vec<String>,
+    /// Where tools run that are not named in [`Self::inline_tools`].
+    pub isolation: Isolation,
+    /// The tools that run on a thread of the server.
+    pub inline_tools: BTreeSet<ToolName>,
+    /// Whether nothing starts where the kernel lacks a control of the process ring.
+    pub containment_required: bool,
+    /// How many processes wait ahead of time for a guest.
+    pub waiting: usize,
     /// How many executions run at once.
     pub concurrent: u32,
     /// How many more may wait.
@@ -210,6 +220,13 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         Some(given) => within("executor.concurrent", given, 4096)?,
         None => u64::from(default_concurrent()),
     };
+    let waiting = match executor.waiting {
+        Some(given) => within("executor.waiting", given, 256)?,
+        None => u64::from(default_waiting()),
+    };
+    let inline_tools = executor.inline_tools.iter().map(|name| ToolName::parse(name));
+    let inline_tools =
+        inline_tools.collect::<Result<_, _>>().map_err(|e| wrong("executor.inline_tools")(&e))?;
     Ok(Config {
         did: AgentDid::parse(&executor.did).map_err(|e| wrong("executor.did")(&e))?,
         listen: listen_address(&server.listen).map_err(|e| wrong("server.listen")(&e))?,
@@ -219,6 +236,16 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         },
         allowed_hosts: server.allowed_hosts,
         allowed_origins: server.allowed_origins,
+        isolation: match executor.isolation {
+            file::Isolation::Process => Isolation::Process,
+            file::Isolation::Inline => Isolation::Inline,
+        },
+        inline_tools,
+        containment_required: match executor.containment {
+            file::Containment::BestEffort => false,
+            file::Containment::Required => true,
+        },
+        waiting: size(waiting),
         concurrent: u32::try_from(concurrent).unwrap_or(u32::MAX),
         queue: size(within("executor.queue", executor.queue, 1_000_000)?),
         drain: Duration::from_secs(within("executor.drain_seconds", executor.drain_seconds, 3600)?),
@@ -241,6 +268,11 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             cpu: ranged("ceilings.max_cpu_percent", ceilings.max_cpu_percent, CpuPercent::new)?,
             timeout: ranged("ceilings.timeout_seconds", ceilings.timeout_seconds, Timeout::from_seconds)?,
             output: ranged("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?,
+            budgets: Budgets {
+                written: ranged("ceilings.max_written_mb", ceilings.max_written_mb, MemoryLimit::from_mb)?,
+                created: within("ceilings.max_created", ceilings.max_created, 1_000_000_000)?,
+                hard_links: ceilings.hard_links,
+            },
             network: ceilings.network_allowed,
             access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
             trees,
@@ -294,6 +326,11 @@ fn check_private_places(
 
 fn size(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// Two for each core, so that one is made while another is used, in an eighth of memory at most.
+fn default_waiting() -> u32 {
+    default_concurrent().div_ceil(8)
 }
 
 /// Sixteen for each core, but no more than the machine has room for at 64 MB each.

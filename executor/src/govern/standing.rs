@@ -281,6 +281,7 @@ mod tests {
     use crate::call::Door;
     use crate::capability::{Ceilings, Grant, Pattern};
     use crate::ident::IntentId;
+    use crate::limit::Budgets;
     use crate::limit::Layer;
     use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
     use crate::verdict::ResourceRule;
@@ -459,6 +460,11 @@ mod tests {
             network: false,
             trees: workspace(),
             access: Access::ReadWrite,
+            budgets: Budgets {
+                written: MemoryLimit::from_mb(1024).unwrap(),
+                created: 1000,
+                hard_links: false,
+            },
         };
         let verdict = Claims { trees: Some(workspace()), ..Claims::default() };
         let standing = answer(policy(Some(AGENT), rule), &json!({})).unwrap();

@@ -4,17 +4,13 @@
 //! task that waits for the outcome holds the deadline as well: when a host call keeps the guest's
 //! thread past it, the outcome is given without that thread, which ends when the kernel lets it go.
 
+use super::GRACE;
 use crate::capability::Permit;
 use crate::clock::Clock;
 use crate::limit::Limit;
 use crate::outcome::{End, Outcome};
 use crate::sandbox::{Abort, Artifact, Execution, Input, Sandbox};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long after its deadline or its cancellation a guest may still end by itself, so that its own
-/// account of the end is preferred.
-const GRACE: Duration = Duration::from_millis(20);
 
 /// Runs guests inside this process.
 #[derive(Clone)]
@@ -28,12 +24,6 @@ impl Inline {
     #[must_use]
     pub fn new(sandbox: Arc<Sandbox>, clock: Arc<dyn Clock>) -> Self {
         Self { sandbox, clock }
-    }
-
-    /// The sandbox.
-    #[must_use]
-    pub fn sandbox(&self) -> &Arc<Sandbox> {
-        &self.sandbox
     }
 
     /// The handle by which a run under `permit` can be watched, and stopped by `abort`.

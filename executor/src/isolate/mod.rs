@@ -1,8 +1,167 @@
 //! Where the sandbox runs.
 //!
-//! [`Inline`] runs it on a thread of this process. It is for tools that the operator trusts: a hole
-//! in the engine would be a hole in the server.
+//! The default is the process ring: a process of its own for every run, so that a hole in the engine
+//! is a hole in a process that has nothing. A tool that the operator trusts can run inline, on a
+//! thread of the server.
 
+mod channel;
+mod child;
+mod confine;
 mod inline;
+mod process;
+mod ring;
+mod zygote;
 
+pub use confine::{
+    Applied, ConfineError, Confinement, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, Row, Support,
+    support,
+};
 pub use inline::Inline;
+pub use zygote::zygote;
+
+use crate::capability::Permit;
+use crate::clock::Clock;
+use crate::ident::ToolName;
+use crate::outcome::Outcome;
+use crate::sandbox::{Abort, Accounting, Artifact, Execution, Input, Sandbox, Witness};
+use crate::tool::Contract;
+use ring::Ring;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long after its deadline a guest may still end by itself, so that its own account of the end
+/// is preferred.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// Where a tool runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// In a process of its own.
+    Process,
+    /// On a thread of the server.
+    Inline,
+}
+
+impl Isolation {
+    /// The word in the configuration and in reports.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Inline => "inline",
+        }
+    }
+}
+
+/// What is known of every run before there is one.
+#[derive(Debug, Clone, Copy)]
+pub struct Ahead {
+    /// How many processes wait ahead of time.
+    pub waiting: usize,
+    /// The largest file that a run may make, in bytes.
+    pub largest_file: u64,
+}
+
+/// A compiled tool, and where the operator lets it run.
+#[derive(Debug, Clone, Copy)]
+pub struct Module<'a> {
+    /// Its name.
+    pub name: &'a ToolName,
+    /// What the sandbox compiled.
+    pub compiled: &'a [u8],
+    /// Whether it is a component.
+    pub component: bool,
+    /// How it is called.
+    pub contract: Contract,
+    /// Where it runs.
+    pub isolation: Isolation,
+}
+
+/// All tools that can run, each in its place.
+pub struct Isolate {
+    inline: Inline,
+    ring: Option<Ring>,
+    places: BTreeMap<ToolName, Place>,
+    clock: Arc<dyn Clock>,
+}
+
+/// Where one tool runs.
+enum Place {
+    Ring,
+    Inline(Artifact),
+    /// It cannot run, and why.
+    Nowhere(String),
+}
+
+impl Isolate {
+    /// Loads `tools`, with processes ahead of time for those that run in their own.
+    ///
+    /// # Errors
+    /// When no zygote can be started.
+    pub async fn start(
+        tools: &[Module<'_>],
+        ahead: Ahead,
+        sandbox: &Arc<Sandbox>,
+        clock: &Arc<dyn Clock>,
+    ) -> std::io::Result<Self> {
+        let (apart, inside): (Vec<Module<'_>>, Vec<_>) =
+            tools.iter().partition(|tool| tool.isolation == Isolation::Process);
+        let loaded = inside.into_iter().map(|tool| {
+            let place = match sandbox.load(tool.compiled, tool.component, tool.contract) {
+                Ok(artifact) => Place::Inline(artifact),
+                Err(error) => Place::Nowhere(error.to_string()),
+            };
+            (tool.name.clone(), place)
+        });
+        let mut places = loaded.collect::<BTreeMap<_, _>>();
+        let mut ring = None;
+        if !apart.is_empty() {
+            let (started, unusable) = Ring::start(&apart, ahead, Arc::clone(clock)).await?;
+            ring = Some(started);
+            places.extend(apart.iter().map(|tool| (tool.name.clone(), Place::Ring)));
+            places.extend(unusable.into_iter().map(|(tool, reason)| (tool, Place::Nowhere(reason))));
+        }
+        let inline = Inline::new(Arc::clone(sandbox), Arc::clone(clock));
+        Ok(Self { inline, ring, places, clock: Arc::clone(clock) })
+    }
+
+    /// Whether a tool can run, or why not.
+    ///
+    /// # Errors
+    /// The reason in words.
+    pub fn usable(&self, tool: &ToolName) -> Result<(), &str> {
+        match self.places.get(tool) {
+            Some(Place::Ring | Place::Inline(_)) => Ok(()),
+            Some(Place::Nowhere(reason)) => Err(reason),
+            None => Err("it was not loaded"),
+        }
+    }
+
+    /// The handle by which a run under `permit` can be watched, and stopped by `abort`. The run's
+    /// clock starts here.
+    #[must_use]
+    pub fn begin(&self, permit: &Permit, abort: Arc<Abort>) -> Execution {
+        Execution::begin(permit, abort, Accounting::Thread, Witness::default(), self.clock.monotonic())
+    }
+
+    /// Runs one guest where its tool belongs.
+    pub async fn run(
+        &self,
+        tool: &ToolName,
+        permit: Permit,
+        arguments: String,
+        execution: &Execution,
+    ) -> Outcome {
+        match (self.places.get(tool), &self.ring) {
+            (Some(Place::Ring), Some(ring)) => ring.run(tool, permit, arguments, execution).await,
+            (Some(Place::Inline(artifact)), _) => {
+                self.inline.run(artifact.clone(), permit, Input::Arguments(arguments), execution).await
+            }
+            (Some(Place::Ring | Place::Nowhere(_)) | None, _) => {
+                let end = crate::outcome::End::Unlinkable("this tool is not loaded".to_owned());
+                execution.outcome(end, self.clock.monotonic())
+            }
+        }
+    }
+}

@@ -59,8 +59,12 @@ impl Escalations {
         self.lock().get(&intent).cloned()
     }
 
-    pub(super) fn drop_one(&self, intent: IntentId) -> bool {
-        self.lock().remove(&intent).is_some()
+    /// Drops one, if it is the agent's.
+    pub(super) fn drop_one(&self, intent: IntentId, agent: Option<&AgentDid>) -> bool {
+        let mut waiting = self.lock();
+        let theirs =
+            waiting.get(&intent).is_some_and(|held| agent.is_none_or(|agent| held.call().agent == *agent));
+        theirs && waiting.remove(&intent).is_some()
     }
 
     /// Drops all, or all of one agent, and counts them.

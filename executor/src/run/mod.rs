@@ -16,18 +16,16 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{AcceptUnsigned, Admission, Admitted, Authentic, Governor, Standing, admit};
-use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::isolate::Inline;
+use crate::ident::{AgentDid, IntentId};
+use crate::isolate::Isolate;
 use crate::journal::{Claim, Journal, Stage};
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, End, Receipt};
-use crate::sandbox::{Artifact, Input};
 use crate::tool::Descriptor;
 use crate::verdict::{Directive, Policy, Verdict};
 use escalations::Escalations;
 use running::{Entered, Running};
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Semaphore, watch};
@@ -54,11 +52,10 @@ pub struct Settings {
 pub struct Executor {
     settings: Settings,
     catalog: Catalog,
-    artifacts: BTreeMap<ToolName, Artifact>,
     governor: Governor,
     standing: Standing,
     journal: Journal,
-    inline: Inline,
+    isolate: Isolate,
     slots: Arc<Semaphore>,
     queued: AtomicUsize,
     running: Running,
@@ -83,26 +80,17 @@ impl Executor {
         settings: Settings,
         catalog: Catalog,
         governor: Governor,
-        inline: Inline,
+        isolate: Isolate,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let mut artifacts = BTreeMap::new();
-        for (name, entry) in catalog.iter() {
-            let Ok(tool) = entry else { continue };
-            match inline.sandbox().load(&tool.compiled, tool.component, tool.descriptor.contract) {
-                Ok(artifact) => drop(artifacts.insert(name.clone(), artifact)),
-                Err(error) => tracing::warn!(tool = %name, %error, "this tool cannot be used"),
-            }
-        }
         Self {
             slots: Arc::new(Semaphore::new(settings.concurrent)),
             settings,
             catalog,
-            artifacts,
             governor,
             standing: Standing::default(),
             journal: Journal::default(),
-            inline,
+            isolate,
             queued: AtomicUsize::new(0),
             running: Running::default(),
             escalations: Escalations::default(),
@@ -115,7 +103,7 @@ impl Executor {
     pub fn tools(&self) -> impl Iterator<Item = &Descriptor> {
         self.catalog
             .iter()
-            .filter(|(name, _)| self.artifacts.contains_key(*name))
+            .filter(|(name, _)| self.isolate.usable(name).is_ok())
             .filter_map(|(_, entry)| entry.as_ref().ok().map(|tool| &tool.descriptor))
     }
 
@@ -211,7 +199,7 @@ impl Executor {
 
     /// Stops a running or waiting intent. `true` when there was something to stop.
     pub fn cancel(&self, intent: IntentId) -> bool {
-        self.escalations.drop_one(intent) || self.running.abort(intent, AbortReason::Cancelled)
+        self.escalations.drop_one(intent, None) || self.running.abort(intent, AbortReason::Cancelled)
     }
 
     /// Where an intent is.
@@ -242,7 +230,7 @@ impl Executor {
             "revoked"
         );
         if let Some(intent) = intent {
-            let waited = self.escalations.drop_one(intent);
+            let waited = self.escalations.drop_one(intent, agent);
             let ran = self.running.abort_of(intent, agent, AbortReason::Revoked);
             return usize::from(waited) + usize::from(ran);
         }
@@ -253,7 +241,8 @@ impl Executor {
     /// Resolves an escalated intent. The run goes on by itself; `a2g/status` shows it.
     ///
     /// # Errors
-    /// When no such intent waits, or its verdict has expired.
+    /// When no such intent waits, its verdict has expired, or it cannot be run as it was approved; then it
+    /// goes on waiting.
     pub fn direct(self: &Arc<Self>, directive: &Directive) -> Result<(), Fault> {
         let escalated = self
             .escalations
@@ -261,20 +250,23 @@ impl Executor {
             .ok_or_else(|| Fault::invalid("/intent_id", "no intent with this id waits for a directive"))?;
         if !directive.approved {
             tracing::info!(intent = %directive.intent, "denied by a directive");
-            self.escalations.drop_one(directive.intent);
+            self.escalations.drop_one(directive.intent, None);
             return Ok(());
         }
         let verdict = Arc::new(escalated.verdict().clone());
         // A directive that cannot be followed, such as one with a manifest that cannot be enforced,
         // leaves the intent waiting. Two that can be followed run it once: the journal sees to it.
         let admitted = escalated.resolve(directive, self.clock.now())?;
-        self.escalations.drop_one(directive.intent);
-        let executor = Arc::clone(self);
-        tokio::spawn(async move {
-            if let Err(fault) = executor.run_noting(admitted, Some(verdict)).await {
-                tracing::warn!(?fault, "an approved intent could not be run");
-            }
-        });
+        let started = self.claim(admitted, Some(verdict))?;
+        self.escalations.drop_one(directive.intent, None);
+        if let Started::Claimed(claimed) = started {
+            let executor = Arc::clone(self);
+            tokio::spawn(async move {
+                if let Err(fault) = executor.claimed(*claimed).await {
+                    tracing::warn!(?fault, "an approved intent could not be run");
+                }
+            });
+        }
         Ok(())
     }
 
@@ -303,13 +295,15 @@ impl Executor {
     /// Checks what can be checked without a verdict: the tool and its arguments.
     fn check(&self, call: &Call) -> Result<(), Fault> {
         let tool = match self.catalog.get(&call.tool) {
-            Some(Ok(tool)) if self.artifacts.contains_key(&call.tool) => tool,
-            Some(Ok(_)) => {
-                return Err(Fault::ToolUnavailable {
-                    tool: call.tool.clone(),
-                    message: "its module asks for what this executor does not link".to_owned(),
-                });
-            }
+            Some(Ok(tool)) => match self.isolate.usable(&call.tool) {
+                Ok(()) => tool,
+                Err(reason) => {
+                    return Err(Fault::ToolUnavailable {
+                        tool: call.tool.clone(),
+                        message: reason.to_owned(),
+                    });
+                }
+            },
             Some(Err(error)) => {
                 return Err(Fault::ToolUnavailable {
                     tool: call.tool.clone(),
@@ -366,9 +360,22 @@ impl Executor {
         admitted: Admitted,
         verdict: Option<Arc<Verdict>>,
     ) -> Result<Arc<Receipt>, Fault> {
+        let claimed = match self.claim(admitted, verdict)? {
+            Started::Claimed(claimed) => claimed,
+            Started::Known(call, claim) => return self.known(&call, claim).await,
+        };
+        let executor = Arc::clone(self);
+        let task = tokio::spawn(async move { executor.claimed(*claimed).await });
+        match task.await {
+            Ok(result) => result,
+            Err(panicked) => Err(Fault::Internal(format!("the task of a run ended early: {panicked}"))),
+        }
+    }
+
+    /// Checks all that can be refused, and claims the intent. From here on it runs.
+    fn claim(self: &Arc<Self>, admitted: Admitted, verdict: Option<Arc<Verdict>>) -> Result<Started, Fault> {
         let tool = self.catalog.get(&admitted.call().tool).and_then(|entry| entry.as_ref().ok());
-        let artifact = self.artifacts.get(&admitted.call().tool).cloned();
-        let (Some(tool), Some(artifact)) = (tool, artifact) else {
+        let Some(tool) = tool else {
             return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
         };
         let grant = admitted.grant(&self.standing, &tool.descriptor.capabilities, &self.settings.ceilings)?;
@@ -377,20 +384,16 @@ impl Executor {
         let claimed = self.journal.claim(admitted.call(), admitted.expires_at(), self.clock.now());
         match claimed.map_err(|full| self.busy(&full.to_string()))? {
             Claim::New => {}
-            known @ (Claim::Known(_) | Claim::Conflict) => return self.known(admitted.call(), known).await,
+            known @ (Claim::Known(_) | Claim::Conflict) => {
+                return Ok(Started::Known(Box::new(admitted.call().clone()), known));
+            }
         }
         let Call { intent, agent, .. } = admitted.call();
         let running = self.running.enter(*intent, agent.clone());
         if let Some(verdict) = verdict {
             self.journal.decided(*intent, verdict);
         }
-        let claimed = Claimed { admitted, artifact, grant, roots, place, running };
-        let executor = Arc::clone(self);
-        let task = tokio::spawn(async move { executor.claimed(claimed).await });
-        match task.await {
-            Ok(result) => result,
-            Err(panicked) => Err(Fault::Internal(format!("the task of a run ended early: {panicked}"))),
-        }
+        Ok(Started::Claimed(Box::new(Claimed { admitted, grant, roots, place, running })))
     }
 
     /// Opens the granted folders.
@@ -418,7 +421,7 @@ impl Executor {
 
     /// The life of a claimed intent: it ends in a receipt or is released.
     async fn claimed(self: Arc<Self>, claimed: Claimed) -> Result<Arc<Receipt>, Fault> {
-        let Claimed { admitted, artifact, grant, roots, place, running } = claimed;
+        let Claimed { admitted, grant, roots, place, running } = claimed;
         let call = admitted.call();
         let slot = Arc::clone(&self.slots).acquire_owned().await;
         drop(place);
@@ -431,13 +434,13 @@ impl Executor {
             return Err(expired);
         }
         let permit = Permit::new(grant, roots);
-        let execution = self.inline.begin(&permit, Arc::clone(running.abort()));
+        let execution = self.isolate.begin(&permit, Arc::clone(running.abort()));
         self.journal.advance(call.intent, Stage::Running);
         let outcome = match running.abort().reason() {
             Some(reason) => execution.outcome(End::Aborted(reason), self.clock.monotonic()),
             None => {
                 let arguments = Value::Object(call.arguments.clone()).to_string();
-                self.inline.run(artifact, permit, Input::Arguments(arguments), &execution).await
+                self.isolate.run(&call.tool, permit, arguments, &execution).await
             }
         };
         let receipt = Arc::new(Receipt {
@@ -455,10 +458,17 @@ impl Executor {
     }
 }
 
+/// What became of a claim.
+enum Started {
+    /// It is this call's to run.
+    Claimed(Box<Claimed>),
+    /// The intent was claimed before.
+    Known(Box<Call>, Claim),
+}
+
 /// An intent that this process has claimed, with all that it needs to run.
 struct Claimed {
     admitted: Admitted,
-    artifact: Artifact,
     grant: Grant,
     roots: Roots,
     place: Place,
@@ -479,7 +489,13 @@ fn success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
     match &receipt.outcome.end {
         End::Returned(_) => Ok(receipt),
         End::LimitReached(
-            limit @ (Limit::Memory | Limit::Time | Limit::Output | Limit::Stack | Limit::Descriptors),
+            limit @ (Limit::Memory
+            | Limit::Time
+            | Limit::Output
+            | Limit::Stack
+            | Limit::Descriptors
+            | Limit::Written
+            | Limit::Created),
         ) => {
             let limit = *limit;
             Err(Fault::LimitReached(receipt, limit))
@@ -489,6 +505,7 @@ fn success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
         | End::ResultNotJson
         | End::Trapped(_)
         | End::Unlinkable(_)
+        | End::Crashed(_)
         | End::Aborted(_) => Err(Fault::Failed(receipt)),
     }
 }

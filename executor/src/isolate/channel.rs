@@ -1,0 +1,312 @@
+//! Messages between the server, its zygote and the zygote's children.
+//!
+//! One message is a length of four bytes, that many bytes of JSON, and descriptors beside the
+//! length. The zygote and its children block on their end of a socket pair; the server's end is
+//! read by its runtime, which never waits for them.
+
+use crate::capability::Handover;
+use crate::ident::ToolName;
+use crate::limit::Spent;
+use crate::outcome::{Denial, End};
+use crate::sandbox::Event;
+use crate::tool::Contract;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Read, Result, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use tokio::io::Interest;
+
+/// The longest message: a result and its artifacts are far below, and no length is believed above.
+const LONGEST: usize = 2 << 30;
+/// The most descriptors beside one message, which is the kernel's own limit.
+const MOST_HANDLES: usize = 253;
+/// How much the server reads at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// From the server to its zygote.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToZygote {
+    /// A compiled tool, in the memory file beside it.
+    Load { tool: String, component: bool, contract: ContractWord },
+    /// There are no more tools. No file may become larger than this, in bytes.
+    Start { largest_file: u64 },
+    /// Fork a child that talks over the socket beside this.
+    Fork { child: u64 },
+}
+
+/// From the zygote to its server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum FromZygote {
+    /// What became of each tool, in the order in which they were sent.
+    Ready { unusable: Vec<Option<String>> },
+    /// The child was made; its pidfd is beside this.
+    Forked { child: u64, pid: i32 },
+    /// The child could not be made.
+    Refused { child: u64, reason: String },
+    /// The child is gone and reaped.
+    Exited { child: u64, exit: Exit },
+}
+
+/// What the kernel says of a child that is gone.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Exit {
+    /// In words: `signal 9 (SIGKILL)`, `exit code 1`.
+    pub(super) how: String,
+    /// CPU time of all its life, in microseconds.
+    pub(super) cpu_us: u64,
+    /// The most memory that it had resident, in bytes.
+    pub(super) peak_resident: u64,
+}
+
+/// From the server to a child: once. The granted folders are beside it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) tool: String,
+    pub(super) arguments: String,
+    pub(super) permit: Handover,
+}
+
+/// From a child to the server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum FromChild {
+    /// It is confined and starts the guest. CPU time of its life so far, in nanoseconds.
+    Began { cpu_ns: u64 },
+    /// Something happened in the guest.
+    Event(Event),
+    /// The guest has ended, and nothing but the end of the process follows.
+    Ended(Box<Ended>),
+    /// The child could not start the guest.
+    Failed(String),
+}
+
+/// What only the process of a guest knows, when it has ended.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Ended {
+    pub(super) end: End,
+    pub(super) output_bytes: u64,
+    pub(super) truncated: bool,
+    pub(super) spent: Option<Spent>,
+    pub(super) denied: Vec<Denial>,
+    pub(super) denied_truncated: bool,
+}
+
+/// A [`Contract`] as it is written down.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) enum ContractWord {
+    Command,
+    Typed,
+}
+
+impl From<Contract> for ContractWord {
+    fn from(contract: Contract) -> Self {
+        match contract {
+            Contract::Command => Self::Command,
+            Contract::Typed => Self::Typed,
+        }
+    }
+}
+
+impl From<ContractWord> for Contract {
+    fn from(word: ContractWord) -> Self {
+        match word {
+            ContractWord::Command => Self::Command,
+            ContractWord::Typed => Self::Typed,
+        }
+    }
+}
+
+impl ToZygote {
+    pub(super) fn load(tool: &ToolName, component: bool, contract: Contract) -> Self {
+        Self::Load { tool: tool.to_string(), component, contract: contract.into() }
+    }
+}
+
+/// Sends one message, and waits until the kernel has taken all of it.
+pub(super) fn send(socket: &UnixStream, message: &impl Serialize, handles: &[BorrowedFd<'_>]) -> Result<()> {
+    let bytes = encode(message)?;
+    let sent = send_some(socket.as_fd(), &bytes, handles)?;
+    let mut socket = socket;
+    socket.write_all(bytes.get(sent..).unwrap_or_default())
+}
+
+/// Waits for one message; `None` when the other side is gone.
+pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut handles = VecDeque::new();
+    let mut header = [0; 4];
+    let mut filled = 0;
+    while let Some(rest) = header.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match receive_some(socket.as_fd(), rest, &mut handles)? {
+            0 if filled == 0 => return Ok(None),
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            read => filled += read,
+        }
+    }
+    let mut bytes = vec![0; length(header)?];
+    let mut socket = socket;
+    socket.read_exact(&mut bytes)?;
+    Ok(Some((serde_json::from_slice(&bytes)?, handles.into())))
+}
+
+/// The server's end of a socket pair.
+pub(super) struct Channel {
+    stream: tokio::net::UnixStream,
+    read: VecDeque<u8>,
+    handles: VecDeque<OwnedFd>,
+    /// How many bytes may still come.
+    left: u64,
+}
+
+impl Channel {
+    pub(super) fn new(socket: UnixStream) -> Result<Self> {
+        socket.set_nonblocking(true)?;
+        let stream = tokio::net::UnixStream::from_std(socket)?;
+        Ok(Self { stream, read: VecDeque::new(), handles: VecDeque::new(), left: u64::MAX })
+    }
+
+    /// Takes no more than `bytes` from here on: a side that sends more is not believed any longer.
+    pub(super) fn allow(&mut self, bytes: u64) {
+        self.left = bytes;
+    }
+
+    /// Sends one message.
+    pub(super) async fn send(&self, message: &impl Serialize, handles: &[BorrowedFd<'_>]) -> Result<()> {
+        let bytes = encode(message)?;
+        let mut sent = 0;
+        while sent < bytes.len() {
+            self.stream.writable().await?;
+            // The descriptors go with the first bytes, once.
+            let beside = if sent == 0 { handles } else { &[] };
+            let rest = bytes.get(sent..).unwrap_or_default();
+            let write = || send_some(self.stream.as_fd(), rest, beside);
+            match self.stream.try_io(Interest::WRITABLE, write) {
+                Ok(written) => sent += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for one message; `None` when the other side is gone. A wait that is given up loses
+    /// nothing.
+    pub(super) async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        let mut piece = Vec::new();
+        loop {
+            if let Some(message) = self.next()? {
+                return Ok(Some(message));
+            }
+            self.stream.readable().await?;
+            piece.resize(READ_BYTES, 0);
+            let (stream, handles) = (&self.stream, &mut self.handles);
+            let read = || receive_some(stream.as_fd(), &mut piece, handles);
+            match stream.try_io(Interest::READABLE, read) {
+                Ok(0) => return Ok(None),
+                Ok(read) => {
+                    self.left = u64::try_from(read)
+                        .ok()
+                        .and_then(|read| self.left.checked_sub(read))
+                        .ok_or_else(|| Error::new(ErrorKind::InvalidData, "it said more than it may"))?;
+                    self.read.extend(piece.get(..read).unwrap_or_default());
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The descriptor that came with the last message.
+    pub(super) fn handle(&mut self) -> Option<OwnedFd> {
+        self.handles.pop_front()
+    }
+
+    fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        let read = self.read.make_contiguous();
+        let Some((header, rest)) = read.split_first_chunk() else { return Ok(None) };
+        let length = length(*header)?;
+        let Some(bytes) = rest.get(..length) else { return Ok(None) };
+        let message = serde_json::from_slice(bytes)?;
+        self.read.drain(..4 + length);
+        Ok(Some(message))
+    }
+}
+
+fn encode(message: &impl Serialize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; 4];
+    serde_json::to_writer(&mut bytes, message)?;
+    let length = u32::try_from(bytes.len() - 4).map_err(|_| Error::from(ErrorKind::FileTooLarge))?;
+    if let Some(header) = bytes.first_chunk_mut() {
+        *header = length.to_le_bytes();
+    }
+    Ok(bytes)
+}
+
+fn length(header: [u8; 4]) -> Result<usize> {
+    let length = usize::try_from(u32::from_le_bytes(header)).unwrap_or(usize::MAX);
+    if length <= LONGEST { Ok(length) } else { Err(ErrorKind::FileTooLarge.into()) }
+}
+
+fn send_some(socket: BorrowedFd<'_>, bytes: &[u8], handles: &[BorrowedFd<'_>]) -> Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_HANDLES))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !handles.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(handles)) {
+        return Err(Error::new(ErrorKind::InvalidInput, "too many descriptors for one message"));
+    }
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?)
+}
+
+fn receive_some(socket: BorrowedFd<'_>, into: &mut [u8], handles: &mut VecDeque<OwnedFd>) -> Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_HANDLES))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let read = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            handles.extend(received);
+        }
+    }
+    Ok(read.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[tokio::test]
+    async fn messages_and_their_descriptors_arrive_in_order() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut channel = Channel::new(ours).unwrap();
+        let other = std::thread::spawn(move || {
+            for child in 0..3 {
+                let null = std::fs::File::open("/dev/null").unwrap();
+                send(&theirs, &FromZygote::Forked { child, pid: 1 }, &[null.as_fd()]).unwrap();
+            }
+            let (big, handles) = receive::<String>(&theirs).unwrap().unwrap();
+            assert_eq!((big.len(), handles.len()), (3 << 20, 2));
+            assert!(receive::<String>(&theirs).unwrap().is_none());
+        });
+        for expected in 0..3 {
+            let Some(FromZygote::Forked { child, .. }) = channel.receive().await.unwrap() else { panic!() };
+            assert_eq!(child, expected);
+            assert!(channel.handle().unwrap().as_raw_fd() > 2);
+        }
+        let null = std::fs::File::open("/dev/null").unwrap();
+        channel.send(&"x".repeat(3 << 20), &[null.as_fd(), null.as_fd()]).await.unwrap();
+        drop(channel);
+        other.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_length_that_cannot_be_is_refused() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&[0xff; 8]).unwrap();
+        assert!(Channel::new(ours).unwrap().receive::<String>().await.is_err());
+    }
+}

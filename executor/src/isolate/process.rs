@@ -1,0 +1,81 @@
+//! The few things about processes that no safe crate offers.
+
+use super::channel::Exit;
+use std::io::{Error, Result};
+use std::time::Duration;
+
+/// Which side of a fork this is.
+pub(super) enum Forked {
+    Child,
+    Parent { pid: i32 },
+}
+
+/// Makes a copy of this process.
+///
+/// # Errors
+/// When this process has more than one thread, or the machine has no room for another process.
+#[allow(
+    unsafe_code,
+    reason = "fork is only sound in a process with one thread: no lock can be held by a thread that the copy \
+              lacks. That is checked here, every time"
+)]
+pub(super) fn fork() -> Result<Forked> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(Error::other("a process with several threads cannot be forked"));
+    }
+    match unsafe { libc::fork() } {
+        -1 => Err(Error::last_os_error()),
+        0 => Ok(Forked::Child),
+        pid => Ok(Forked::Parent { pid }),
+    }
+}
+
+/// Waits for a child that has ended, and gives what the kernel counted.
+#[allow(unsafe_code, reason = "wait4 fills in two values that are ours")]
+pub(super) fn reap(pid: i32) -> Result<Exit> {
+    let mut status = 0;
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    let usage = unsafe {
+        if libc::wait4(pid, &raw mut status, 0, usage.as_mut_ptr()) != pid {
+            return Err(Error::last_os_error());
+        }
+        usage.assume_init()
+    };
+    let micros = |time: libc::timeval| {
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
+    };
+    let how = if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        match signal {
+            libc::SIGKILL => "it was killed (SIGKILL)".to_owned(),
+            libc::SIGSYS => "it asked the kernel for what no tool may have (SIGSYS)".to_owned(),
+            other => format!("signal {other}"),
+        }
+    } else {
+        format!("exit code {}", libc::WEXITSTATUS(status))
+    };
+    Ok(Exit {
+        how,
+        cpu_us: micros(usage.ru_utime) + micros(usage.ru_stime),
+        peak_resident: u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10,
+    })
+}
+
+/// CPU time that a living process has used, from the kernel's own clock of it.
+#[allow(unsafe_code, reason = "two calls that fill in values of ours")]
+pub(super) fn cpu_of(pid: i32) -> Option<Duration> {
+    let mut clock = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let known = unsafe {
+        libc::clock_getcpuclockid(pid, &raw mut clock) == 0 && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    known.then(|| Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos))
+}
+
+/// The most memory that a living process has had resident, in bytes, as the kernel counts it.
+pub(super) fn peak_resident_of(pid: i32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kb| kb << 10)
+}

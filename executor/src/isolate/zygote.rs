@@ -1,0 +1,149 @@
+//! The zygote: a process with everything ready for a guest, which forks a copy of itself for each.
+//!
+//! It has one thread, the engine, the linkers and the compiled tools, and of the server's own
+//! nothing: no socket but the one to the server, no key, no file. It ends with the server, whose end
+//! of that socket it watches, and its children end with it.
+
+use super::channel::{FromZygote, ToZygote, receive, send};
+use super::child;
+use super::confine::{ConfineError, Confinement};
+use super::process::{Forked, fork, reap};
+use crate::clock::SystemClock;
+use crate::sandbox::{Artifact, Sandbox};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read, Result};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+/// What a zygote has and its children inherit.
+pub(super) struct Ready {
+    pub(super) sandbox: Sandbox,
+    pub(super) tools: BTreeMap<String, Artifact>,
+    pub(super) null: File,
+    pub(super) confinement: Arc<Confinement>,
+    pub(super) largest_file: u64,
+}
+
+/// A child that was forked and is not reaped yet.
+struct Living {
+    child: u64,
+    pid: i32,
+    pidfd: OwnedFd,
+}
+
+/// The life of a zygote, whose standard input is the socket to its server.
+///
+/// # Errors
+/// When the engine cannot be set up, or the socket fails. The end of the server is no error.
+pub fn zygote() -> Result<()> {
+    match serve() {
+        Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
+        served => served,
+    }
+}
+
+fn serve() -> Result<()> {
+    let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let Some(ready) = load(&control)? else { return Ok(()) };
+    let mut living: Vec<Living> = Vec::new();
+    loop {
+        // A child that is gone is reaped before another is made, because its outcome may wait for it.
+        let (asked, gone) = wait(&control, &living)?;
+        for index in gone.into_iter().rev() {
+            let Living { child, pid, .. } = living.swap_remove(index);
+            send(&control, &FromZygote::Exited { child, exit: reap(pid)? }, &[])?;
+        }
+        if !asked {
+            continue;
+        }
+        match receive(&control)? {
+            Some((ToZygote::Fork { child }, handles)) => {
+                let [socket] = <[OwnedFd; 1]>::try_from(handles).map_err(|_| protocol())?;
+                match fork() {
+                    Ok(Forked::Child) => {
+                        // Nothing of the zygote's own may stay open in a child.
+                        drop((living, control));
+                        child::live(&ready, UnixStream::from(socket));
+                    }
+                    Ok(Forked::Parent { pid }) => living.push(forked(&control, child, pid)?),
+                    Err(error) => {
+                        let reason = error.to_string();
+                        send(&control, &FromZygote::Refused { child, reason }, &[])?;
+                    }
+                }
+            }
+            Some((ToZygote::Load { .. } | ToZygote::Start { .. }, _)) => return Err(protocol()),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// A control that this kernel has and that failed, with all that is known of it.
+pub(super) fn refused(error: ConfineError) -> Error {
+    use std::error::Error as _;
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    Error::other(format!("{error}{cause}"))
+}
+
+fn protocol() -> Error {
+    Error::new(ErrorKind::InvalidData, "the server sent what a zygote does not expect")
+}
+
+/// Takes the tools; `None` when the server is gone before they are complete.
+fn load(control: &UnixStream) -> Result<Option<Ready>> {
+    let sandbox = Sandbox::new(1, Arc::new(SystemClock)).map_err(Error::other)?;
+    let mut tools = BTreeMap::new();
+    let mut unusable = Vec::new();
+    let largest_file = loop {
+        match receive(control)? {
+            Some((ToZygote::Load { tool, component, contract }, handles)) => {
+                let [file] = <[OwnedFd; 1]>::try_from(handles).map_err(|_| protocol())?;
+                let mut compiled = Vec::new();
+                File::from(file).read_to_end(&mut compiled)?;
+                unusable.push(match sandbox.load(&compiled, component, contract.into()) {
+                    Ok(artifact) => {
+                        tools.insert(tool, artifact);
+                        None
+                    }
+                    Err(error) => Some(error.to_string()),
+                });
+            }
+            Some((ToZygote::Start { largest_file }, _)) => break largest_file,
+            Some((ToZygote::Fork { .. }, _)) => return Err(protocol()),
+            None => return Ok(None),
+        }
+    };
+    let confinement = Confinement::prepare().map_err(refused)?;
+    confinement.zygote().map_err(refused)?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    confinement.list().map_err(refused)?;
+    send(control, &FromZygote::Ready { unusable }, &[])?;
+    Ok(Some(Ready { sandbox, tools, null, confinement: Arc::new(confinement), largest_file }))
+}
+
+/// Waits until the server says something (`true`) or children are gone (their places).
+fn wait(control: &UnixStream, living: &[Living]) -> Result<(bool, Vec<usize>)> {
+    let mut watched = vec![PollFd::new(control, PollFlags::IN)];
+    watched.extend(living.iter().map(|living| PollFd::new(&living.pidfd, PollFlags::IN)));
+    loop {
+        match poll(&mut watched, None) {
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut spoke = watched.iter().map(|fd| !fd.revents().is_empty());
+    let asked = spoke.next().unwrap_or(false);
+    Ok((asked, spoke.enumerate().filter_map(|(index, spoke)| spoke.then_some(index)).collect()))
+}
+
+fn forked(control: &UnixStream, child: u64, pid: i32) -> Result<Living> {
+    let known = Pid::from_raw(pid).ok_or_else(protocol)?;
+    let pidfd = pidfd_open(known, PidfdFlags::empty())?;
+    send(control, &FromZygote::Forked { child, pid }, &[pidfd.as_fd()])?;
+    Ok(Living { child, pid, pidfd })
+}

@@ -1,0 +1,693 @@
+//! What a confined child can still do. Each test starts itself anew, alone in a process that stands
+//! for the one that forks, and forks a child with a single thread, as executions have it.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    clippy::disallowed_methods,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test stops at the first surprise"
+)]
+
+use a2g_executor::capability::{Ceilings, Claims, Grant, Permit, Roots};
+use a2g_executor::clock::SystemClock;
+use a2g_executor::isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE};
+use a2g_executor::limit::{Access, Budgets, Layer, Limit};
+use a2g_executor::outcome::{End, Outcome};
+use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_executor::sandbox::{Abort, Input, Sandbox};
+use a2g_executor::tool::Contract;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Names the test that a process was started for.
+const ALONE: &str = "A2G_TEST_CONFINED";
+const DIED_OF_SIGSYS: i32 = 128 + libc::SIGSYS;
+const MOST_FILES: u64 = 64;
+const LARGEST_FILE: u64 = 1 << 20;
+
+/// Starts the test of this name anew, alone, and gives the exit code, or 128 and the signal, of the
+/// child that then runs `body`; in that process, does so.
+fn alone(name: &str, body: impl FnOnce(&Arc<Confinement>)) -> i32 {
+    if std::env::var(ALONE).is_ok_and(|started| started == name) {
+        std::process::exit(in_child(body));
+    }
+    let output = start(name).output().unwrap();
+    print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    output.status.code().unwrap()
+}
+
+fn start(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture", "--include-ignored"]).env(ALONE, name);
+    command
+}
+
+/// Forks a process with a single thread that stands for the one that forks, and there a child for
+/// `body`. The first of them ends with this one, as it has to.
+fn in_child(body: impl FnOnce(&Arc<Confinement>)) -> i32 {
+    ended(fork(|| {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+        let confinement = Arc::new(Confinement::prepare().unwrap());
+        let applied = confinement.zygote().unwrap();
+        assert_eq!(applied.skipped, [""; 0]);
+        exit(ended(fork(|| body(&confinement))));
+    }))
+}
+
+#[allow(unsafe_code, reason = "ends this process")]
+fn exit(code: i32) -> ! {
+    unsafe { libc::_exit(code) }
+}
+
+#[allow(unsafe_code, reason = "the only other thread of this process waits for this one")]
+fn fork(body: impl FnOnce()) -> libc::pid_t {
+    match unsafe { libc::fork() } {
+        0 => {
+            let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
+            exit(if well { 0 } else { 101 })
+        }
+        child => child,
+    }
+}
+
+fn ended(child: libc::pid_t) -> i32 {
+    let child = rustix::process::Pid::from_raw(child).unwrap();
+    let options = rustix::process::WaitOptions::empty();
+    let (_, status) = rustix::process::waitpid(Some(child), options).unwrap().unwrap();
+    status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap())
+}
+
+/// A system call as a hijacked child could make it.
+#[allow(unsafe_code, reason = "no call here is given memory that it could spoil")]
+fn call(number: libc::c_long, arguments: [usize; 6]) -> libc::c_long {
+    let [a, b, c, d, e, f] = arguments;
+    unsafe { libc::syscall(number, a, b, c, d, e, f) }
+}
+
+fn memory(mb: u64) -> MemoryLimit {
+    MemoryLimit::from_mb(mb).unwrap()
+}
+
+fn output(bytes: u64) -> OutputLimit {
+    OutputLimit::from_bytes(bytes).unwrap()
+}
+
+/// Takes both steps of a child.
+fn apply(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
+    confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+    apply_alone(confinement, roots);
+}
+
+fn apply_alone(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
+    let applied = confinement.apply(roots, memory(16), output(1 << 20)).unwrap();
+    assert_eq!(applied.skipped, [""; 0]);
+}
+
+fn denied<T>(result: std::io::Result<T>) -> bool {
+    result.is_err_and(|error| error.raw_os_error() == Some(libc::EACCES))
+}
+
+/// A folder with a file `in`, a folder `sub`, and a link out.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("in"), "content").unwrap();
+    fs::create_dir(folder.path().join("sub")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", folder.path().join("link")).unwrap();
+    folder
+}
+
+#[test]
+fn only_granted_folders_are_there() {
+    let code = alone("only_granted_folders_are_there", |confinement| {
+        let (granted, other) = (folder(), folder());
+        let root = File::open(granted.path()).unwrap();
+        apply(confinement, &[(root.as_fd(), Access::ReadWrite)]);
+        let at = |name: &str| granted.path().join(name);
+
+        assert_eq!(fs::read_to_string(at("in")).unwrap(), "content");
+        let again = format!("/proc/self/fd/{}", root.as_raw_fd());
+        assert_eq!(fs::read_dir(again).unwrap().count(), 3);
+        fs::write(at("new"), "new").unwrap();
+        File::options().write(true).open(at("new")).unwrap().set_len(1).unwrap();
+        fs::write(at("new"), "").unwrap();
+        rustix::fs::renameat(rustix::fs::CWD, at("new"), rustix::fs::CWD, at("sub/moved")).unwrap();
+        rustix::fs::linkat(
+            rustix::fs::CWD,
+            at("in"),
+            rustix::fs::CWD,
+            at("sub/linked"),
+            rustix::fs::AtFlags::empty(),
+        )
+        .unwrap();
+        rustix::fs::symlinkat("in", rustix::fs::CWD, at("sub/symlink")).unwrap();
+        rustix::fs::mkdirat(rustix::fs::CWD, at("sub/made"), 0o755.into()).unwrap();
+        rustix::fs::unlinkat(rustix::fs::CWD, at("sub/made"), rustix::fs::AtFlags::REMOVEDIR).unwrap();
+        rustix::fs::unlinkat(rustix::fs::CWD, at("sub/moved"), rustix::fs::AtFlags::empty()).unwrap();
+
+        for path in ["/etc/passwd", "/proc/self/mem", "/proc/self/maps", "/dev/null", "/"] {
+            assert!(denied(File::open(path)), "{path}");
+        }
+        assert!(denied(File::open(at("link"))), "through a link inside");
+        assert!(denied(File::open(at("../../etc/passwd"))), "through `..`");
+        assert!(denied(fs::read_dir(other.path())));
+        assert!(denied(fs::write(other.path().join("new"), "new")));
+        assert!(denied(
+            rustix::fs::unlinkat(rustix::fs::CWD, other.path().join("in"), rustix::fs::AtFlags::empty())
+                .map_err(Into::into)
+        ));
+        let out =
+            rustix::fs::renameat(rustix::fs::CWD, at("in"), rustix::fs::CWD, other.path().join("stolen"));
+        assert!(matches!(out, Err(rustix::io::Errno::ACCESS | rustix::io::Errno::XDEV)), "{out:?}");
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_read_only_root_is_read_only() {
+    let code = alone("a_read_only_root_is_read_only", |confinement| {
+        let granted = folder();
+        let root = File::open(granted.path()).unwrap();
+        apply(confinement, &[(root.as_fd(), Access::ReadOnly)]);
+        let at = |name: &str| granted.path().join(name);
+        assert_eq!(fs::read_to_string(at("in")).unwrap(), "content");
+        assert_eq!(fs::read_dir(granted.path()).unwrap().count(), 3);
+        assert!(denied(fs::write(at("new"), "new")));
+        assert!(denied(File::options().append(true).open(at("in"))));
+        let nowhere = rustix::fs::CWD;
+        assert!(denied(rustix::fs::mkdirat(nowhere, at("made"), 0o755.into()).map_err(Into::into)));
+        assert!(denied(rustix::fs::renameat(nowhere, at("in"), nowhere, at("out")).map_err(Into::into)));
+        assert!(denied(
+            rustix::fs::unlinkat(nowhere, at("in"), rustix::fs::AtFlags::empty()).map_err(Into::into)
+        ));
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_folder_without_a_name_has_to_be_a_root_as_well() {
+    let code = alone("a_folder_without_a_name_has_to_be_a_root_as_well", |confinement| {
+        let nameless = || {
+            let folder = tempfile::tempdir().unwrap();
+            let handle = File::open(folder.path()).unwrap();
+            folder.close().unwrap();
+            handle
+        };
+        let (named, unnamed) = (nameless(), nameless());
+        apply(confinement, &[(named.as_fd(), Access::ReadOnly)]);
+        let again = |handle: &File| File::open(format!("/proc/self/fd/{}", handle.as_raw_fd()));
+        again(&named).unwrap();
+        assert!(denied(again(&unnamed)));
+    });
+    assert_eq!(code, 0);
+}
+
+/// System calls that no guest needs, with arguments that do no harm where one is let through.
+const FORBIDDEN: &[(&str, libc::c_long, [usize; 6])] = &[
+    ("socket", libc::SYS_socket, [libc::AF_UNIX as usize, libc::SOCK_STREAM as usize, 0, 0, 0, 0]),
+    ("connect", libc::SYS_connect, [999, 0, 0, 0, 0, 0]),
+    ("bind", libc::SYS_bind, [999, 0, 0, 0, 0, 0]),
+    ("recvmsg", libc::SYS_recvmsg, [999, 0, 0, 0, 0, 0]),
+    ("recvfrom", libc::SYS_recvfrom, [999, 0, 0, 0, 0, 0]),
+    ("sendto an address", libc::SYS_sendto, [999, 0, 0, 0, 8, 8]),
+    ("kill", libc::SYS_kill, [0x7fff_0000, 0, 0, 0, 0, 0]),
+    ("tgkill", libc::SYS_tgkill, [0x7fff_0000, 0x7fff_0000, 0, 0, 0, 0]),
+    ("ptrace", libc::SYS_ptrace, [9999, 0, 0, 0, 0, 0]),
+    ("clone", libc::SYS_clone, [usize::MAX, 0, 0, 0, 0, 0]),
+    ("clone3", libc::SYS_clone3, [0; 6]),
+    ("execve", libc::SYS_execve, [0; 6]),
+    ("execveat", libc::SYS_execveat, [0; 6]),
+    ("memfd_create", libc::SYS_memfd_create, [0; 6]),
+    ("keyctl", libc::SYS_keyctl, [9999, 0, 0, 0, 0, 0]),
+    ("io_uring_setup", libc::SYS_io_uring_setup, [0; 6]),
+    ("userfaultfd", libc::SYS_userfaultfd, [usize::MAX, 0, 0, 0, 0, 0]),
+    ("bpf", libc::SYS_bpf, [9999, 0, 0, 0, 0, 0]),
+    ("perf_event_open", libc::SYS_perf_event_open, [0; 6]),
+    ("unshare", libc::SYS_unshare, [0; 6]),
+    ("mount", libc::SYS_mount, [0; 6]),
+    ("prctl", libc::SYS_prctl, [9999, 0, 0, 0, 0, 0]),
+    ("prlimit64", libc::SYS_prlimit64, [0, 9999, 0, 0, 0, 0]),
+    ("seccomp", libc::SYS_seccomp, [9999, 0, 0, 0, 0, 0]),
+    ("ioctl", libc::SYS_ioctl, [999, 0, 0, 0, 0, 0]),
+    ("process_vm_writev", libc::SYS_process_vm_writev, [0; 6]),
+    ("shmget", libc::SYS_shmget, [0; 6]),
+    ("fchmodat", libc::SYS_fchmodat, [0; 6]),
+    ("fcntl with an owner", libc::SYS_fcntl, [999, libc::F_SETOWN as usize, 0, 0, 0, 0]),
+    ("mmap to run", libc::SYS_mmap, [0, 4096, 5, 0x22, usize::MAX, 0]),
+    ("mmap shared", libc::SYS_mmap, [0, 4096, 3, 0x21, usize::MAX, 0]),
+    ("mprotect to run", libc::SYS_mprotect, [0, 0, 5, 0, 0, 0]),
+    ("a number that no kernel has", 0xfff, [0; 6]),
+    #[cfg(target_arch = "x86_64")]
+    ("a call of another kind of program", 0x4000_0000, [0; 6]),
+];
+
+#[test]
+fn what_no_guest_needs_ends_the_process() {
+    let code = alone("what_no_guest_needs_ends_the_process", |_| {
+        let confinement = &Confinement::prepare().unwrap();
+        for (name, number, arguments) in FORBIDDEN {
+            let code = ended(fork(|| {
+                apply(confinement, &[]);
+                call(*number, *arguments);
+            }));
+            assert_eq!(code, DIED_OF_SIGSYS, "{name}");
+        }
+        let code = ended(fork(|| apply(confinement, &[])));
+        assert_eq!(code, 0, "the control of this test");
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn no_second_process_can_be_started() {
+    let code = alone("no_second_process_can_be_started", |confinement| {
+        apply(confinement, &[]);
+        let _started = Command::new("/bin/true").status();
+    });
+    assert_eq!(code, DIED_OF_SIGSYS);
+}
+
+#[test]
+fn no_thread_can_be_started() {
+    let code = alone("no_thread_can_be_started", |confinement| {
+        apply(confinement, &[]);
+        let _started = std::thread::Builder::new().spawn(|| ());
+    });
+    assert_eq!(code, DIED_OF_SIGSYS);
+}
+
+#[test]
+fn the_other_end_of_an_open_socket_is_reached() {
+    let code = alone("the_other_end_of_an_open_socket_is_reached", |confinement| {
+        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        // Read as a file is: the child itself never receives.
+        let mut theirs = File::from(std::os::fd::OwnedFd::from(theirs));
+        apply(confinement, &[]);
+        ours.write_all(b"outcome").unwrap();
+        drop(ours);
+        let mut read = String::new();
+        theirs.read_to_string(&mut read).unwrap();
+        assert_eq!(read, "outcome");
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn private_memory_ends_at_the_limit_and_the_overhead() {
+    let code = alone("private_memory_ends_at_the_limit_and_the_overhead", |confinement| {
+        apply(confinement, &[]);
+        let allowed = (16 << 20) + OVERHEAD_BYTES + (OVERHEAD_PER_OUTPUT_BYTE << 20);
+        let take = |bytes: u64| Vec::<u8>::new().try_reserve_exact(bytes as usize);
+        take(allowed - (4 << 20)).unwrap();
+        assert!(take(allowed + (4 << 20)).is_err());
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_waiting_child_has_few_files_and_small_ones() {
+    let code = alone("a_waiting_child_has_few_files_and_small_ones", |confinement| {
+        confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+        let open = (0..MOST_FILES + 8).map_while(|_| File::open("/dev/null").ok()).collect::<Vec<_>>();
+        assert!((open.len() as u64) < MOST_FILES, "{}", open.len());
+        drop(open);
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(LARGEST_FILE).unwrap();
+        let too_large = file.set_len(LARGEST_FILE + 1).unwrap_err();
+        assert_eq!(too_large.raw_os_error(), Some(libc::EFBIG));
+        let core = rustix::process::getrlimit(rustix::process::Resource::Core);
+        assert_eq!((core.current, core.maximum), (Some(0), Some(0)));
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_child_inherits_what_the_zygote_gave_up() {
+    let code = alone("a_child_inherits_what_the_zygote_gave_up", |_| {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            u64::from_str_radix(line.trim(), 16).unwrap()
+        };
+        let files = rustix::thread::CapabilitySet::DAC_OVERRIDE | rustix::thread::CapabilitySet::FOWNER;
+        for set in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
+            assert_eq!(field(set) & !files.bits(), 0, "{set}");
+        }
+        assert_eq!(field("NoNewPrivs:"), 1);
+        let dumpable = rustix::process::dumpable_behavior().unwrap();
+        assert_eq!(dumpable, rustix::process::DumpableBehavior::NotDumpable);
+        // Outside of the namespace nobody listens there either, which is another error.
+        let not_even_here = std::net::TcpStream::connect("127.0.0.1:9").unwrap_err();
+        assert_eq!(not_even_here.raw_os_error(), Some(libc::ENETUNREACH));
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn no_step_can_be_left_out() {
+    let code = alone("no_step_can_be_left_out", |confinement| {
+        let refused = confinement.apply(&[], memory(16), output(1 << 20));
+        assert!(matches!(refused, Err(ConfineError::Unprepared)), "{refused:?}");
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_thread_that_did_not_give_up_its_files_is_noticed() {
+    let code = alone("a_thread_that_did_not_give_up_its_files_is_noticed", |confinement| {
+        confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || wait.recv());
+        let refused = confinement.apply(&[], memory(16), output(1 << 20));
+        assert!(matches!(refused, Err(ConfineError::Threads { threads: 2, expected: 1 })), "{refused:?}");
+        drop(done);
+        let _dropped = thread.join().unwrap();
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_bystander_has_no_files_and_no_more_system_calls_than_the_guest() {
+    let name = "a_bystander_has_no_files_and_no_more_system_calls_than_the_guest";
+    let code = alone(name, |confinement| {
+        let granted = folder();
+        let root = File::open(granted.path()).unwrap();
+        let ((ready, is_ready), (go, may_go)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+        confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+        let (own, file) = (Arc::clone(confinement), granted.path().join("in"));
+        let (said, says) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            own.bystander().unwrap();
+            ready.send(()).unwrap();
+            let () = may_go.recv().unwrap();
+            said.send(denied(File::open(file)) && denied(File::open("/etc/passwd"))).unwrap();
+            let () = may_go.recv().unwrap();
+            call(libc::SYS_socket, [libc::AF_UNIX as usize, libc::SOCK_STREAM as usize, 0, 0, 0, 0]);
+            said.send(false).unwrap();
+        });
+        is_ready.recv().unwrap();
+        apply_alone(confinement, &[(root.as_fd(), Access::ReadWrite)]);
+        go.send(()).unwrap();
+        assert!(says.recv().unwrap(), "it opens files");
+        go.send(()).unwrap();
+        let _never = says.recv();
+    });
+    assert_eq!(code, DIED_OF_SIGSYS);
+}
+
+#[test]
+fn a_child_ends_with_the_process_that_forked_it() {
+    let name = "a_child_ends_with_the_process_that_forked_it";
+    if std::env::var(ALONE).is_ok() {
+        std::process::exit(in_child(|confinement| {
+            confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+            println!("waiting");
+            std::thread::sleep(Duration::from_secs(10));
+        }));
+    }
+    let mut zygote = start(name).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = zygote.stdout.take().unwrap();
+    let mut read = Vec::new();
+    while !String::from_utf8_lossy(&read).contains("waiting") {
+        let mut more = [0; 256];
+        let length = said.read(&mut more).unwrap();
+        assert_ne!(length, 0, "the child did not come so far");
+        read.extend_from_slice(&more[..length]);
+    }
+    let killed = Instant::now();
+    zygote.kill().unwrap();
+    // The child holds the other end as well, so that this ends with it.
+    said.read_to_end(&mut read).unwrap();
+    zygote.wait().unwrap();
+    assert!(killed.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_child_whose_parent_is_gone_goes_no_further() {
+    let code = alone("a_child_whose_parent_is_gone_goes_no_further", |confinement| {
+        // The child of a child is not one of the process that prepared.
+        let code = ended(fork(|| {
+            let refused = confinement.waiting(MOST_FILES, LARGEST_FILE);
+            assert!(matches!(refused, Err(ConfineError::Orphaned)), "{refused:?}");
+        }));
+        assert_eq!(code, 0);
+    });
+    assert_eq!(code, 0);
+}
+
+/// Compiles a guest, before a child is forked: the compiler has threads.
+fn compiled(wat: &str) -> Vec<u8> {
+    Sandbox::new(1, Arc::new(SystemClock)).unwrap().compile(&wat::parse_str(wat).unwrap()).unwrap()
+}
+
+/// Runs a guest in a confined child, with `folder` as its `/`.
+fn guest(confinement: &Arc<Confinement>, compiled: &[u8], folder: &Path, cpu: u64, timeout: u64) -> Outcome {
+    let own = Arc::clone(confinement);
+    let first = move || own.bystander().map_err(std::io::Error::other);
+    let sandbox = Sandbox::new(1, Arc::new(SystemClock)).unwrap();
+    sandbox.start_ticker(first).unwrap();
+    let artifact = sandbox.load(compiled, false, Contract::Command).unwrap();
+    let ceilings = Ceilings {
+        memory: memory(16),
+        cpu: CpuPercent::new(cpu).unwrap(),
+        timeout: Timeout::from_seconds(timeout).unwrap(),
+        output: output(1 << 20),
+        network: false,
+        trees: Vec::new(),
+        access: Access::ReadWrite,
+        budgets: Budgets { written: memory(1024), created: 1000, hard_links: false },
+    };
+    let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings).unwrap();
+    let roots = Roots::of_operator(&[(folder.to_owned(), "/".to_owned())]).unwrap();
+    let permit = Permit::new(grant, roots);
+    let root = permit.roots().as_slice()[0].dir.as_fd().try_clone_to_owned().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let execution = sandbox.begin(&permit, Arc::new(Abort::default()));
+    apply(confinement, &[(root.as_fd(), Access::ReadWrite)]);
+    runtime.block_on(sandbox.execute(&artifact, permit, Input::Arguments("{}".to_owned()), &execution))
+}
+
+/// A guest of preview 1, which says `true` when all went well and traps at the first surprise.
+fn wat(body: &str) -> String {
+    format!(
+        r#"(module
+            (import "wasi_snapshot_preview1" "path_open" (func $open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_pwrite" (func $pwrite (param i32 i32 i32 i64 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_pread" (func $pread (param i32 i32 i32 i64 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_seek" (func $seek (param i32 i64 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_close" (func $close (param i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_sync" (func $sync (param i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_datasync" (func $datasync (param i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_advise" (func $advise (param i32 i64 i64 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_allocate" (func $allocate (param i32 i64 i64) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_fdstat_get" (func $fdstat (param i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_fdstat_set_flags" (func $set_flags (param i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_filestat_get" (func $stat (param i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_filestat_set_size" (func $set_size (param i32 i64) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_filestat_set_times" (func $set_times (param i32 i64 i64 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_readdir" (func $readdir (param i32 i32 i32 i64 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "path_filestat_get" (func $path_stat (param i32 i32 i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "path_filestat_set_times" (func $path_times (param i32 i32 i32 i32 i64 i64 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "path_create_directory" (func $mkdir (param i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "path_remove_directory" (func $rmdir (param i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "path_rename" (func $rename (param i32 i32 i32 i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "path_link" (func $link (param i32 i32 i32 i32 i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "path_symlink" (func $symlink (param i32 i32 i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "path_readlink" (func $readlink (param i32 i32 i32 i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "path_unlink_file" (func $unlink (param i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "clock_time_get" (func $clock (param i32 i64 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "clock_res_get" (func $clock_res (param i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "sched_yield" (func $yield (result i32)))
+            (import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+            (memory (export "memory") 2)
+            (data (i32.const 0) "file\00sub\00sub/moved\00out\00linked\00symlink")
+            (data (i32.const 100) "true")
+            (func $ok (param i32) (if (local.get 0) (then unreachable)))
+            (func $iov (i32.store (i32.const 200) (i32.const 100)) (i32.store (i32.const 204) (i32.const 4)))
+            (func $forever (loop $l (br $l)))
+            (func $deep (param i32) (result i32) (i32.add (call $deep (i32.add (local.get 0) (i32.const 1))) (i32.const 1)))
+            (func (export "_start") (local $fd i32)
+                {body}
+                (call $iov) (call $ok (call $write (i32.const 1) (i32.const 200) (i32.const 1) (i32.const 208)))
+            )
+        )"#
+    )
+}
+
+/// Everything that preview 1 has for files, clocks, randomness and memory.
+const BUSY: &str = r"
+    ;; a file: created, written, read, looked at, changed
+    (call $ok (call $open (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 4) (i32.const 1) (i64.const 0x1fffffff) (i64.const 0) (i32.const 0) (i32.const 220)))
+    (local.set $fd (i32.load (i32.const 220)))
+    (call $iov)
+    (call $ok (call $write (local.get $fd) (i32.const 200) (i32.const 1) (i32.const 208)))
+    (call $ok (call $pwrite (local.get $fd) (i32.const 200) (i32.const 1) (i64.const 8) (i32.const 208)))
+    (call $ok (call $seek (local.get $fd) (i64.const 0) (i32.const 0) (i32.const 224)))
+    (i32.store (i32.const 200) (i32.const 300))
+    (call $ok (call $read (local.get $fd) (i32.const 200) (i32.const 1) (i32.const 208)))
+    (call $ok (call $pread (local.get $fd) (i32.const 200) (i32.const 1) (i64.const 0) (i32.const 208)))
+    (call $ok (call $sync (local.get $fd)))
+    (call $ok (call $datasync (local.get $fd)))
+    (call $ok (call $advise (local.get $fd) (i64.const 0) (i64.const 0) (i32.const 0)))
+    (drop (call $allocate (local.get $fd) (i64.const 0) (i64.const 100)))
+    (call $ok (call $fdstat (local.get $fd) (i32.const 400)))
+    (drop (call $set_flags (local.get $fd) (i32.const 1)))
+    (call $ok (call $stat (local.get $fd) (i32.const 400)))
+    (call $ok (call $set_size (local.get $fd) (i64.const 2)))
+    (call $ok (call $set_times (local.get $fd) (i64.const 0) (i64.const 0) (i32.const 10)))
+    (call $ok (call $close (local.get $fd)))
+    ;; a file that is there: truncated
+    (call $ok (call $open (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 4) (i32.const 8) (i64.const 0x1fffffff) (i64.const 0) (i32.const 0) (i32.const 220)))
+    (call $ok (call $close (i32.load (i32.const 220))))
+    ;; paths
+    (call $ok (call $path_stat (i32.const 3) (i32.const 1) (i32.const 0) (i32.const 4) (i32.const 400)))
+    (call $ok (call $path_times (i32.const 3) (i32.const 1) (i32.const 0) (i32.const 4) (i64.const 0) (i64.const 0) (i32.const 10)))
+    (call $ok (call $path_times (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 4) (i64.const 0) (i64.const 0) (i32.const 10)))
+    (drop (call $mkdir (i32.const 3) (i32.const 19) (i32.const 3)))
+    (call $ok (call $rename (i32.const 3) (i32.const 0) (i32.const 4) (i32.const 3) (i32.const 9) (i32.const 9)))
+    (call $ok (call $link (i32.const 3) (i32.const 0) (i32.const 9) (i32.const 9) (i32.const 3) (i32.const 23) (i32.const 6)))
+    (call $ok (call $symlink (i32.const 9) (i32.const 9) (i32.const 3) (i32.const 30) (i32.const 7)))
+    (call $ok (call $readlink (i32.const 3) (i32.const 30) (i32.const 7) (i32.const 300) (i32.const 50) (i32.const 208)))
+    (call $ok (call $open (i32.const 3) (i32.const 1) (i32.const 30) (i32.const 7) (i32.const 0) (i64.const 2) (i64.const 0) (i32.const 0) (i32.const 220)))
+    (call $ok (call $readdir (i32.const 3) (i32.const 1000) (i32.const 1000) (i64.const 0) (i32.const 208)))
+    (call $ok (call $unlink (i32.const 3) (i32.const 23) (i32.const 6)))
+    (call $ok (call $unlink (i32.const 3) (i32.const 30) (i32.const 7)))
+    (call $ok (call $rmdir (i32.const 3) (i32.const 19) (i32.const 3)))
+    ;; clocks, sleep, randomness, memory
+    (call $ok (call $random (i32.const 2000) (i32.const 60000)))
+    (call $ok (call $clock (i32.const 0) (i64.const 1) (i32.const 400)))
+    (call $ok (call $clock (i32.const 1) (i64.const 1) (i32.const 400)))
+    (call $ok (call $clock_res (i32.const 1) (i32.const 400)))
+    (call $ok (call $yield))
+    (i64.store (i32.const 400) (i64.const 1))
+    (i32.store (i32.const 408) (i32.const 0))
+    (i32.store (i32.const 416) (i32.const 1))
+    (i64.store (i32.const 424) (i64.const 20000000))
+    (i64.store (i32.const 432) (i64.const 0))
+    (i32.store16 (i32.const 440) (i32.const 0))
+    (call $ok (call $poll (i32.const 400) (i32.const 504) (i32.const 1) (i32.const 208)))
+    (if (i32.eq (memory.grow (i32.const 200)) (i32.const -1)) (then unreachable))
+    (memory.fill (i32.const 70000) (i32.const 1) (i32.const 13000000))
+    (if (i32.ne (memory.grow (i32.const 200)) (i32.const -1)) (then unreachable))
+";
+
+#[test]
+fn a_guest_that_uses_everything_ends_well() {
+    let name = "a_guest_that_uses_everything_ends_well";
+    let compiled = compiled(&wat(BUSY));
+    let code = alone(name, |confinement| {
+        let folder = folder();
+        let outcome = guest(confinement, &compiled, folder.path(), 10_000, 10);
+        assert_eq!(outcome.end, End::Returned(serde_json::Value::Bool(true)));
+        assert_eq!(fs::read(folder.path().join("sub/moved")).unwrap(), b"");
+        // What is over can be freed and left as well.
+        drop(outcome);
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_guest_that_traps_is_told_from_one_that_breaks_out() {
+    let name = "a_guest_that_traps_is_told_from_one_that_breaks_out";
+    let guests = [
+        ("(drop (call $deep (i32.const 0)))", None),
+        ("unreachable", Some("unreachable")),
+        ("(drop (i32.div_s (i32.const 1) (i32.load (i32.const 60000))))", Some("divi")),
+        ("(drop (i32.load (i32.const -8)))", Some("out of bounds")),
+        ("(call $exit (i32.const 3))", Some("")),
+    ];
+    let guests = guests.map(|(body, expected)| (body, compiled(&wat(body)), expected));
+    let code = alone(name, |_| {
+        let confinement = &Arc::new(Confinement::prepare().unwrap());
+        let folder = folder();
+        for (body, compiled, expected) in &guests {
+            let code = ended(fork(|| {
+                let end = guest(confinement, compiled, folder.path(), 100, 10).end;
+                match (&end, expected) {
+                    (End::LimitReached(Limit::Stack), None) | (End::Exited { code: 3, .. }, Some("")) => {}
+                    (End::Trapped(why), Some(word)) if why.contains(word) => {}
+                    _ => panic!("{body}: {end:?}"),
+                }
+            }));
+            assert_eq!(code, 0, "{body}");
+        }
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_busy_guest_is_slowed_down_and_ended() {
+    let compiled = compiled(&wat("(call $forever)"));
+    let code = alone("a_busy_guest_is_slowed_down_and_ended", |confinement| {
+        let folder = folder();
+        let outcome = guest(confinement, &compiled, folder.path(), 10, 2);
+        assert_eq!(outcome.end, End::LimitReached(Limit::Time));
+        let share = outcome.metrics.cpu.as_secs_f64() / outcome.metrics.wall.as_secs_f64();
+        assert!((0.08..=0.12).contains(&share), "{share}");
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_host_that_panics_is_told_from_one_that_breaks_out() {
+    let code = alone("a_host_that_panics_is_told_from_one_that_breaks_out", |confinement| {
+        apply(confinement, &[]);
+        panic!("on purpose");
+    });
+    assert_eq!(code, 101);
+}
+
+/// What the two steps of a child cost, in a process with an engine and a ticker, as executions have
+/// them. Prints medians and 95th percentiles in microseconds.
+#[test]
+#[ignore = "a measurement"]
+fn cost() {
+    let code = alone("cost", |_| {
+        let confinement = Arc::new(Confinement::prepare().unwrap());
+        let granted = folder();
+        let root = File::open(granted.path()).unwrap();
+        let (mut waiting, mut applied) = (Vec::new(), Vec::new());
+        for _ in 0..500 {
+            let (mut read, mut write) = std::io::pipe().unwrap();
+            let child = fork(|| {
+                let own = Arc::clone(&confinement);
+                let first = move || own.bystander().map_err(std::io::Error::other);
+                let sandbox = Sandbox::new(1, Arc::new(SystemClock)).unwrap();
+                sandbox.start_ticker(first).unwrap();
+                let began = Instant::now();
+                confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+                let waiting = began.elapsed();
+                let roots = [(root.as_fd(), Access::ReadWrite)];
+                let began = Instant::now();
+                confinement.apply(&roots, memory(16), output(1 << 20)).unwrap();
+                let both = [waiting, began.elapsed()].map(|took| took.as_nanos() as u64);
+                write.write_all(both.map(u64::to_le_bytes).as_flattened()).unwrap();
+            });
+            let mut both = [0; 16];
+            read.read_exact(&mut both).unwrap();
+            assert_eq!(ended(child), 0);
+            waiting.push(u64::from_le_bytes(both[..8].try_into().unwrap()));
+            applied.push(u64::from_le_bytes(both[8..].try_into().unwrap()));
+        }
+        for (name, mut took) in [("waiting", waiting), ("apply", applied)] {
+            took.sort_unstable();
+            let [median, late] = [took.len() / 2, took.len() * 95 / 100].map(|at| took[at] as f64 / 1000.0);
+            println!("{name:8} median {median:7.1} us, 95 % {late:7.1} us");
+        }
+    });
+    assert_eq!(code, 0);
+}
