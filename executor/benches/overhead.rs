@@ -15,13 +15,15 @@
 
 #[path = "overhead/doors.rs"]
 mod doors;
+#[path = "overhead/fork.rs"]
+mod fork;
 #[path = "overhead/plain.rs"]
 mod plain;
 
 use a2g_executor::capability::{Ceilings, Claims, Grant, Mount, Mounts, Permit, Roots, Tree};
 use a2g_executor::catalog::componentize;
 use a2g_executor::clock::SystemClock;
-use a2g_executor::limit::{Access, Layer};
+use a2g_executor::limit::{Access, Budgets, Layer};
 use a2g_executor::outcome::End;
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::sandbox::{Artifact, Input, Sandbox, is_component};
@@ -50,6 +52,9 @@ fn main() {
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
+    if std::env::args().any(|argument| argument == fork::ARGUMENT) {
+        return fork::main();
+    }
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_path_buf();
     let folder = tempfile::tempdir().unwrap();
     for name in ["one.txt", "two.txt", "three.txt"] {
@@ -65,7 +70,7 @@ fn main() {
         println!();
     }
     if wanted("doors") {
-        doors::measure(&target);
+        doors::measure(&target, folder.path());
     }
 }
 
@@ -161,6 +166,7 @@ fn permit(folder: Option<&Path>) -> Permit {
         network: false,
         trees: folder.map(|_| data.clone()).into_iter().collect(),
         access: Access::ReadOnly,
+        budgets: Budgets { written: MemoryLimit::from_mb(1024).unwrap(), created: 1000, hard_links: false },
     };
     let mounts =
         Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect())

@@ -93,7 +93,7 @@ impl Done {
 #[test]
 fn the_help_of_each_command_gives_examples() {
     let place = Place::new();
-    let commands: [&[&str]; 11] = [
+    let commands: [&[&str]; 12] = [
         &[],
         &["serve"],
         &["run"],
@@ -104,6 +104,7 @@ fn the_help_of_each_command_gives_examples() {
         &["governor"],
         &["config"],
         &["config", "check"],
+        &["doctor"],
         &["completions"],
     ];
     let mut without = Vec::new();
@@ -440,6 +441,20 @@ fn a_module_that_is_stopped_ends_with_the_codes_of_shells() {
         place.module("exit.wasm", &wat);
         place.run(&["run", "./exit.wasm"]).ended(code);
     }
+}
+
+#[test]
+fn the_doctor_says_what_is_missing_by_its_exit_code_too() {
+    let place = Place::new();
+    let json = place.run(&["doctor", "--json"]);
+    let rows = json.json().as_array().unwrap().clone();
+    let ill = rows.iter().any(|row| row["required"] == true && !row["missing"].is_null());
+    assert!(rows.iter().all(|row| row["missing"].is_null() != row["detail"].is_null()), "{rows:?}");
+    let done = place.run(&["doctor"]).ended(i32::from(ill));
+    for row in &rows {
+        assert!(done.stdout.contains(row["name"].as_str().unwrap()), "{}", done.what);
+    }
+    json.ended(i32::from(ill));
 }
 
 #[test]

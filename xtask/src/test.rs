@@ -71,6 +71,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<(), Fai
     let skipped = if guests.has_wanted { Vec::new() } else { tests_that_need_wanted(workspace, arguments) };
     let mut outcomes = vec![attempt("executor", &mut main_tests(workspace, arguments, guests.has_wanted))?];
     if arguments.is_empty() {
+        outcomes.push(attempt("hostile guests, inline", &mut inline_tests(workspace, guests.has_wanted))?);
         outcomes.push(attempt("tools", &mut tools_tests(workspace))?);
     }
     summarise(&outcomes, &skipped);
@@ -96,6 +97,17 @@ fn main_tests(workspace: &Workspace, arguments: &[String], has_wanted: bool) -> 
         cargo.arg("--workspace");
     }
     cargo.args(for_cargo).arg("--").args(for_tests);
+    if !has_wanted {
+        cargo.args(["--skip", NEEDS_WANTED]);
+    }
+    cargo
+}
+
+/// The hostile guests once more, inside the server instead of in processes of their own.
+fn inline_tests(workspace: &Workspace, has_wanted: bool) -> Command {
+    let mut cargo = workspace.cargo();
+    cargo.args(["test", "--locked", "--no-fail-fast", "-p", "tests", "hostile", "--"]);
+    cargo.env("A2G_TEST_ISOLATION", "inline");
     if !has_wanted {
         cargo.args(["--skip", NEEDS_WANTED]);
     }

@@ -9,37 +9,54 @@ use std::time::{Duration, Instant};
 
 const FROM_EACH_CLIENT: usize = 2000;
 
-pub(crate) fn measure(target: &Path) {
+pub(crate) fn measure(target: &Path, data: &Path) {
     let binary = target.join("debug").join("a2g-executor");
     let folder = tempfile::tempdir().unwrap();
-    install_hello(&binary, folder.path());
-    println!("{:<44} {:>12} {:>12}", "(c) a2g/execute of hello, built binary", "a second", "median");
-    for clients in [1, 16] {
-        let server = Server::start(&binary, folder.path(), &folder.path().join("catalogue"));
-        let (per_second, half) = over_http(&server.address, clients);
-        println!(
-            "{:<44} {per_second:>12.0} {:>9.1} µs",
-            format!("HTTP keep-alive, {clients} clients"),
-            micros(half)
-        );
-    }
-    let mut command = serve(&binary, folder.path(), &folder.path().join("catalogue"));
-    let (per_second, half) = over_stdio(command.arg("--stdio"), r#""status":"SUCCESS""#);
-    println!("{:<44} {per_second:>12.0} {:>9.1} µs", "stdio, 1 client", micros(half));
-    let (per_second, half) = over_stdio(&mut Command::new("cat"), "a2g/execute");
-    println!(
-        "{:<44} {per_second:>12.0} {:>9.1} µs",
-        "the same through `cat`: what the pipes cost",
-        micros(half)
-    );
     let tools = target.join("tools");
-    drop(Server::start(&binary, folder.path(), &tools));
+    install_hello(&binary, folder.path(), data);
+    println!("{:<52} {:>10} {:>12}", "(c) a2g/execute, built binary", "a second", "median");
+    let row = |what: &str, (per_second, half): (f64, Duration)| {
+        println!("{what:<52} {per_second:>10.0} {:>9.1} µs", micros(half));
+    };
+    for isolation in ["process", "inline"] {
+        configure(folder.path(), data, isolation);
+        for clients in [1, 16] {
+            let server = Server::start(&binary, folder.path(), &folder.path().join("catalogue"));
+            row(&format!("{isolation}: hello, HTTP, {clients} clients"), over_http(&server.address, clients));
+        }
+        for (tool, catalogue) in [("hello", &folder.path().join("catalogue")), ("list_directory", &tools)] {
+            let mut command = serve(&binary, folder.path(), catalogue);
+            let ran = over_stdio(command.arg("--stdio"), tool, r#""status":"SUCCESS""#);
+            row(&format!("{isolation}: {tool}, stdio, 1 client"), ran);
+        }
+    }
+    row(
+        "what the pipes cost: the same through `cat`",
+        over_stdio(&mut Command::new("cat"), "hello", "a2g/execute"),
+    );
+    let component = folder.path().join("component.wasm");
+    let wasm = std::fs::read(super::tool_path(target, "list_directory")).unwrap();
+    std::fs::write(&component, a2g_executor::catalog::componentize(&wasm).unwrap()).unwrap();
+    let by_hand = super::fork::measure(&component, data);
+    row("by hand: list_directory, fork + run + reap", (1.0 / by_hand.as_secs_f64(), by_hand));
+    configure(folder.path(), data, "process");
     let server = Server::start(&binary, folder.path(), &tools);
-    println!("\n{:<44} {:>9.1} ms", "ready, 6 tools already compiled", server.ready.as_secs_f64() * 1e3);
-    println!("{:<44} {:>9.1} MB", "idle RSS with 6 tools", server.rss_mb());
+    println!("\n{:<52} {:>9.1} ms", "ready, 6 tools already compiled", server.ready.as_secs_f64() * 1e3);
+    println!("{:<52} {:>9.1} MB", "idle RSS of the server with 6 tools", server.rss_mb());
 }
 
-fn install_hello(binary: &Path, folder: &Path) {
+/// Writes the configuration for one isolation.
+fn configure(folder: &Path, data: &Path, isolation: &str) {
+    let config = format!(
+        "[executor]\nisolation = \"{isolation}\"\n[catalog]\ncache = \"{}\"\n\
+         [ceilings]\nfilesystem_scope = [\"/data/**\"]\n[[mount]]\nguest = \"/data\"\nhost = \"{}\"\n",
+        folder.join("cache").display(),
+        data.display()
+    );
+    std::fs::write(folder.join("executor.toml"), config).unwrap();
+}
+
+fn install_hello(binary: &Path, folder: &Path, data: &Path) {
     let source = folder.join("hello");
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("tool.wasm"), wat::parse_str(HELLO).unwrap()).unwrap();
@@ -47,11 +64,7 @@ fn install_hello(binary: &Path, folder: &Path) {
                     contract = \"command\"\n[arguments]\ntype = \"object\"\n";
     std::fs::write(source.join("tool.toml"), manifest).unwrap();
     std::fs::create_dir(folder.join("catalogue")).unwrap();
-    let config = format!(
-        "[catalog]\ncache = \"{}\"\n[ceilings]\nfilesystem_scope = []\n",
-        folder.join("cache").display()
-    );
-    std::fs::write(folder.join("executor.toml"), config).unwrap();
+    configure(folder, data, "process");
     let mut add = Command::new(binary);
     add.args(["tool", "add"]).arg(&source).arg("--config").arg(folder.join("executor.toml"));
     add.arg("--tools").arg(folder.join("catalogue")).stdout(Stdio::null());
@@ -101,10 +114,14 @@ impl Drop for Server {
     }
 }
 
-fn request() -> String {
+fn request(tool: &str) -> String {
     let intent = uuid::Uuid::new_v4();
+    let (arguments, scope) = match tool {
+        "list_directory" => (r#"{"path":"/data"}"#, r#"["/data/**"]"#),
+        _hello => (r#"{"name":"world"}"#, "[]"),
+    };
     format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"a2g/execute","params":{{"intent":{{"agent_did":"did:a2g:bench:1.0:x","intent_id":"{intent}","tool":"hello","arguments":{{"name":"world"}}}},"verdict":{{"verdict":"APPROVED","intent_id":"{intent}","capability_manifest":{{"max_memory_mb":64,"max_cpu_percent":100,"timeout_seconds":30,"network_allowed":false,"filesystem_scope":[]}},"conditions":[],"expires_at":"2999-01-01T00:00:00Z"}}}}}}"#
+        r#"{{"jsonrpc":"2.0","id":1,"method":"a2g/execute","params":{{"intent":{{"agent_did":"did:a2g:bench:1.0:x","intent_id":"{intent}","tool":"{tool}","arguments":{arguments}}},"verdict":{{"verdict":"APPROVED","intent_id":"{intent}","capability_manifest":{{"max_memory_mb":64,"max_cpu_percent":100,"timeout_seconds":30,"network_allowed":false,"filesystem_scope":{scope}}},"conditions":[],"expires_at":"2999-01-01T00:00:00Z"}}}}}}"#
     )
 }
 
@@ -124,7 +141,7 @@ fn one_client(address: &str) -> Vec<Duration> {
     let mut times = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     for _ in 0..FROM_EACH_CLIENT {
-        let body = request();
+        let body = request("hello");
         let started = Instant::now();
         let head = format!(
             "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -155,7 +172,7 @@ fn one_client(address: &str) -> Vec<Duration> {
 }
 
 /// One client that writes a line and reads the answer, which has to contain `expected`.
-fn over_stdio(command: &mut Command, expected: &str) -> (f64, Duration) {
+fn over_stdio(command: &mut Command, tool: &str, expected: &str) -> (f64, Duration) {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
@@ -164,7 +181,7 @@ fn over_stdio(command: &mut Command, expected: &str) -> (f64, Duration) {
     let started = Instant::now();
     let mut line = String::new();
     for _ in 0..FROM_EACH_CLIENT {
-        let request = request() + "\n";
+        let request = request(tool) + "\n";
         let sent = Instant::now();
         input.write_all(request.as_bytes()).unwrap();
         line.clear();

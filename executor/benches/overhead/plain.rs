@@ -55,12 +55,7 @@ enum Prepared {
 
 impl Plain {
     pub(crate) fn new(wasm: &[u8], contract: Contract) -> Self {
-        let mut config = Config::new();
-        config.epoch_interruption(true).max_wasm_stack(512 << 10).concurrency_support(false);
-        let mut pool = PoolingAllocationConfig::new();
-        pool.linear_memory_keep_resident(256 << 10).table_keep_resident(256 << 10);
-        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
-        let engine = Engine::new(&config).unwrap();
+        let engine = engine();
         let prepared = match contract {
             Contract::Command => {
                 let mut linker = Linker::new(&engine);
@@ -68,18 +63,22 @@ impl Plain {
                     .unwrap();
                 Prepared::Core(linker.instantiate_pre(&Module::new(&engine, wasm).unwrap()).unwrap())
             }
-            Contract::Typed => {
-                let mut linker = ComponentLinker::new(&engine);
-                wasmtime_wasi::p2::add_to_linker_async(&mut linker).unwrap();
-                a2g::tool::host::add_to_linker::<Typed, wasmtime::component::HasSelf<Typed>>(
-                    &mut linker,
-                    |s| s,
-                )
-                .unwrap();
-                let pre = linker.instantiate_pre(&Component::new(&engine, wasm).unwrap()).unwrap();
-                Prepared::Typed(ToolPre::new(pre).unwrap())
-            }
+            Contract::Typed => typed(&engine, &Component::new(&engine, wasm).unwrap()),
         };
+        Self { engine, prepared }
+    }
+
+    /// A typed tool as machine code.
+    pub(crate) fn compile(wasm: &[u8]) -> Vec<u8> {
+        engine().precompile_component(wasm).unwrap()
+    }
+
+    /// What [`Self::compile`] gave.
+    #[allow(unsafe_code, reason = "the benchmark has just compiled it")]
+    pub(crate) fn load(compiled: &[u8]) -> Self {
+        let engine = engine();
+        let component = unsafe { Component::deserialize(&engine, compiled) }.unwrap();
+        let prepared = typed(&engine, &component);
         Self { engine, prepared }
     }
 
@@ -117,4 +116,20 @@ impl Plain {
             }
         }
     }
+}
+
+fn engine() -> Engine {
+    let mut config = Config::new();
+    config.epoch_interruption(true).max_wasm_stack(512 << 10).concurrency_support(false);
+    let mut pool = PoolingAllocationConfig::new();
+    pool.linear_memory_keep_resident(256 << 10).table_keep_resident(256 << 10);
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    Engine::new(&config).unwrap()
+}
+
+fn typed(engine: &Engine, component: &Component) -> Prepared {
+    let mut linker = ComponentLinker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker).unwrap();
+    a2g::tool::host::add_to_linker::<Typed, wasmtime::component::HasSelf<Typed>>(&mut linker, |s| s).unwrap();
+    Prepared::Typed(ToolPre::new(linker.instantiate_pre(component).unwrap()).unwrap())
 }

@@ -7,6 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
+/// Where tools run: as the variable `A2G_TEST_ISOLATION` says, so that the same tests hold in both
+/// places, and apart by default.
+pub fn isolation() -> String {
+    std::env::var("A2G_TEST_ISOLATION").unwrap_or_else(|_| "process".to_owned())
+}
+
 /// How an executor is started.
 ///
 /// By default: a free port of loopback, the tools of the repository, `/workspace` in a folder of
@@ -24,7 +30,7 @@ impl Options {
     pub fn new() -> Self {
         let config = json!({
             "server": { "listen": "127.0.0.1:0" },
-            "executor": {},
+            "executor": { "isolation": isolation() },
             "governor": {},
             "catalog": { "tools": tools(), "cache": cache() },
             "ceilings": { "filesystem_scope": ["/workspace/**"] },

@@ -136,11 +136,11 @@ impl Call<'_> {
         self.intent.clone()
     }
 
-    /// Makes the call.
-    pub(super) fn send(self) -> Answer {
-        let Self { bench, tool, agent, intent, arguments, manifest, conditions } = self;
+    /// The params of `a2g/execute`.
+    pub(super) fn parameters(self) -> Value {
+        let Self { bench: _, tool, agent, intent, arguments, manifest, conditions } = self;
         let decision = if conditions.is_empty() { "APPROVED" } else { "CONDITIONAL" };
-        let params = json!({
+        json!({
             "intent": { "agent_did": agent, "intent_id": intent, "tool": tool, "arguments": arguments },
             "verdict": {
                 "verdict": decision,
@@ -149,7 +149,13 @@ impl Call<'_> {
                 "conditions": conditions,
                 "expires_at": in_seconds(3600),
             },
-        });
+        })
+    }
+
+    /// Makes the call.
+    pub(super) fn send(self) -> Answer {
+        let bench = self.bench;
+        let params = self.parameters();
         let began = Instant::now();
         let response = bench.executor.rpc("a2g/execute", &params);
         Answer { response, took: began.elapsed() }

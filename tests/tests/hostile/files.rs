@@ -4,6 +4,7 @@
 use super::bench::{Bench, Report};
 use super::guest::{Guest, errno};
 use crate::harness::Options;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -55,8 +56,11 @@ impl Disk {
 
     /// An executor that can grant `/jobs`, and these guests.
     fn bench<'a>(&self, guests: impl IntoIterator<Item = (&'a str, Guest)>) -> Bench {
-        let options = Options::new().mount("/jobs", &self.at("jobs")).scope(&["/jobs/**"]);
-        Bench::start_with(options, guests)
+        self.bench_with(Options::new(), guests)
+    }
+
+    fn bench_with<'a>(&self, options: Options, guests: impl IntoIterator<Item = (&'a str, Guest)>) -> Bench {
+        Bench::start_with(options.mount("/jobs", &self.at("jobs")).scope(&["/jobs/**"]), guests)
     }
 
     /// A digest of all that is not granted: names, kinds, modes, times, sizes and content.
@@ -117,6 +121,11 @@ fn assert_denied(cases: &[(&str, &[u64], &str, &str)]) {
         assert_eq!(report.0["usage"]["denied_truncated"], false, "{call}");
         assert_eq!(disk.outside(), before, "{call} changed what was not granted");
     }
+}
+
+/// Why a call is denied: making a link is, wherever it leads; other calls are for `otherwise`.
+fn reason_for<'a>(call: &str, otherwise: &'a str) -> &'a str {
+    if call.contains("$path_link") || call.contains("$path_symlink") { "link" } else { otherwise }
 }
 
 /// What beneath-only resolution gives.
@@ -369,7 +378,8 @@ fn nothing_is_moved_linked_or_removed_across() {
         assert!(noted.len() == 1 && errors.contains(&noted[0]), "{call}: {noted:?}");
         let denied = report.denied();
         assert!(
-            !denied.is_empty() && denied.iter().all(|(_, reason, _)| *reason == "escapes_root"),
+            !denied.is_empty()
+                && denied.iter().all(|(_, reason, _)| *reason == reason_for(call, "escapes_root")),
             "{call}: {denied:?}"
         );
         assert_eq!((disk.outside(), disk.inside()), before, "{call}");
@@ -377,21 +387,113 @@ fn nothing_is_moved_linked_or_removed_across() {
 }
 
 #[test]
-fn an_absolute_link_cannot_be_made() {
+fn no_link_can_be_planted() {
+    // Not even one that leads to the guest's own files: a program of the host might follow it later.
+    let planted = |call: &'static str, what| (call, &[errno::PERM][..], what, "link");
     assert_denied(&[
-        (
-            r#"(call $path_symlink @"/etc/passwd" (i32.const 3) @"planted")"#,
-            ESCAPES,
-            "/jobs/planted",
-            "escapes_root",
-        ),
-        (
+        planted(r#"(call $path_symlink @"/etc/passwd" (i32.const 3) @"planted")"#, "/jobs/planted"),
+        planted(r#"(call $path_symlink @"inside.txt" (i32.const 3) @"planted")"#, "/jobs/planted"),
+        planted(
             r#"(call $path_symlink @"x" (i32.const 3) @"../outside/planted")"#,
-            ESCAPES,
             "/jobs/../outside/planted",
-            "escapes_root",
         ),
     ]);
+    let disk = Disk::new();
+    let link = r#"(call $note (call $path_link (i32.const 3) (i32.const 0) @"inside.txt" (i32.const 3) @"other.txt"))"#;
+    let bench = disk.bench([("links", Guest::new(link))]);
+    let before = disk.inside();
+    assert_eq!(run(&bench, "links").notes(), [errno::PERM]);
+    assert_eq!(disk.inside(), before);
+}
+
+#[test]
+fn a_file_with_another_name_is_opened_only_where_the_operator_says_so() {
+    let disk = Disk::new();
+    fs::hard_link(disk.at("outside/secret.txt"), disk.at("jobs/another_name.txt")).expect("a link");
+    let opens = r#"(call $note (call $open (i32.const 3) @"another_name.txt"))"#;
+    let refused = run(&disk.bench([("opens", Guest::new(opens))]), "opens");
+    assert_eq!(refused.notes(), [errno::PERM]);
+    assert_eq!(refused.denied(), [("/jobs/another_name.txt", "hard_link", 1)]);
+    let allowed = Options::new().set("ceilings.hard_links", true);
+    let report = run(&disk.bench_with(allowed, [("opens", Guest::new(opens))]), "opens");
+    assert_eq!((report.notes(), report.denied()), (vec![errno::SUCCESS], vec![]));
+}
+
+#[test]
+fn what_a_guest_leaves_on_the_disk_has_a_budget() {
+    let makes = |count: u32| {
+        format!(
+            r#"(local $left i32)
+            (local.set $left (i32.const {count}))
+            (i32.store8 (i32.const 600) (i32.const 100))
+            (loop $next
+              (i32.store8 (i32.const 601) (i32.add (i32.const 65) (local.get $left)))
+              (if (call $path_mkdir (i32.const 3) (i32.const 600) (i32.const 2)) (then (unreachable)))
+              (br_if $next (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"#
+        )
+    };
+    let creates = r#"(call $note (call $create (i32.const 3) @"a")) (call $note (call $create (i32.const 3) @"a"))
+        (drop (call $create (i32.const 3) @"b"))"#;
+    // 64 KiB at a time, in one file: the same place again and again is writing all the same.
+    let writes = |times: u32, fd: &str| {
+        format!(
+            r#"(local $left i32)
+            (local.set $left (i32.const {times}))
+            (if (call $create (i32.const 3) @"written") (then (unreachable)))
+            {fd}
+            (i32.store (i32.const 0) (i32.const 0)) (i32.store (i32.const 4) (i32.const 65536))
+            (loop $next
+              (if (call $fd_write (global.get $fd) (i32.const 0) (i32.const 1) (i32.const 8)) (then (unreachable)))
+              (br_if $next (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"#
+        )
+    };
+    let grows = |bytes: u64| {
+        format!(
+            r#"(if (call $create (i32.const 3) @"grown") (then (unreachable)))
+            (call $note (call $fd_set_size (global.get $fd) (i64.const {bytes})))"#
+        )
+    };
+    // In the place of standard output, a file is a file all the same.
+    let renumbered = "(if (call $fd_renumber (global.get $fd) (i32.const 2)) (then (unreachable)))
+        (global.set $fd (i32.const 2))";
+    let disk = Disk::new();
+    let guests = [
+        ("makes_five", Guest::new(makes(5))),
+        ("makes_six", Guest::new(makes(6))),
+        ("creates", Guest::new(creates)),
+        ("writes_one_mb", Guest::new(writes(16, ""))),
+        ("writes_more", Guest::new(writes(17, ""))),
+        ("writes_as_another", Guest::new(writes(17, renumbered))),
+        ("grows_to_one_mb", Guest::new(grows(1 << 20))),
+        ("grows_to_a_tib", Guest::new(grows(1 << 40))),
+    ];
+    let options = Options::new().set("ceilings.max_created", 5).set("ceilings.max_written_mb", 1);
+    let bench = disk.bench_with(options, guests);
+    let call = |tool: &str| bench.call(tool).scope("/jobs/**").send();
+    let report = call("makes_five").success();
+    let spent = |used: u64, granted: u64| json!({ "granted": granted, "used": used, "slack": granted - used, "set_by": "executor" });
+    assert_eq!(report.in_force("max_created"), &spent(5, 5));
+    for name in ["dF", "dE", "dD", "dC", "dB"] {
+        std::fs::remove_dir(disk.at("jobs").join(name)).expect("it was made");
+    }
+    let sentence = call("makes_six").limit("created").sentence().to_owned();
+    assert!(sentence.contains("created files and folders") && sentence.contains("executor"), "{sentence}");
+    let made = ["dG", "dF", "dE", "dD", "dC", "dB"].map(|name| disk.at("jobs").join(name).exists());
+    assert_eq!(made, [true, true, true, true, true, false]);
+    // Opening what is there makes nothing.
+    assert_eq!(call("creates").success().in_force("max_created")["used"], 2);
+    assert_eq!(call("writes_one_mb").success().in_force("max_written_mb"), &spent(1, 1));
+    for tool in ["writes_more", "writes_as_another"] {
+        call(tool).limit("written_bytes");
+        assert_eq!(
+            std::fs::metadata(disk.at("jobs").join("written")).expect("a file").len(),
+            1 << 20,
+            "{tool}"
+        );
+    }
+    call("grows_to_one_mb").success();
+    call("grows_to_a_tib").limit("written_bytes");
+    assert_eq!(std::fs::metadata(disk.at("jobs").join("grown")).expect("a file").len(), 1 << 20);
 }
 
 #[test]
@@ -504,7 +606,8 @@ fn read_only_is_read_only() {
         assert_ne!(report.notes(), [0], "{call}");
         let denied = report.denied();
         assert!(!denied.is_empty(), "{call}: {report:?}");
-        assert!(denied.iter().all(|(_, reason, _)| *reason == "read_only"), "{call}: {denied:?}");
+        let expected = reason_for(call, "read_only");
+        assert!(denied.iter().all(|(_, reason, _)| *reason == expected), "{call}: {denied:?}");
         assert_eq!((disk.outside(), disk.inside()), before, "{call}");
         let tree = &report.in_force("filesystem_scope")["trees"][0];
         assert_eq!((&tree["access"], &tree["access_set_by"]), (&"read-only".into(), &"condition".into()));

@@ -190,7 +190,7 @@ fn descriptors_are_bounded_and_come_back() {
     let holds = format!("{} (drop (call $sleep (i64.const 3600000000000)))", opens(200));
     // Few slots, so that each may have all of the cap on any machine.
     let bench = Bench::start_with(
-        Options::new().set("executor.concurrent", 4),
+        Options::new().set("executor.isolation", "inline").set("executor.concurrent", 4),
         [("hoards", Guest::new(HOARDS)), ("holds", Guest::new(holds)), ("fits", Guest::new(opens(900)))],
     );
     std::fs::write(bench.executor.workspace().join("file"), "").expect("a file");
@@ -235,8 +235,10 @@ fn guests_that_hoard_descriptors_leave_the_server_its_own() {
             (br_if $refused (call $open (i32.const 3) @"file"))
             (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1))))))
         (drop (call $sleep (i64.const 3600000000000)))"#;
-    let bench =
-        Bench::start_with(Options::new().set("executor.concurrent", 64), [("hoards", Guest::new(hoards))]);
+    let bench = Bench::start_with(
+        Options::new().set("executor.isolation", "inline").set("executor.concurrent", 64),
+        [("hoards", Guest::new(hoards))],
+    );
     std::fs::write(bench.executor.workspace().join("file"), "").expect("a file");
     let began = std::time::Instant::now();
     std::thread::scope(|scope| {

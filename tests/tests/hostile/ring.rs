@@ -1,0 +1,207 @@
+//! The process ring: every guest in a process of its own that has nothing, and no process left behind.
+
+use super::bench::{Bench, HARMLESS};
+use super::guest::Guest;
+use crate::harness::{Options, eventually, isolation};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+const SLEEPS: &str = "(drop (call $sleep (i64.const 3600000000000)))";
+
+/// How many processes wait ahead of time on these benches.
+const WAITING: usize = 2;
+
+fn options() -> Options {
+    Options::new().set("executor.isolation", "process").set("executor.waiting", WAITING)
+}
+
+fn start() -> Bench {
+    Bench::start_with(options(), [("sleeps", Guest::new(SLEEPS)), ("traps", Guest::new("(unreachable)"))])
+}
+
+/// The processes whose parent is `parent`, without those that are gone and only not reaped.
+fn children_of(parent: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| living(*pid).is_some_and(|of| of == parent)).collect()
+}
+
+/// The parent of a process that lives.
+fn living(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(parent)
+}
+
+fn zygote_of(bench: &Bench) -> u32 {
+    let found = || <[u32; 1]>::try_from(children_of(bench.process)).ok();
+    eventually("the one zygote", found)[0]
+}
+
+fn kill(pid: u32) {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
+    kill_process(pid, Signal::KILL).expect("it can be killed");
+}
+
+/// Calls a guest that sleeps for an hour, and does `work` while it runs.
+fn while_it_sleeps(bench: &Bench, work: impl FnOnce(&str)) -> super::bench::Answer {
+    let call = bench.call("sleeps").scope("/workspace/**").grant("timeout_seconds", 60);
+    let intent = call.intent();
+    std::thread::scope(|scope| {
+        let answer = scope.spawn(|| call.send());
+        eventually("the guest runs", || {
+            let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
+            let children = children_of(zygote_of(bench)).len();
+            (status["result"]["state"] == "running" && children == WAITING + 1).then_some(())
+        });
+        // Until the guest itself sleeps, and not the child on its way to it.
+        std::thread::sleep(Duration::from_millis(200));
+        work(&intent);
+        answer.join().expect("no panic")
+    })
+}
+
+#[test]
+fn a_guest_has_a_process_of_its_own_that_has_nothing() {
+    let bench = start();
+    let answer = while_it_sleeps(&bench, |intent| {
+        let zygote = zygote_of(&bench);
+        for pid in children_of(zygote).into_iter().chain([zygote]) {
+            // Their files in /proc are root's, so that no other process of this user looks into them.
+            let (Ok(environ), Ok(open)) =
+                (std::fs::read(format!("/proc/{pid}/environ")), std::fs::read_dir(format!("/proc/{pid}/fd")))
+            else {
+                continue;
+            };
+            assert!(environ.is_empty(), "{}", String::from_utf8_lossy(&environ));
+            let open = open.flatten();
+            let open = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            let open = open.map(|link| link.to_string_lossy().into_owned()).collect::<Vec<_>>();
+            // Its one socket is the one to the server; everything else is made for guests.
+            let sockets = open.iter().filter(|link| link.starts_with("socket:"));
+            assert_eq!(sockets.collect::<BTreeSet<_>>().len(), 1, "{open:?}");
+            let workspace = bench.executor.workspace().display().to_string();
+            let known = |link: &String| {
+                ["socket:", "pipe:", "anon_inode:", "/dev/null", "/memfd:"].iter().any(|p| link.starts_with(p))
+                    || link.ends_with("(deleted)")
+                    || *link == workspace
+                    // What this test's own standard error is.
+                    || (pid == zygote && link.contains("/tmp/"))
+            };
+            assert!(open.iter().all(known), "{open:?}");
+        }
+        // The server itself has not even the thread that guests are watched by.
+        let threads = std::fs::read_dir(format!("/proc/{}/task", bench.process)).expect("it lives").flatten();
+        let named = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm")).ok();
+        assert!(threads.filter_map(named).all(|name| name.trim() != "epoch-ticker"));
+        bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+    });
+    let report = answer.aborted("cancelled");
+    assert!(report.0["usage"]["process"]["peak_resident_mb"].as_u64().is_some_and(|mb| mb > 0), "{report:?}");
+}
+
+#[test]
+fn a_process_that_is_killed_is_reported_and_the_next_guest_runs() {
+    let bench = start();
+    let answer = while_it_sleeps(&bench, |_| children_of(zygote_of(&bench)).into_iter().for_each(kill));
+    let report = answer.failure("the process that ran the tool ended early: it was killed (SIGKILL)");
+    assert!(report.metric("duration_ms") >= 200.0, "{report:?}");
+    assert_eq!(report.in_force("filesystem_scope")["trees"][0]["path"], "/workspace", "{report:?}");
+    // Those that waited were killed as well: a run that gets one of them gets another.
+    for _ in 0..3 {
+        bench.assert_well("killed processes");
+    }
+    assert_eq!(bench.executor.wait_for_reports(4).len(), 4);
+}
+
+#[test]
+fn a_zygote_that_is_killed_takes_its_guests_along_and_is_replaced() {
+    let bench = start();
+    let mut before = Vec::new();
+    let answer = while_it_sleeps(&bench, |_| {
+        let zygote = zygote_of(&bench);
+        before = children_of(zygote);
+        before.push(zygote);
+        kill(zygote);
+    });
+    answer.failure("the process that ran the tool ended early");
+    bench.assert_well("a killed zygote");
+    assert!(before.iter().all(|pid| living(*pid).is_none()), "{before:?}");
+}
+
+#[test]
+fn nothing_of_a_killed_server_lives_on() {
+    let bench = start();
+    let call = bench.call("sleeps").grant("timeout_seconds", 60);
+    let parameters = call.parameters();
+    let address = bench.executor.address();
+    // Nobody is left to answer this one.
+    std::thread::spawn(move || {
+        std::panic::catch_unwind(|| {
+            crate::harness::HttpClient::connect(address).rpc("a2g/execute", &parameters)
+        })
+    });
+    let zygote = zygote_of(&bench);
+    eventually("the guest runs", || (children_of(zygote).len() == WAITING + 1).then_some(()));
+    let mut pids = children_of(zygote);
+    pids.push(zygote);
+    kill(bench.process);
+    let began = Instant::now();
+    eventually("they are gone", || pids.iter().all(|pid| living(*pid).is_none()).then_some(()));
+    assert!(began.elapsed() < Duration::from_secs(1), "gone after {:?}", began.elapsed());
+}
+
+#[test]
+fn a_second_later_nothing_is_left() {
+    let bench = start();
+    for tool in [HARMLESS, "traps", "sleeps"] {
+        bench.call(tool).grant("timeout_seconds", 1).send();
+    }
+    let zygote = zygote_of(&bench);
+    let descriptors = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it lives").count();
+    eventually("the others wait", || (children_of(zygote).len() == WAITING).then_some(()));
+    let (of_server, of_zygote) = (bench.descriptors(), descriptors(zygote));
+    for _ in 0..20 {
+        bench.call(HARMLESS).send().success();
+        bench.call("traps").send().failure("unreachable");
+    }
+    bench.call("sleeps").grant("timeout_seconds", 1).send().limit("time");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(children_of(zygote).len(), WAITING);
+    assert_eq!((bench.descriptors(), descriptors(zygote)), (of_server, of_zygote));
+}
+
+#[test]
+fn the_operator_may_let_a_tool_run_inside_the_server() {
+    let options = options().set("executor.inline_tools", json!([HARMLESS]));
+    let bench = Bench::start_with(options, [("apart", Guest::new("(call $note (i32.const 1))"))]);
+    let process = |tool: &str| bench.call(tool).send().success().0["usage"].get("process").cloned();
+    assert_eq!(process(HARMLESS), None);
+    assert!(process("apart").is_some());
+}
+
+#[test]
+fn a_deadline_is_kept_to_a_tenth_of_a_second() {
+    if isolation() == "inline" {
+        return;
+    }
+    let bench = Bench::start_with(
+        options().set("executor.concurrent", 16),
+        [("loops", Guest::new("(loop $forever (br $forever))")), ("sleeps", Guest::new(SLEEPS))],
+    );
+    let run = |tool: &str| {
+        bench.call(tool).grant("timeout_seconds", 1).grant("max_cpu_percent", 5).send().limit("time")
+    };
+    std::thread::scope(|scope| {
+        let runs = (0..20).map(|i| scope.spawn(move || run(if i % 2 == 0 { "loops" } else { "sleeps" })));
+        for report in runs.collect::<Vec<_>>() {
+            let took = report.join().expect("no panic").metric("duration_ms");
+            // The promise is 100 ms; a machine with other work gets more.
+            assert!((1000.0..1500.0).contains(&took), "{took} ms");
+        }
+    });
+}
