@@ -152,3 +152,20 @@ fn types_that_carry_authority_cannot_be_made_from_the_wire() {
     }
     assert_eq!(seen, 5, "a type that carries authority was not found");
 }
+
+#[test]
+fn a_permit_is_handed_over_to_a_child_and_nowhere_else() {
+    let naming = files().into_iter().filter(|(_, _, code)| code.contains("Handover"));
+    let rooms = naming.map(|(room, ..)| room).collect::<BTreeSet<_>>();
+    assert_eq!(rooms, BTreeSet::from(["capability".to_owned(), "isolate".to_owned()]));
+}
+
+#[test]
+fn unsafe_code_stays_where_its_reasons_are() {
+    let allowing = files().into_iter().filter(|(_, _, code)| code.contains("unsafe {"));
+    let mut paths =
+        allowing.map(|(_, path, _)| path.strip_prefix(root()).unwrap().to_owned()).collect::<Vec<_>>();
+    paths.sort();
+    let known = ["isolate/confine.rs", "isolate/process.rs", "sandbox/artifact.rs"];
+    assert_eq!(paths, known.map(|path| Path::new("executor/src").join(path)));
+}

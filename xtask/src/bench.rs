@@ -8,25 +8,28 @@ use crate::{setup, test, tools};
 pub(crate) const HELP: &str = "\
 Measure the executor.
 
-Usage: cargo xtask bench
+Usage: cargo xtask bench [sandbox|doors]
 
-Sets up, builds the tools and the executor, then runs the benchmark and prints its table.";
+Sets up, builds the tools and the executor, then runs the benchmark and prints its table:
+  sandbox   one run against the same run on plain wasmtime
+  doors     whole calls against the built executor, in both isolations, and a fork by hand";
 
 /// The command itself.
 ///
 /// # Errors
 /// When something does not build or the benchmark fails.
-pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
+pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<(), Failure> {
     let guests = setup::prepare(workspace)?;
     tools::build(workspace, &guests.toolchain)?;
-    measure(workspace)
+    measure(workspace, part)
 }
 
 /// Builds the executor and the benchmark in the profile of the tests, so that wasmtime is built
 /// once, and runs the benchmark.
-fn measure(workspace: &Workspace) -> Result<(), Failure> {
+fn measure(workspace: &Workspace, part: Option<&str>) -> Result<(), Failure> {
     test::build_executor(workspace)?;
     let mut cargo = workspace.cargo();
     cargo.args(["bench", "--locked", "--profile", "dev", "-p", "a2g-executor", "--bench", "overhead"]);
+    cargo.args(part.map(|part| ["--", part]).into_iter().flatten());
     run::visibly("run the benchmark", &mut cargo)
 }

@@ -42,7 +42,7 @@ enum Request {
     Tools,
     Demo,
     Test { arguments: Vec<String> },
-    Bench,
+    Bench(Option<String>),
 }
 
 fn main() -> ExitCode {
@@ -68,7 +68,12 @@ fn parse(arguments: Vec<String>) -> Result<Request, Failure> {
         }
         "tools" => without_arguments(&rest, tools::HELP, Request::Tools),
         "demo" => without_arguments(&rest, demo::HELP, Request::Demo),
-        "bench" => without_arguments(&rest, bench::HELP, Request::Bench),
+        "bench" => match rest.first().map(String::as_str) {
+            Some(part @ ("sandbox" | "doors")) if rest.len() == 1 => {
+                Ok(Request::Bench(Some(part.to_owned())))
+            }
+            _ => without_arguments(&rest, bench::HELP, Request::Bench(None)),
+        },
         "test" if asks_for_help(rest.first()) => Ok(Request::Help(test::HELP)),
         "test" => Ok(Request::Test { arguments: rest }),
         other => {
@@ -108,7 +113,7 @@ fn perform(request: Request) -> Result<(), Failure> {
         Request::Tools => tools::run(&workspace),
         Request::Demo => demo::run(&workspace),
         Request::Test { arguments } => test::run(&workspace, &arguments),
-        Request::Bench => bench::run(&workspace),
+        Request::Bench(part) => bench::run(&workspace, part.as_deref()),
     }
 }
 

@@ -89,7 +89,6 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         context: None,
     };
     let workshop = Workshop::new(&config, 1)?;
-    let catalog = workshop.catalog(&config)?;
     let local = match &arguments.policy {
         Some(path) => policy(path, &workshop)?,
         None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&workshop.clock)),
@@ -102,8 +101,8 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         accept_unsigned: None,
     };
     let governor = Governor::Local(Arc::new(local), Arc::default());
-    let isolate = workshop.isolate(&config, &catalog, 1).await?;
-    let executor = Arc::new(Executor::new(settings, catalog, governor, isolate, Arc::clone(&workshop.clock)));
+    let loaded = workshop.load(&config, 1).await?;
+    let executor = Arc::new(Executor::new(settings, loaded, governor, Arc::clone(&workshop.clock)));
     let ran = if arguments.policy.is_some() {
         executor.intent(call).await.map(|answer| (Some(answer.verdict), answer.receipt))
     } else {

@@ -95,7 +95,6 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
 
 async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: bool) -> anyhow::Result<()> {
     let workshop = Workshop::new(config, config.concurrent)?;
-    let catalog = workshop.catalog(config)?;
     let (governor, pushes) = governor(config, &workshop)?;
     let settings = Settings {
         ceilings: config.ceilings.clone(),
@@ -104,13 +103,14 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
         queue: config.queue,
         accept_unsigned,
     };
-    let isolate = workshop.isolate(config, &catalog, config.waiting).await?;
-    let executor = Arc::new(Executor::new(settings, catalog, governor, isolate, Arc::clone(&workshop.clock)));
+    let loaded = workshop.load(config, config.waiting).await?;
+    let executor = Arc::new(Executor::new(settings, loaded, governor, Arc::clone(&workshop.clock)));
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     if let Some(pushes) = pushes {
         tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
     }
+    tokio::spawn(renew_at_hangup(Arc::clone(&executor), workshop, config.clone()));
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
     let did = config.did.clone();
     tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat));
@@ -128,7 +128,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
         let door = HttpDoor::bind(config.listen, rpc, http)
             .await
             .with_context(|| format!("cannot listen on {}", config.listen))?;
-        let tools = executor.tools().count();
+        let tools = executor.tools().len();
         tracing::info!(address = %door.address(), tools, "ready");
         if !door.address().ip().is_loopback() {
             tracing::warn!(
@@ -151,6 +151,22 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     executor.close();
     drain(&executor, config.drain).await;
     Ok(())
+}
+
+/// Reads the catalogue again at SIGHUP. One that cannot be read leaves the old one in place.
+async fn renew_at_hangup(executor: Arc<Executor>, workshop: Workshop, config: Config) {
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
+        return tracing::error!("SIGHUP cannot be received");
+    };
+    while hangup.recv().await.is_some() {
+        match workshop.load(&config, config.waiting).await {
+            Ok(loaded) => {
+                executor.renew(loaded);
+                tracing::info!(tools = executor.tools().len(), "the catalogue was read again");
+            }
+            Err(error) => tracing::error!(error = format!("{error:#}"), "the old catalogue stays"),
+        }
+    }
 }
 
 /// Lets running work end, stops what does not, and delivers the last reports.

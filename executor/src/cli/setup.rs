@@ -7,6 +7,7 @@ use crate::catalog::{Cache, Catalog, Compiler};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, DEFAULT_FILE};
 use crate::isolate::{Ahead, Isolate, Isolation, Module, support};
+use crate::run::Loaded;
 use crate::sandbox::Sandbox;
 use anyhow::{Context as _, bail};
 use std::path::Path;
@@ -82,14 +83,10 @@ impl Workshop {
         Ok(catalog)
     }
 
-    /// Every tool of the catalogue in the place where the configuration lets it run, with `waiting`
-    /// processes ahead of time.
-    pub(super) async fn isolate(
-        &self,
-        config: &Config,
-        catalog: &Catalog,
-        waiting: usize,
-    ) -> anyhow::Result<Isolate> {
+    /// The catalogue with every tool in the place where the configuration lets it run, and `waiting`
+    /// processes ahead of time. What is not compiled yet is compiled on this thread.
+    pub(super) async fn load(&self, config: &Config, waiting: usize) -> anyhow::Result<Loaded> {
+        let catalog = tokio::task::block_in_place(|| self.catalog(config))?;
         let tools = catalog.iter().filter_map(|(name, entry)| Some((name, entry.as_ref().ok()?)));
         let tools = tools.map(|(name, tool)| Module {
             name,
@@ -100,9 +97,10 @@ impl Workshop {
         });
         let tools = tools.collect::<Vec<_>>();
         let ahead = Ahead { waiting, largest_file: config.ceilings.budgets.written.bytes() };
-        Isolate::start(&tools, ahead, &self.sandbox, &self.clock)
+        let isolate = Isolate::start(&tools, ahead, &self.sandbox, &self.clock)
             .await
-            .context("the process that guests are made from cannot be started")
+            .context("the process that guests are made from cannot be started")?;
+        Ok(Loaded { catalog, isolate })
     }
 }
 

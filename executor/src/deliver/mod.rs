@@ -53,7 +53,7 @@ pub async fn stay_registered(executor: Arc<Executor>, did: AgentDid, every: Dura
     let began = executor.clock().monotonic();
     let introduction = Introduction {
         agent: did.clone(),
-        tools: executor.tools().map(|tool| tool.name.to_string()).collect(),
+        tools: executor.tools().iter().map(|tool| tool.name.to_string()).collect(),
     };
     loop {
         register(&executor, &introduction).await;

@@ -26,8 +26,8 @@ use crate::verdict::{Directive, Policy, Verdict};
 use escalations::Escalations;
 use running::{Entered, Running};
 use serde_json::Value;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{Semaphore, watch};
 
 /// When a caller that found no room should come again.
@@ -48,14 +48,22 @@ pub struct Settings {
     pub accept_unsigned: Option<AcceptUnsigned>,
 }
 
+/// A catalogue, and its tools where they run.
+pub struct Loaded {
+    /// The catalogue.
+    pub catalog: Catalog,
+    /// Its tools, ready to run.
+    pub isolate: Isolate,
+}
+
 /// The core behind every door.
 pub struct Executor {
     settings: Settings,
-    catalog: Catalog,
+    /// Swapped as a whole, and held by each run that began with it.
+    loaded: RwLock<Arc<Loaded>>,
     governor: Governor,
     standing: Standing,
     journal: Journal,
-    isolate: Isolate,
     slots: Arc<Semaphore>,
     queued: AtomicUsize,
     running: Running,
@@ -76,21 +84,14 @@ pub struct Answer {
 impl Executor {
     /// Puts the core together.
     #[must_use]
-    pub fn new(
-        settings: Settings,
-        catalog: Catalog,
-        governor: Governor,
-        isolate: Isolate,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    pub fn new(settings: Settings, loaded: Loaded, governor: Governor, clock: Arc<dyn Clock>) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(settings.concurrent)),
             settings,
-            catalog,
+            loaded: RwLock::new(Arc::new(loaded)),
             governor,
             standing: Standing::default(),
             journal: Journal::default(),
-            isolate,
             queued: AtomicUsize::new(0),
             running: Running::default(),
             escalations: Escalations::default(),
@@ -100,11 +101,21 @@ impl Executor {
     }
 
     /// The descriptors of all usable tools, sorted by name.
-    pub fn tools(&self) -> impl Iterator<Item = &Descriptor> {
-        self.catalog
-            .iter()
-            .filter(|(name, _)| self.isolate.usable(name).is_ok())
-            .filter_map(|(_, entry)| entry.as_ref().ok().map(|tool| &tool.descriptor))
+    #[must_use]
+    pub fn tools(&self) -> Vec<Descriptor> {
+        let loaded = self.loaded();
+        let usable = loaded.catalog.iter().filter(|(name, _)| loaded.isolate.usable(name).is_ok());
+        usable.filter_map(|(_, entry)| entry.as_ref().ok().map(|tool| tool.descriptor.clone())).collect()
+    }
+
+    /// Takes another catalogue for all calls from here on. Runs that have begun end with the one that
+    /// they began with.
+    pub fn renew(&self, loaded: Loaded) {
+        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+    }
+
+    fn loaded(&self) -> Arc<Loaded> {
+        Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The governor.
@@ -143,13 +154,13 @@ impl Executor {
     /// # Errors
     /// Every refusal, and the failure or the limit that ended the run.
     pub async fn execute(self: &Arc<Self>, call: Call, verdict: Authentic) -> Result<Arc<Receipt>, Fault> {
-        self.check(&call)?;
+        let loaded = self.check(&call)?;
         if let Some((known, _)) = self.journal.find(&call, verdict.verdict().expires_at) {
             return success(self.known(&call, known).await?);
         }
         let now = self.clock.now();
         match admit(call, verdict, now)? {
-            Admission::Run(admitted) => success(self.run(*admitted).await?),
+            Admission::Run(admitted) => success(self.run(*admitted, loaded, None).await?),
             Admission::Wait(escalated) => {
                 let intent = escalated.call().intent;
                 let risk_score = escalated.verdict().risk.as_ref().map(|risk| risk.score);
@@ -170,7 +181,7 @@ impl Executor {
     /// # Errors
     /// Every refusal before the run; what became of the run is in the answer.
     pub async fn intent(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
-        self.check(&call)?;
+        let loaded = self.check(&call)?;
         if let Some((known, verdict)) = self.journal.find(&call, None) {
             let receipt = self.known(&call, known).await?;
             if let Some(verdict) = verdict {
@@ -191,7 +202,7 @@ impl Executor {
                 Ok(Answer { verdict, receipt: None })
             }
             Admission::Run(admitted) => {
-                let receipt = self.run_noting(*admitted, Some(Arc::clone(&verdict))).await?;
+                let receipt = self.run(*admitted, loaded, Some(Arc::clone(&verdict))).await?;
                 Ok(Answer { verdict, receipt: Some(receipt) })
             }
         }
@@ -257,7 +268,9 @@ impl Executor {
         // A directive that cannot be followed, such as one with a manifest that cannot be enforced,
         // leaves the intent waiting. Two that can be followed run it once: the journal sees to it.
         let admitted = escalated.resolve(directive, self.clock.now())?;
-        let started = self.claim(admitted, Some(verdict))?;
+        // The catalogue may be another one than when the intent began to wait.
+        let loaded = self.check(admitted.call())?;
+        let started = self.claim(admitted, loaded, Some(verdict))?;
         self.escalations.drop_one(directive.intent, None);
         if let Started::Claimed(claimed) = started {
             let executor = Arc::clone(self);
@@ -292,10 +305,12 @@ impl Executor {
         self.running.abort_all(None, AbortReason::Shutdown)
     }
 
-    /// Checks what can be checked without a verdict: the tool and its arguments.
-    fn check(&self, call: &Call) -> Result<(), Fault> {
-        let tool = match self.catalog.get(&call.tool) {
-            Some(Ok(tool)) => match self.isolate.usable(&call.tool) {
+    /// Checks what can be checked without a verdict: the tool and its arguments. What they were checked
+    /// against is what has to run.
+    fn check(&self, call: &Call) -> Result<Arc<Loaded>, Fault> {
+        let loaded = self.loaded();
+        let tool = match loaded.catalog.get(&call.tool) {
+            Some(Ok(tool)) => match loaded.isolate.usable(&call.tool) {
                 Ok(()) => tool,
                 Err(reason) => {
                     return Err(Fault::ToolUnavailable {
@@ -318,7 +333,8 @@ impl Executor {
         tool.schema.check(&Value::Object(call.arguments.clone())).map_err(|violation| {
             let message = format!("the arguments break the schema of `{}`: {}", call.tool, violation.message);
             Fault::invalid(format!("/arguments{}", violation.pointer), message)
-        })
+        })?;
+        Ok(loaded)
     }
 
     /// Waits for the receipt of an intent that is known already.
@@ -350,17 +366,14 @@ impl Executor {
         Fault::Busy { message: message.to_owned(), retry_after_ms: RETRY_AFTER_MS }
     }
 
-    async fn run(self: &Arc<Self>, admitted: Admitted) -> Result<Arc<Receipt>, Fault> {
-        self.run_noting(admitted, None).await
-    }
-
     /// Claims an admitted call and runs it in a task of its own.
-    async fn run_noting(
+    async fn run(
         self: &Arc<Self>,
         admitted: Admitted,
+        loaded: Arc<Loaded>,
         verdict: Option<Arc<Verdict>>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let claimed = match self.claim(admitted, verdict)? {
+        let claimed = match self.claim(admitted, loaded, verdict)? {
             Started::Claimed(claimed) => claimed,
             Started::Known(call, claim) => return self.known(&call, claim).await,
         };
@@ -373,8 +386,13 @@ impl Executor {
     }
 
     /// Checks all that can be refused, and claims the intent. From here on it runs.
-    fn claim(self: &Arc<Self>, admitted: Admitted, verdict: Option<Arc<Verdict>>) -> Result<Started, Fault> {
-        let tool = self.catalog.get(&admitted.call().tool).and_then(|entry| entry.as_ref().ok());
+    fn claim(
+        self: &Arc<Self>,
+        admitted: Admitted,
+        loaded: Arc<Loaded>,
+        verdict: Option<Arc<Verdict>>,
+    ) -> Result<Started, Fault> {
+        let tool = loaded.catalog.get(&admitted.call().tool).and_then(|entry| entry.as_ref().ok());
         let Some(tool) = tool else {
             return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
         };
@@ -393,7 +411,7 @@ impl Executor {
         if let Some(verdict) = verdict {
             self.journal.decided(*intent, verdict);
         }
-        Ok(Started::Claimed(Box::new(Claimed { admitted, grant, roots, place, running })))
+        Ok(Started::Claimed(Box::new(Claimed { admitted, loaded, grant, roots, place, running })))
     }
 
     /// Opens the granted folders.
@@ -421,7 +439,7 @@ impl Executor {
 
     /// The life of a claimed intent: it ends in a receipt or is released.
     async fn claimed(self: Arc<Self>, claimed: Claimed) -> Result<Arc<Receipt>, Fault> {
-        let Claimed { admitted, grant, roots, place, running } = claimed;
+        let Claimed { admitted, loaded, grant, roots, place, running } = claimed;
         let call = admitted.call();
         let slot = Arc::clone(&self.slots).acquire_owned().await;
         drop(place);
@@ -434,13 +452,13 @@ impl Executor {
             return Err(expired);
         }
         let permit = Permit::new(grant, roots);
-        let execution = self.isolate.begin(&permit, Arc::clone(running.abort()));
+        let execution = loaded.isolate.begin(&permit, Arc::clone(running.abort()));
         self.journal.advance(call.intent, Stage::Running);
         let outcome = match running.abort().reason() {
             Some(reason) => execution.outcome(End::Aborted(reason), self.clock.monotonic()),
             None => {
                 let arguments = Value::Object(call.arguments.clone()).to_string();
-                self.isolate.run(&call.tool, permit, arguments, &execution).await
+                loaded.isolate.run(&call.tool, permit, arguments, &execution).await
             }
         };
         let receipt = Arc::new(Receipt {
@@ -469,6 +487,7 @@ enum Started {
 /// An intent that this process has claimed, with all that it needs to run.
 struct Claimed {
     admitted: Admitted,
+    loaded: Arc<Loaded>,
     grant: Grant,
     roots: Roots,
     place: Place,

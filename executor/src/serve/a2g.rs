@@ -36,7 +36,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     })?;
     register(&mut module, "a2g/tools", async |executor, params| {
         decode::no_params(Some(&params))?;
-        Ok(encode::tools(executor.tools()))
+        Ok(encode::tools(&executor.tools()))
     })?;
     register(&mut module, "g2a/policy", async |executor, params| {
         let policy = decode::policy(&params)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Bench {
     pub(super) executor: Executor,
     pub(super) process: u32,
-    _catalogue: Catalogue,
+    pub(super) catalogue: Catalogue,
 }
 
 /// The harmless tool of every bench: it answers `[7]`.
@@ -40,7 +40,7 @@ impl Bench {
         let catalogue = catalogue.add(Tool::command_bytes(HARMLESS, harmless.wasm()));
         let mut executor = Executor::start(options.catalogue(&catalogue));
         let process = executor.process().child().id();
-        Self { executor, process, _catalogue: catalogue }
+        Self { executor, process, catalogue }
     }
 
     /// Starts an executor with the typed tools of the repository.

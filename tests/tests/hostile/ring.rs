@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, HARMLESS};
 use super::guest::Guest;
-use crate::harness::{Options, eventually, isolation};
+use crate::harness::{Options, Tool, eventually, isolation};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -182,6 +182,39 @@ fn the_operator_may_let_a_tool_run_inside_the_server() {
     let process = |tool: &str| bench.call(tool).send().success().0["usage"].get("process").cloned();
     assert_eq!(process(HARMLESS), None);
     assert!(process("apart").is_some());
+}
+
+#[test]
+fn a_changed_catalogue_is_taken_without_dropping_what_runs() {
+    let bench = start();
+    let answer = while_it_sleeps(&bench, |intent| {
+        let before = zygote_of(&bench);
+        let added = Guest::new("(call $note (i32.const 9))");
+        Tool::command_bytes("added", added.wasm()).write(&bench.catalogue.folder().join("added"), true);
+        std::fs::remove_dir_all(bench.catalogue.folder().join("traps")).expect("a tool");
+        let server = Pid::from_raw(i32::try_from(bench.process).expect("a pid")).expect("a pid");
+        kill_process(server, Signal::HUP).expect("it can be told");
+        bench.executor.line_with("the catalogue was read again");
+        assert_eq!(bench.call("added").send().success().notes(), [9]);
+        let gone = bench.call("traps").send();
+        assert_eq!(gone.response["error"]["code"], -32602, "{gone:?}");
+        // The old zygote lives as long as what it runs.
+        assert!(living(before).is_some());
+        let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
+        assert_eq!(status["result"]["state"], "running", "{status}");
+        bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+        eventually("the old zygote is gone", || living(before).is_none().then_some(()));
+    });
+    answer.aborted("cancelled");
+    // A catalogue that cannot be read leaves the last one in place.
+    std::fs::rename(bench.catalogue.folder(), bench.catalogue.folder().with_extension("away"))
+        .expect("a move");
+    let server = Pid::from_raw(i32::try_from(bench.process).expect("a pid")).expect("a pid");
+    kill_process(server, Signal::HUP).expect("it can be told");
+    bench.executor.line_with("the old catalogue stays");
+    bench.assert_well("a catalogue that is gone");
+    std::fs::rename(bench.catalogue.folder().with_extension("away"), bench.catalogue.folder())
+        .expect("a move");
 }
 
 #[test]

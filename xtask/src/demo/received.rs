@@ -46,6 +46,13 @@ pub(super) fn show(record: &Path, steps: &[Step]) -> Result<bool, Failure> {
             say(painted(&format!("✗ step {}: {copies} reports instead of one", index + 1), Ink::Red));
         }
     }
+    let apart = received.iter().filter(|report| report.pointer("/usage/process").is_some()).count();
+    if apart == runs {
+        say(format_args!("{} every run had a process of its own", painted("✓", Ink::Green)));
+    } else {
+        agree = false;
+        say(painted(&format!("✗ only {apart} of {runs} runs had a process of their own"), Ink::Red));
+    }
     let not_run = steps.len() - runs;
     if agree {
         let sentence = format!(
@@ -80,12 +87,13 @@ fn summary(report: &Value, step: Option<usize>) -> String {
     let step =
         step.map_or_else(|| painted("an unknown report", Ink::Red), |number| format!("step {number:>2}"));
     format!(
-        "  {step}  {}  {:<7}  duration_ms {:>4}  cpu_percent {:>5}  memory_used_mb {:>2}",
+        "  {step}  {}  {:<7}  duration_ms {:>4}  cpu_percent {:>5}  memory_used_mb {:>2}  process {:>2} MB",
         text("/intent_id"),
         text("/status"),
         text("/metrics/duration_ms"),
         text("/metrics/cpu_percent"),
         text("/metrics/memory_used_mb"),
+        text("/usage/process/peak_resident_mb"),
     )
 }
 
@@ -101,7 +109,7 @@ mod tests {
 
     #[test]
     fn only_one_equal_report_for_each_run_agrees() {
-        let report = json!({ "intent_id": "one", "status": "SUCCESS" });
+        let report = json!({ "intent_id": "one", "status": "SUCCESS", "usage": { "process": {} } });
         let ran = || step(json!({ "result": { "report": report } }));
         let denied = || step(json!({ "error": { "code": -32000 } }));
         let folder = tempfile::tempdir().unwrap();
