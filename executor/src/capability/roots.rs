@@ -9,6 +9,9 @@ use super::scope::{ScopeError, Tree};
 use crate::limit::{Bound, Layer};
 use cap_std::fs::Dir;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 /// A guest path that stands for a host folder.
@@ -34,6 +37,16 @@ pub enum RootsError {
     /// Something on the way to it is a symbolic link or no folder.
     #[error("the granted folder `{0}` is reached through a symbolic link or is not a folder")]
     NotAFolder(String),
+    /// Something else is mounted below it.
+    #[error(
+        "the granted folder `{path}` holds the mount `{mount}`, which was not granted: grant a folder without one"
+    )]
+    HoldsMount {
+        /// The guest path.
+        path: String,
+        /// Where the mount is, on the host.
+        mount: String,
+    },
     /// The kernel refused.
     #[error("the granted folder `{path}` cannot be opened")]
     Refused {
@@ -112,7 +125,8 @@ impl Roots {
     /// Opens every tree of a grant.
     ///
     /// # Ambient Authority
-    /// Reads the host's filesystem from the operator's mounts and ceilings, and nowhere else.
+    /// Reads the host's filesystem from the operator's mounts and ceilings, the list of mounts, and
+    /// nothing else.
     ///
     /// # Errors
     /// [`RootsError`] names the first tree that is missing, hidden behind a symbolic link, or
@@ -192,5 +206,47 @@ fn open_root(tree: &Bound<Tree>, mounts: &Mounts, ceilings: &[Tree]) -> Result<O
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         rustix::fs::openat2(&base, rest, flags, Mode::empty(), beneath).map_err(read)?
     };
+    let refused = |source| RootsError::Refused { path: shown(), source };
+    if let Some(mount) = mount_below(&handle).map_err(refused)? {
+        return Err(RootsError::HoldsMount { path: shown(), mount });
+    }
     Ok(OpenRoot { guest: tree.path().to_owned(), layer: *layer, dir: Dir::from_std_file(handle.into()) })
+}
+
+/// A mount below an opened folder: whatever lies there is another file system, which no pattern named
+/// and no resolution beneath the folder stops at.
+fn mount_below(folder: &OwnedFd) -> std::io::Result<Option<String>> {
+    let folder = std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd()))?;
+    let mounts = std::fs::read("/proc/self/mountinfo")?;
+    let points =
+        mounts.split(|&byte| byte == b'\n').filter_map(|line| line.split(|&byte| byte == b' ').nth(4));
+    let mut points = points.map(|point| PathBuf::from(OsString::from_vec(unescaped(point))));
+    let below = points.find(|point| *point != folder && point.starts_with(&folder));
+    Ok(below.map(|point| point.display().to_string()))
+}
+
+/// The kernel writes a space as `\040`, and other such characters likewise.
+fn unescaped(mut point: &[u8]) -> Vec<u8> {
+    let mut path = Vec::with_capacity(point.len());
+    while let Some((&first, rest)) = point.split_first() {
+        let octal = rest.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let escaped = octal.filter(|_| first == b'\\').and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        path.push(escaped.unwrap_or(first));
+        point = if escaped.is_some() { rest.get(3..).unwrap_or_default() } else { rest };
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_read_as_the_kernel_writes_them() {
+        assert_eq!(unescaped(br"/a\040b\011\134c"), b"/a b\t\\c");
+        assert_eq!(unescaped(br"/a\04"), br"/a\04");
+        let open = |path: &str| OwnedFd::from(std::fs::File::open(path).unwrap());
+        assert!(mount_below(&open("/")).unwrap().is_some(), "/proc is below /");
+        assert_eq!(mount_below(&open("/proc/self")).unwrap(), None);
+    }
 }

@@ -65,14 +65,6 @@ struct Child {
     _zygote: mpsc::UnboundedSender<()>,
 }
 
-/// How far a child came.
-enum Came {
-    /// It ended before the guest began: nothing ran.
-    Nowhere(String),
-    /// The guest ran, and this became of it.
-    Through(Outcome),
-}
-
 impl Ring {
     /// Starts a zygote with `tools`, and gives the reason for each tool that it cannot run.
     pub(super) async fn start(
@@ -113,8 +105,8 @@ impl Ring {
             match child {
                 Ok((child, generation)) => {
                     match self.with(child, &generation, &job, &folders, execution).await {
-                        Came::Through(outcome) => return outcome,
-                        Came::Nowhere(reason) => last = reason,
+                        Ok(outcome) => return outcome,
+                        Err(reason) => last = reason,
                     }
                 }
                 Err(reason) => last = reason,
@@ -124,7 +116,7 @@ impl Ring {
         execution.outcome(End::Crashed(last), self.clock.monotonic())
     }
 
-    /// Gives the job to a child and follows it to its end.
+    /// Gives the job to a child and follows it to its end; an error says why its guest never began.
     async fn with(
         &self,
         mut child: Child,
@@ -132,7 +124,7 @@ impl Ring {
         job: &Job,
         folders: &[OwnedFd],
         execution: &Execution,
-    ) -> Came {
+    ) -> std::result::Result<Outcome, String> {
         let handles = folders.iter().map(AsFd::as_fd).collect::<Vec<_>>();
         // Output is told as JSON, which takes up to six bytes for one.
         child.channel.allow(execution.output_limit().saturating_mul(8).saturating_add(BESIDE_OUTPUT_BYTES));
@@ -140,7 +132,7 @@ impl Ring {
         // The next child is made while this one runs.
         let _zygote_is_gone = generation.fork.send(());
         if let Err(error) = sent {
-            return Came::Nowhere(error.to_string());
+            return Err(error.to_string());
         }
         let mut began = None;
         let mut ended = None;
@@ -158,16 +150,16 @@ impl Ring {
                     ended = Some(told);
                     break end;
                 }
-                Ok(Some(FromChild::Failed(reason))) if began.is_none() => return Came::Nowhere(reason),
+                Ok(Some(FromChild::Failed(reason))) if began.is_none() => return Err(reason),
                 Ok(Some(FromChild::Failed(reason))) => break End::Crashed(reason),
                 Ok(None) => {
                     let exit = self.exit_of(&mut child).await;
-                    let Some(began) = began else { return Came::Nowhere(exit.how) };
+                    let Some(began) = began else { return Err(exit.how) };
                     let mut outcome = execution.outcome(End::Crashed(exit.how), self.clock.monotonic());
                     outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(began);
                     outcome.metrics.peak_resident_bytes = Some(exit.peak_resident);
                     outcome.usage.spent = None;
-                    return Came::Through(outcome);
+                    return Ok(outcome);
                 }
                 Err(error) => break End::Crashed(error.to_string()),
             }
@@ -184,7 +176,7 @@ impl Ring {
             outcome.usage.denied = told.denied;
             outcome.usage.denied_truncated = told.denied_truncated;
         }
-        Came::Through(outcome)
+        Ok(outcome)
     }
 
     /// What the kernel said of a child whose socket is closed.

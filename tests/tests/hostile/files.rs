@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use tempfile::TempDir;
 
 /// A folder that is granted as `/jobs`, beside folders that are not.
@@ -417,6 +418,26 @@ fn a_file_with_another_name_is_opened_only_where_the_operator_says_so() {
     let allowed = Options::new().set("ceilings.hard_links", true);
     let report = run(&disk.bench_with(allowed, [("opens", Guest::new(opens))]), "opens");
     assert_eq!((report.notes(), report.denied()), (vec![errno::SUCCESS], vec![]));
+}
+
+#[test]
+fn a_folder_that_holds_a_mount_is_not_let_into() {
+    let disk = Disk::new();
+    let place = disk.at("jobs/empty");
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&place).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        println!("skipped: this user may not mount");
+        return;
+    }
+    let answer = disk.bench([("opens", Guest::new("(drop (call $open (i32.const 3) @\"inside.txt\"))"))]);
+    let refused = answer.call("opens").scope("/jobs/**").send();
+    let fits = answer.call("opens").scope("/jobs/dir/**").send();
+    assert!(Command::new("umount").arg(&place).status().expect("umount").success());
+    let error = crate::harness::error(&refused.response, -32000);
+    assert_eq!(error["data"]["blocked_by"], "scope_unenforceable", "{error}");
+    assert!(error["message"].as_str().expect("a message").contains("holds the mount"), "{error}");
+    fits.success();
+    answer.call("opens").scope("/jobs/**").send().success();
 }
 
 #[test]
