@@ -34,7 +34,13 @@ pub(super) fn file(setup: &Setup) -> Option<&Path> {
 /// Looks what the kernel has to contain tools with, before there are threads. What it lacks is said
 /// once, or refused.
 pub(super) fn check_containment(config: &Config) -> anyhow::Result<()> {
-    if config.isolation == Isolation::Inline {
+    let inline = config.isolation == Isolation::Inline;
+    if config.containment_required && (inline || !config.inline_tools.is_empty()) {
+        bail!(Usage(
+            "`executor.containment` is `required`, and nothing contains tools that run `inline`".into()
+        ));
+    }
+    if inline {
         return Ok(());
     }
     for missing in support().missing() {

@@ -12,7 +12,7 @@ use crate::sandbox::Event;
 use crate::tool::Contract;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    SendFlags, recv, recvmsg, sendmsg,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -89,12 +89,39 @@ pub(super) enum FromChild {
 /// What only the process of a guest knows, when it has ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Ended {
-    pub(super) end: End,
+    pub(super) end: Told,
     pub(super) output_bytes: u64,
     pub(super) truncated: bool,
     pub(super) spent: Option<Spent>,
     pub(super) denied: Vec<Denial>,
     pub(super) denied_truncated: bool,
+}
+
+/// An [`End`] as a child tells it. What the guest answered stays text, so that its size is known before
+/// it becomes a value.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Told {
+    Returned(String),
+    ToolError { code: String, message: String, detail: Option<String> },
+    Otherwise(End),
+}
+
+impl From<End> for Told {
+    fn from(end: End) -> Self {
+        match end {
+            End::Returned(result) => Self::Returned(result.to_string()),
+            End::ToolError { code, message, detail } => {
+                Self::ToolError { code, message, detail: detail.map(|detail| detail.to_string()) }
+            }
+            End::Exited { .. }
+            | End::ResultNotJson
+            | End::Trapped(_)
+            | End::Unlinkable(_)
+            | End::Crashed(_)
+            | End::LimitReached(_)
+            | End::Aborted(_) => Self::Otherwise(end),
+        }
+    }
 }
 
 /// A [`Contract`] as it is written down.
@@ -158,16 +185,24 @@ pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option
 pub(super) struct Channel {
     stream: tokio::net::UnixStream,
     read: VecDeque<u8>,
-    handles: VecDeque<OwnedFd>,
+    /// The descriptors that came and were not taken yet; `None` takes none from the other side, and the
+    /// kernel drops what it sends.
+    handles: Option<VecDeque<OwnedFd>>,
     /// How many bytes may still come.
     left: u64,
 }
 
 impl Channel {
-    pub(super) fn new(socket: UnixStream) -> Result<Self> {
+    /// To the zygote, which sends descriptors.
+    pub(super) fn to_zygote(socket: UnixStream) -> Result<Self> {
+        Ok(Self { handles: Some(VecDeque::new()), ..Self::to_child(socket)? })
+    }
+
+    /// To a child, which has none to send.
+    pub(super) fn to_child(socket: UnixStream) -> Result<Self> {
         socket.set_nonblocking(true)?;
         let stream = tokio::net::UnixStream::from_std(socket)?;
-        Ok(Self { stream, read: VecDeque::new(), handles: VecDeque::new(), left: u64::MAX })
+        Ok(Self { stream, read: VecDeque::new(), handles: None, left: u64::MAX })
     }
 
     /// Takes no more than `bytes` from here on: a side that sends more is not believed any longer.
@@ -205,7 +240,10 @@ impl Channel {
             self.stream.readable().await?;
             piece.resize(READ_BYTES, 0);
             let (stream, handles) = (&self.stream, &mut self.handles);
-            let read = || receive_some(stream.as_fd(), &mut piece, handles);
+            let read = || match handles {
+                Some(handles) => receive_some(stream.as_fd(), &mut piece, handles),
+                None => Ok(recv(stream, &mut *piece, RecvFlags::empty())?.1),
+            };
             match stream.try_io(Interest::READABLE, read) {
                 Ok(0) => return Ok(None),
                 Ok(read) => {
@@ -224,7 +262,7 @@ impl Channel {
 
     /// The descriptor that came with the last message.
     pub(super) fn handle(&mut self) -> Option<OwnedFd> {
-        self.handles.pop_front()
+        self.handles.as_mut()?.pop_front()
     }
 
     fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
@@ -282,7 +320,7 @@ mod tests {
     #[tokio::test]
     async fn messages_and_their_descriptors_arrive_in_order() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut channel = Channel::new(ours).unwrap();
+        let mut channel = Channel::to_zygote(ours).unwrap();
         let other = std::thread::spawn(move || {
             for child in 0..3 {
                 let null = std::fs::File::open("/dev/null").unwrap();
@@ -307,6 +345,18 @@ mod tests {
     async fn a_length_that_cannot_be_is_refused() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&[0xff; 8]).unwrap();
-        assert!(Channel::new(ours).unwrap().receive::<String>().await.is_err());
+        assert!(Channel::to_child(ours).unwrap().receive::<String>().await.is_err());
+    }
+    #[tokio::test]
+    async fn a_child_cannot_hand_descriptors_to_the_server() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut channel = Channel::to_child(ours).unwrap();
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        send(&theirs, &"hello", &[null.as_fd(); 200]).unwrap();
+        let before = open();
+        assert_eq!(channel.receive::<String>().await.unwrap().as_deref(), Some("hello"));
+        assert!(open() < before + 100);
+        assert!(channel.handle().is_none());
     }
 }

@@ -59,7 +59,7 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     let outcome =
         runtime.block_on(ready.sandbox.execute(artifact, permit, Input::Arguments(arguments), &execution));
     let ended = Ended {
-        end: outcome.end,
+        end: outcome.end.into(),
         output_bytes: outcome.metrics.output_bytes,
         truncated: outcome.output.truncated,
         spent: outcome.usage.spent,

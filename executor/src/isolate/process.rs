@@ -30,6 +30,15 @@ pub(super) fn fork() -> Result<Forked> {
     }
 }
 
+/// Closes whatever the server was started with beside its three standard streams.
+#[allow(unsafe_code, reason = "nothing of this process is open yet but its standard streams, which stay")]
+pub(super) fn close_inherited() -> Result<()> {
+    match unsafe { libc::close_range(3, libc::c_uint::MAX, 0) } {
+        0 => Ok(()),
+        _failed => Err(Error::last_os_error()),
+    }
+}
+
 /// Waits for a child that has ended, and gives what the kernel counted.
 #[allow(unsafe_code, reason = "wait4 fills in two values that are ours")]
 pub(super) fn reap(pid: i32) -> Result<Exit> {

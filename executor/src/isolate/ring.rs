@@ -7,15 +7,16 @@
 //! The server holds the deadline. It keeps its own books of what a child tells while it runs, takes
 //! CPU time and memory from the kernel, and ends every child with SIGKILL, however the guest ended.
 
-use super::channel::{Channel, Exit, FromChild, FromZygote, Job, ToZygote};
+use super::channel::{Channel, Ended, Exit, FromChild, FromZygote, Job, ToZygote, Told};
 use super::process::{cpu_of, peak_resident_of};
 use super::{Ahead, GRACE, Module};
 use crate::capability::{Handover, Permit};
 use crate::clock::Clock;
 use crate::ident::ToolName;
 use crate::limit::Limit;
-use crate::outcome::{End, Outcome};
-use crate::sandbox::Execution;
+use crate::outcome::{Denial, End, Outcome, Usage};
+use crate::sandbox::{Event, Execution, parsed_detail, parsed_result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::HashMap;
@@ -28,19 +29,34 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-/// How often a run that has not begun is given to another child.
+/// How often a run that has not begun is given to another child, beside those that waited.
 const MOST_TRIES: usize = 3;
 /// How long the kernel may take to take a killed process down.
 const LONGEST_EXIT: Duration = Duration::from_secs(5);
+/// How long a zygote may take to make a child.
+const LONGEST_ANSWER: Duration = Duration::from_secs(10);
+/// How long to wait before a child is asked for that could not be made.
+const BEFORE_ANOTHER: Duration = Duration::from_millis(50);
+/// The longest text of a child that is kept, in bytes.
+const LONGEST_TEXT: usize = 8 << 10;
+/// A result up to this many bytes is read where it arrives; a longer one would keep others waiting.
+const AT_ONCE_BYTES: usize = 256 << 10;
+/// What a written value may be longer than it was beside twice its length.
+const SMALL_BYTES: u64 = 64 << 10;
 /// What a child may say beside its output: counts, denials, the frame around it all.
 const BESIDE_OUTPUT_BYTES: u64 = 16 << 20;
 
 /// The process ring.
 pub(super) struct Ring {
+    nursery: Arc<Nursery>,
+    clock: Arc<dyn Clock>,
+}
+
+/// Where zygotes come from.
+struct Nursery {
     tools: Vec<Loaded>,
     settings: Ahead,
     current: Mutex<Option<Arc<Generation>>>,
-    clock: Arc<dyn Clock>,
 }
 
 /// A tool that every zygote is given.
@@ -77,12 +93,13 @@ impl Ring {
             compiled.write_all(tool.compiled)?;
             Ok(Loaded { message: ToZygote::load(tool.name, tool.component, tool.contract), compiled })
         });
-        let ring = Self { tools: loaded.collect::<Result<_>>()?, settings, current: Mutex::default(), clock };
-        let (generation, unusable) = ring.generation().await?;
-        *ring.current.lock().await = Some(Arc::new(generation));
+        let tools_of_all = loaded.collect::<Result<_>>()?;
+        let nursery = Nursery { tools: tools_of_all, settings, current: Mutex::default() };
+        let (generation, unusable) = nursery.generation().await?;
+        *nursery.current.lock().await = Some(Arc::new(generation));
         let unusable = tools.iter().zip(unusable);
         let unusable = unusable.filter_map(|(tool, reason)| Some((tool.name.clone(), reason?))).collect();
-        Ok((ring, unusable))
+        Ok((Self { nursery: Arc::new(nursery), clock }, unusable))
     }
 
     /// Runs one guest, and comes back at its end, or shortly after its deadline or at its
@@ -97,10 +114,17 @@ impl Ring {
         let (permit, folders) = Handover::of(permit);
         let job = Job { tool: tool.to_string(), arguments, permit };
         let mut last = String::new();
-        for _ in 0..MOST_TRIES {
+        // All that wait may have been killed at once.
+        for _ in 0..self.nursery.settings.waiting.saturating_add(MOST_TRIES) {
             let child = tokio::select! {
                 child = self.child() => child,
-                end = over(execution) => return execution.outcome(end, self.clock.monotonic()),
+                end = over(execution) => {
+                    let end = match end {
+                        End::LimitReached(_) => End::Unlinkable("no process could be had before its deadline".into()),
+                        end => end,
+                    };
+                    return execution.outcome(end, self.clock.monotonic());
+                }
             };
             match child {
                 Ok((child, generation)) => {
@@ -128,7 +152,13 @@ impl Ring {
         let handles = folders.iter().map(AsFd::as_fd).collect::<Vec<_>>();
         // Output is told as JSON, which takes up to six bytes for one.
         child.channel.allow(execution.output_limit().saturating_mul(8).saturating_add(BESIDE_OUTPUT_BYTES));
-        let sent = child.channel.send(job, &handles).await;
+        let sent = tokio::select! {
+            sent = child.channel.send(job, &handles) => sent,
+            end = over(execution) => {
+                let _zygote_is_gone = generation.fork.send(());
+                return Ok(execution.outcome(end, self.clock.monotonic()));
+            }
+        };
         // The next child is made while this one runs.
         let _zygote_is_gone = generation.fork.send(());
         if let Err(error) = sent {
@@ -143,17 +173,27 @@ impl Ring {
                 end = over(execution) => break end,
             };
             match message {
-                Ok(Some(FromChild::Began { cpu_ns })) => began = Some(Duration::from_nanos(cpu_ns)),
+                Ok(Some(FromChild::Began { cpu_ns })) => {
+                    // It is said once, before there is a guest; after that there is nothing to believe.
+                    began.get_or_insert(Duration::from_nanos(cpu_ns));
+                }
                 Ok(Some(FromChild::Event(event))) => execution.saw(event),
                 Ok(Some(FromChild::Ended(told))) => {
-                    let end = told.end.clone();
-                    ended = Some(told);
-                    break end;
+                    let Ended { end, output_bytes, truncated, spent, denied, denied_truncated } = *told;
+                    let counts = denied.into_iter().take(Usage::MOST_DENIALS);
+                    counts.for_each(|Denial { what, reason, count }| {
+                        execution.saw(Event::Denied(what, reason, count));
+                    });
+                    ended = Some((output_bytes, truncated, spent, denied_truncated));
+                    break self.believed(end, execution).await;
                 }
-                Ok(Some(FromChild::Failed(reason))) if began.is_none() => return Err(reason),
-                Ok(Some(FromChild::Failed(reason))) => break End::Crashed(reason),
+                Ok(Some(FromChild::Failed(reason))) if began.is_none() => return Err(short(reason)),
+                Ok(Some(FromChild::Failed(reason))) => break End::Crashed(short(reason)),
                 Ok(None) => {
-                    let exit = self.exit_of(&mut child).await;
+                    let exit = tokio::select! {
+                        exit = exit_of(&mut child) => exit,
+                        end = over(execution) => break end,
+                    };
                     let Some(began) = began else { return Err(exit.how) };
                     let mut outcome = execution.outcome(End::Crashed(exit.how), self.clock.monotonic());
                     outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(began);
@@ -169,42 +209,98 @@ impl Ring {
         let mut outcome = execution.outcome(end, self.clock.monotonic());
         outcome.metrics.cpu = cpu.unwrap_or_default();
         outcome.metrics.peak_resident_bytes = peak_resident_of(child.pid);
-        outcome.usage.spent = ended.as_ref().and_then(|told| told.spent);
-        if let Some(told) = ended {
-            outcome.metrics.output_bytes = told.output_bytes;
-            outcome.output.truncated |= told.truncated;
-            outcome.usage.denied = told.denied;
-            outcome.usage.denied_truncated = told.denied_truncated;
+        outcome.usage.spent = None;
+        if let Some((output_bytes, truncated, spent, denied_truncated)) = ended {
+            outcome.metrics.output_bytes = output_bytes.min(execution.output_limit());
+            outcome.output.truncated |= truncated;
+            outcome.usage.spent = spent;
+            outcome.usage.denied_truncated |= denied_truncated;
         }
         Ok(outcome)
     }
 
-    /// What the kernel said of a child whose socket is closed.
-    async fn exit_of(&self, child: &mut Child) -> Exit {
-        child.kill();
-        match tokio::time::timeout(LONGEST_EXIT, &mut child.exit).await {
-            Ok(Ok(exit)) => exit,
-            Ok(Err(_)) | Err(_) => {
-                Exit { how: "its zygote ended with it".to_owned(), cpu_us: 0, peak_resident: 0 }
+    /// What a child says of its guest's end, as far as that can be: nobody but this side cancels a run,
+    /// and a deadline that is still to come has not passed.
+    async fn believed(&self, told: Told, execution: &Execution) -> End {
+        // Writing a value down again may lengthen its numbers.
+        let most = execution.output_limit().saturating_mul(2).saturating_add(SMALL_BYTES);
+        let fits = |bytes: usize| u64::try_from(bytes).is_ok_and(|bytes| bytes <= most);
+        match told {
+            Told::Returned(text) if fits(text.len()) => {
+                if text.len() <= AT_ONCE_BYTES {
+                    return parsed_result(&text);
+                }
+                let parsed = tokio::task::spawn_blocking(move || parsed_result(&text)).await;
+                parsed.unwrap_or_else(|_| End::Crashed("its result could not be read".to_owned()))
             }
+            Told::ToolError { code, message, detail }
+                if fits(code.len() + message.len() + detail.as_ref().map_or(0, String::len)) =>
+            {
+                End::ToolError { code, message, detail: detail.as_deref().map(parsed_detail) }
+            }
+            Told::Returned(_) | Told::ToolError { .. } => End::LimitReached(Limit::Output),
+            Told::Otherwise(End::LimitReached(Limit::Time))
+                if self.clock.monotonic() < execution.deadline() =>
+            {
+                End::Crashed("it ended at a deadline that was still to come".to_owned())
+            }
+            Told::Otherwise(End::Returned(_) | End::ToolError { .. } | End::Aborted(_)) => {
+                End::Crashed("it said what a child does not say".to_owned())
+            }
+            Told::Otherwise(End::Exited { code, stderr_tail }) => {
+                End::Exited { code, stderr_tail: short(stderr_tail) }
+            }
+            Told::Otherwise(End::Trapped(trap)) => End::Trapped(short(trap)),
+            Told::Otherwise(End::Unlinkable(missing)) => End::Unlinkable(short(missing)),
+            Told::Otherwise(End::Crashed(how)) => End::Crashed(short(how)),
+            Told::Otherwise(end @ (End::ResultNotJson | End::LimitReached(_))) => end,
         }
     }
 
     /// A child that waits, or a new one when none does.
     async fn child(&self) -> std::result::Result<(Child, Arc<Generation>), String> {
-        let generation = {
-            let mut current = self.current.lock().await;
-            match &*current {
-                Some(living) if !living.fork.is_closed() => Arc::clone(living),
-                Some(_) | None => {
-                    tracing::warn!("the zygote is gone, and another is started");
-                    let (started, _) = self.generation().await.map_err(|error| error.to_string())?;
-                    Arc::clone(current.insert(Arc::new(started)))
-                }
+        let generation = match self.nursery.living() {
+            Some(generation) => generation,
+            // In a task of its own: a run that is cancelled meanwhile leaves no zygote behind.
+            None => {
+                let started = tokio::spawn(Arc::clone(&self.nursery).renewed()).await;
+                started.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
             }
         };
-        let child = generation.ready.lock().await.recv().await;
-        Ok((child.ok_or("its zygote ended")??, generation))
+        loop {
+            let made = generation.ready.lock().await.recv().await;
+            match made.ok_or("its zygote ended")? {
+                Ok(child) if child.lives() => return Ok((child, generation)),
+                Ok(_killed_while_it_waited) => drop(generation.fork.send(())),
+                Err(reason) => {
+                    // Another is asked for, so that there are as many as before when there is room again.
+                    let _zygote_is_gone = generation.fork.send(());
+                    tracing::warn!(reason, "a child could not be made");
+                    tokio::time::sleep(BEFORE_ANOTHER).await;
+                }
+            }
+        }
+    }
+}
+
+impl Nursery {
+    /// The zygote, when it lives and nobody is about to replace it.
+    fn living(&self) -> Option<Arc<Generation>> {
+        let current = self.current.try_lock().ok()?;
+        current.as_ref().filter(|living| !living.fork.is_closed()).map(Arc::clone)
+    }
+
+    /// The zygote, or another when it is gone.
+    async fn renewed(self: Arc<Self>) -> Result<Arc<Generation>> {
+        let mut current = self.current.lock().await;
+        match &*current {
+            Some(living) if !living.fork.is_closed() => Ok(Arc::clone(living)),
+            Some(_) | None => {
+                tracing::warn!("the zygote is gone, and another is started");
+                let (started, _) = self.generation().await?;
+                Ok(Arc::clone(current.insert(Arc::new(started))))
+            }
+        }
     }
 
     /// Starts a zygote.
@@ -217,7 +313,7 @@ impl Ring {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .spawn()?;
-        let mut control = Channel::new(ours)?;
+        let mut control = Channel::to_zygote(ours)?;
         let ready = async {
             for Loaded { message, compiled } in &self.tools {
                 // Each zygote reads through a copy of the descriptor, whose position they share.
@@ -244,6 +340,7 @@ impl Ring {
             let _just_made = fork.send(());
         }
         let keeper = Keeper {
+            waits_since: None,
             control,
             wanted,
             fork: fork.downgrade(),
@@ -253,8 +350,10 @@ impl Ring {
         };
         tokio::spawn(async move {
             if let Err(error) = keeper.keep().await {
-                tracing::error!(%error, "the zygote's socket failed");
+                tracing::error!(%error, "the zygote is given up");
             }
+            // It has no children any more, or does not answer.
+            let _already_gone = zygote.kill();
             let _reaped = tokio::task::spawn_blocking(move || zygote.wait()).await;
         });
         Ok((Generation { fork, ready: Mutex::new(ready) }, unusable))
@@ -277,6 +376,8 @@ struct Keeper {
     made: mpsc::UnboundedSender<std::result::Result<Child, String>>,
     /// Our ends of the sockets of children that are being made.
     asked: HashMap<u64, UnixStream>,
+    /// Since when the zygote owes an answer.
+    waits_since: Option<tokio::time::Instant>,
     exits: HashMap<u64, oneshot::Sender<Exit>>,
 }
 
@@ -285,20 +386,34 @@ impl Keeper {
     async fn keep(mut self) -> Result<()> {
         let mut next = 0;
         loop {
+            let patience = self.waits_since.map(|since| since + LONGEST_ANSWER);
             tokio::select! {
                 wanted = self.wanted.recv() => {
                     if wanted.is_none() {
                         return Ok(());
                     }
                     next += 1;
-                    let (ours, theirs) = UnixStream::pair()?;
-                    self.control.send(&ToZygote::Fork { child: next }, &[theirs.as_fd()]).await?;
-                    self.asked.insert(next, ours);
+                    // What fails for one child must not end the others.
+                    match UnixStream::pair() {
+                        Ok((ours, theirs)) => {
+                            self.asked.insert(next, ours);
+                            self.waits_since.get_or_insert_with(tokio::time::Instant::now);
+                            let fork = ToZygote::Fork { child: next };
+                            tokio::time::timeout(LONGEST_ANSWER, self.control.send(&fork, &[theirs.as_fd()])).await??;
+                        }
+                        Err(error) => drop(self.made.send(Err(error.to_string()))),
+                    }
                 }
                 message = self.control.receive() => match message? {
-                    Some(message) => self.heard(message)?,
+                    Some(message) => {
+                        self.heard(message)?;
+                        self.waits_since = (!self.asked.is_empty()).then(tokio::time::Instant::now);
+                    }
                     None => return Ok(()),
                 },
+                () = tokio::time::sleep_until(patience.unwrap_or_else(tokio::time::Instant::now)), if patience.is_some() => {
+                    return Err(Error::new(ErrorKind::TimedOut, "the zygote does not answer"));
+                }
             }
         }
     }
@@ -308,12 +423,17 @@ impl Keeper {
         match message {
             FromZygote::Forked { child, pid } => {
                 let socket = self.asked.remove(&child).ok_or_else(unexpected)?;
-                let pidfd = self.control.handle().ok_or_else(unexpected)?;
                 let (gone, exit) = oneshot::channel();
                 self.exits.insert(child, gone);
                 let Some(zygote) = self.fork.upgrade() else { return Ok(()) };
-                let child = Child { channel: Channel::new(socket)?, pid, pidfd, exit, _zygote: zygote };
-                let _nobody_waits = self.made.send(Ok(child));
+                // A descriptor that did not arrive, or a socket that cannot be watched, is for want of
+                // room here; the child ends when its socket closes.
+                let made = match (self.control.handle(), Channel::to_child(socket)) {
+                    (Some(pidfd), Ok(channel)) => Ok(Child { channel, pid, pidfd, exit, _zygote: zygote }),
+                    (None, _) => Err("the server has no room for a descriptor".to_owned()),
+                    (_, Err(error)) => Err(error.to_string()),
+                };
+                let _nobody_waits = self.made.send(made);
             }
             FromZygote::Refused { child, reason } => {
                 self.asked.remove(&child).ok_or_else(unexpected)?;
@@ -329,7 +449,29 @@ impl Keeper {
     }
 }
 
+/// What the kernel said of a child whose socket is closed.
+async fn exit_of(child: &mut Child) -> Exit {
+    child.kill();
+    match tokio::time::timeout(LONGEST_EXIT, &mut child.exit).await {
+        Ok(Ok(exit)) => exit,
+        Ok(Err(_)) => Exit { how: "its zygote ended with it".to_owned(), cpu_us: 0, peak_resident: 0 },
+        Err(_) => Exit { how: "its zygote did not say how".to_owned(), cpu_us: 0, peak_resident: 0 },
+    }
+}
+
+/// A text of a child, which is for people and may be of any length.
+fn short(text: String) -> String {
+    if text.len() <= LONGEST_TEXT { text } else { text.chars().take(LONGEST_TEXT / 4).collect() }
+}
+
 impl Child {
+    /// Whether it was not killed while it waited.
+    fn lives(&self) -> bool {
+        let mut gone = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut gone, Some(&now)).is_ok_and(|ended| ended == 0)
+    }
+
     fn kill(&self) {
         // The descriptor names this process and no other, also when it is gone already.
         let _already_gone = pidfd_send_signal(&self.pidfd, Signal::KILL);

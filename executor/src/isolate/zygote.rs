@@ -7,7 +7,7 @@
 use super::channel::{FromZygote, ToZygote, receive, send};
 use super::child;
 use super::confine::{ConfineError, Confinement};
-use super::process::{Forked, fork, reap};
+use super::process::{Forked, close_inherited, fork, reap};
 use crate::clock::SystemClock;
 use crate::sandbox::{Artifact, Sandbox};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -47,6 +47,7 @@ pub fn zygote() -> Result<()> {
 }
 
 fn serve() -> Result<()> {
+    close_inherited()?;
     let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let Some(ready) = load(&control)? else { return Ok(()) };
     let mut living: Vec<Living> = Vec::new();
@@ -62,18 +63,18 @@ fn serve() -> Result<()> {
         }
         match receive(&control)? {
             Some((ToZygote::Fork { child }, handles)) => {
-                let [socket] = <[OwnedFd; 1]>::try_from(handles).map_err(|_| protocol())?;
+                let Ok([socket]) = <[OwnedFd; 1]>::try_from(handles) else {
+                    refuse(&control, child, &"the zygote has no room for a socket")?;
+                    continue;
+                };
                 match fork() {
                     Ok(Forked::Child) => {
                         // Nothing of the zygote's own may stay open in a child.
                         drop((living, control));
                         child::live(&ready, UnixStream::from(socket));
                     }
-                    Ok(Forked::Parent { pid }) => living.push(forked(&control, child, pid)?),
-                    Err(error) => {
-                        let reason = error.to_string();
-                        send(&control, &FromZygote::Refused { child, reason }, &[])?;
-                    }
+                    Ok(Forked::Parent { pid }) => living.extend(forked(&control, child, pid)?),
+                    Err(error) => refuse(&control, child, &error)?,
                 }
             }
             Some((ToZygote::Load { .. } | ToZygote::Start { .. }, _)) => return Err(protocol()),
@@ -141,9 +142,23 @@ fn wait(control: &UnixStream, living: &[Living]) -> Result<(bool, Vec<usize>)> {
     Ok((asked, spoke.enumerate().filter_map(|(index, spoke)| spoke.then_some(index)).collect()))
 }
 
-fn forked(control: &UnixStream, child: u64, pid: i32) -> Result<Living> {
+/// Tells of a child, or ends it when there is no descriptor left to know it by.
+fn forked(control: &UnixStream, child: u64, pid: i32) -> Result<Option<Living>> {
     let known = Pid::from_raw(pid).ok_or_else(protocol)?;
-    let pidfd = pidfd_open(known, PidfdFlags::empty())?;
-    send(control, &FromZygote::Forked { child, pid }, &[pidfd.as_fd()])?;
-    Ok(Living { child, pid, pidfd })
+    match pidfd_open(known, PidfdFlags::empty()) {
+        Ok(pidfd) => {
+            send(control, &FromZygote::Forked { child, pid }, &[pidfd.as_fd()])?;
+            Ok(Some(Living { child, pid, pidfd }))
+        }
+        Err(error) => {
+            // The server closes its end of the child's socket, and the child, without a job, ends.
+            refuse(control, child, &std::io::Error::from(error))?;
+            reap(pid)?;
+            Ok(None)
+        }
+    }
+}
+
+fn refuse(control: &UnixStream, child: u64, reason: &dyn std::fmt::Display) -> Result<()> {
+    send(control, &FromZygote::Refused { child, reason: reason.to_string() }, &[])
 }

@@ -244,7 +244,8 @@ impl Journal {
 impl Inner {
     /// Keeps a receipt, and drops the oldest when there are too many bytes of them.
     fn keep(&mut self, receipt: &Receipt) {
-        let bytes = receipt.outcome.metrics.output_bytes.saturating_mul(PARSED_FACTOR) + RECEIPT_BYTES;
+        let bytes =
+            receipt.outcome.metrics.output_bytes.saturating_mul(PARSED_FACTOR).saturating_add(RECEIPT_BYTES);
         self.kept.push_back((receipt.intent, bytes));
         self.kept_bytes += bytes;
         while self.kept_bytes > MOST_KEPT_BYTES && self.kept.len() > 1 {

@@ -441,9 +441,13 @@ impl Executor {
     async fn claimed(self: Arc<Self>, claimed: Claimed) -> Result<Arc<Receipt>, Fault> {
         let Claimed { admitted, loaded, grant, roots, place, running } = claimed;
         let call = admitted.call();
-        let slot = Arc::clone(&self.slots).acquire_owned().await;
+        // An intent that is cancelled while it waits needs no slot.
+        let slot = tokio::select! {
+            slot = Arc::clone(&self.slots).acquire_owned() => Some(slot),
+            _cancelled = running.abort().wait() => None,
+        };
         drop(place);
-        let Ok(_slot) = slot else {
+        let Ok(_slot) = slot.transpose() else {
             self.journal.advance(call.intent, Stage::Released);
             return Err(self.busy("the executor is shutting down"));
         };

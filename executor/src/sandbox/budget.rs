@@ -1,14 +1,17 @@
 //! What a guest may leave on the disk: bytes that it writes to files, and names that it makes.
 //!
 //! Both are counted before the call that uses them, so that no call goes over. Bytes written twice
-//! to the same place count twice; making a file larger counts as writing it.
+//! to the same place count twice, and a write beyond the end counts for all that the file grows by.
 
 use super::stop::Stop;
 use crate::limit::{Budgets, Limit, Spent};
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use wasmtime_wasi::p2::{DynOutputStream, OutputStream, Pollable, StreamError, StreamResult};
+use wasmtime_wasi::p2::{
+    DynInputStream, DynOutputStream, InputStream, OutputStream, Pollable, StreamError, StreamResult,
+};
 
 /// The budgets of one execution, with what is spent of them.
 #[derive(Debug)]
@@ -57,6 +60,40 @@ fn spend(spent: &AtomicU64, more: u64, most: u64, limit: Limit) -> Result<(), St
     Ok(())
 }
 
+/// What wasmtime does on this thread and at once. Its other calls hand the work to a thread, which a
+/// confined process cannot start and whose CPU time would not be the guest's.
+fn at_once<T>(work: impl Future<Output = StreamResult<T>>) -> StreamResult<T> {
+    let waits = || Err(StreamError::Trap(wasmtime::Error::msg("a file was not ready")));
+    work.now_or_never().unwrap_or_else(waits)
+}
+
+/// A stream out of a file.
+pub(super) struct Reading {
+    pub(super) inner: DynInputStream,
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for Reading {
+    async fn ready(&mut self) {
+        self.inner.ready().await;
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl InputStream for Reading {
+    fn read(&mut self, size: usize) -> StreamResult<Bytes> {
+        at_once(self.inner.blocking_read(size))
+    }
+
+    async fn blocking_read(&mut self, size: usize) -> StreamResult<Bytes> {
+        self.inner.blocking_read(size).await
+    }
+
+    async fn cancel(&mut self) {
+        self.inner.cancel().await;
+    }
+}
+
 /// A stream into a file that spends what goes through it.
 pub(super) struct Spending {
     pub(super) inner: DynOutputStream,
@@ -81,7 +118,7 @@ impl Pollable for Spending {
 impl OutputStream for Spending {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.spend(bytes.len())?;
-        self.inner.write(bytes)
+        at_once(self.inner.blocking_write_and_flush(bytes))
     }
 
     async fn blocking_write_and_flush(&mut self, bytes: Bytes) -> StreamResult<()> {

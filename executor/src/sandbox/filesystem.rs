@@ -4,7 +4,7 @@
 //! not granted is refused with `access`, and every refusal is recorded. Nothing here looks at a
 //! guest path to decide; wasmtime-wasi resolves beneath the opened roots.
 
-use super::budget::{Budget, Spending};
+use super::budget::{Budget, Reading, Spending};
 use super::denials::Refusal;
 use super::state::{Preopen, PreopenKind, State};
 use super::stop::Stop;
@@ -59,6 +59,14 @@ impl Watched<'_> {
     /// Spends of the budget, or ends the run.
     fn spend(&self, spend: impl FnOnce(&Budget) -> Result<(), Stop>) -> FsResult<()> {
         spend(&self.0.gauges.budget).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))
+    }
+
+    /// The size of an open file; 0 when it is none.
+    fn size(&mut self, fd: &Resource<Descriptor>) -> u64 {
+        match self.0.wasi.ctx().table.get(fd) {
+            Ok(Descriptor::File(file)) => file.file.metadata().map_or(0, |metadata| metadata.len()),
+            Ok(Descriptor::Dir(_)) | Err(_) => 0,
+        }
     }
 
     /// Puts a stream into a file behind the budget.
@@ -181,7 +189,9 @@ impl HostDescriptor for Watched<'_> {
         bytes: Vec<u8>,
         offset: Filesize,
     ) -> FsResult<Filesize> {
-        self.spend(|budget| budget.write(u64::try_from(bytes.len()).unwrap_or(u64::MAX)))?;
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let grown = offset.saturating_add(length).saturating_sub(self.size(&fd));
+        self.spend(|budget| budget.write(length.max(grown)))?;
         self.inner().write(fd, bytes, offset).await
     }
 
@@ -267,7 +277,11 @@ impl HostDescriptor for Watched<'_> {
         fd: Resource<Descriptor>,
         offset: Filesize,
     ) -> FsResult<Resource<DynInputStream>> {
-        self.inner().read_via_stream(fd, offset)
+        let inner = self.inner().read_via_stream(fd, offset)?;
+        let table = &mut self.0.wasi.ctx().table;
+        let inner = table.delete(inner)?;
+        let reading: DynInputStream = Box::new(Reading { inner });
+        Ok(table.push(reading)?)
     }
 
     fn write_via_stream(
@@ -275,6 +289,9 @@ impl HostDescriptor for Watched<'_> {
         fd: Resource<Descriptor>,
         offset: Filesize,
     ) -> FsResult<Resource<DynOutputStream>> {
+        // What lies between the end of the file and where the stream starts grows with its first byte.
+        let gap = offset.saturating_sub(self.size(&fd));
+        self.spend(|budget| budget.write(gap))?;
         let stream = self.inner().write_via_stream(fd, offset)?;
         self.spending(stream)
     }

@@ -535,11 +535,7 @@ async fn typed_tool(
         Ok(Err(typed::a2g::tool::types::ToolError { code, message, detail })) => {
             let said = code.len() + message.len() + detail.as_ref().map_or(0, String::len);
             match gauges.recorder.answer(said) {
-                Ok(()) => End::ToolError {
-                    code,
-                    message,
-                    detail: detail.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
-                },
+                Ok(()) => End::ToolError { code, message, detail: detail.as_deref().map(parsed_detail) },
                 Err(stop) => stop.into(),
             }
         }
@@ -555,6 +551,21 @@ fn command_result(stdout: &[u8]) -> End {
         return End::Returned(Value::Null);
     }
     returned(serde_json::from_slice(stdout))
+}
+
+/// A result that was written down, as [`Sandbox::execute`] would give it.
+#[must_use]
+pub fn parsed_result(text: &str) -> End {
+    returned(serde_json::from_str(text))
+}
+
+/// More of a tool's error: the value that it is, or the text when no reader of the report could read that.
+#[must_use]
+pub fn parsed_detail(text: &str) -> Value {
+    match returned(serde_json::from_str(text)) {
+        End::Returned(value) => value,
+        _unreadable => Value::String(text.to_owned()),
+    }
 }
 
 /// How deep a result may be. A report holds it two levels down, and readers stop at 64.

@@ -164,23 +164,48 @@ impl Recorder {
         }
     }
 
+    /// Whether what another process has counted against the limit can be within it. That process counted
+    /// bytes as the guest wrote them; escaped and replaced ones are longer.
+    fn has_room(&self, taken: &mut Taken, added: usize) -> bool {
+        let total = taken.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
+        let fits = total <= self.limit.value.bytes().saturating_mul(6);
+        if fits {
+            taken.bytes = total;
+        } else {
+            taken.output.truncated = true;
+        }
+        fits
+    }
+
     /// Keeps what another process has already counted against the limit.
     pub(super) fn saw_line(&self, level: LogLevel, message: &str) {
         let mut taken = self.lock();
-        taken.count(message.len());
+        if !self.has_room(&mut taken, message.len()) {
+            return;
+        }
         self.keep_line(&mut taken, level, message);
     }
 
     /// See [`Self::saw_line`].
     pub(super) fn saw_progress(&self, progress: Progress) {
+        let mut taken = self.lock();
+        let bytes = taken.bytes;
+        if !self.has_room(&mut taken, progress.message.len()) {
+            return;
+        }
+        // Only the last one is kept.
+        taken.bytes = bytes;
         let message = printable(&progress.message);
-        self.lock().output.progress = Some(Progress { message, ..progress });
+        taken.output.progress = Some(Progress { message, ..progress });
     }
 
     /// See [`Self::saw_line`].
     pub(super) fn saw_artifact(&self, artifact: Artifact) {
         let mut taken = self.lock();
-        taken.count(artifact.content.len());
+        let bytes = artifact.content.len() + artifact.name.len() + artifact.mime.len();
+        if !self.has_room(&mut taken, bytes) {
+            return;
+        }
         if taken.output.artifacts.len() < MOST_ARTIFACTS {
             taken.output.artifacts.push(artifact);
         } else {
@@ -226,12 +251,6 @@ impl Recorder {
         output.truncated |= !unfinished.is_empty();
         output.artifacts.extend(unfinished);
         output
-    }
-}
-
-impl Taken {
-    fn count(&mut self, added: usize) {
-        self.bytes = self.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
     }
 }
 

@@ -185,7 +185,7 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         |mut caller: Caller<'_, State>, (fd, iovs, count, out): (i32, i32, i32, i32)| {
             Box::new(async move {
                 let (mut memory, state) = guest(&mut caller)?;
-                spend_write(&memory, state, fd, iovs, count)?;
+                spend_write(&memory, state, fd, iovs, count, None).await?;
                 wasi::fd_write(&mut state.wasi, &mut memory, fd, iovs, count, out).await
             })
         },
@@ -196,7 +196,7 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         |mut caller: Caller<'_, State>, (fd, iovs, count, offset, out): (i32, i32, i32, i64, i32)| {
             Box::new(async move {
                 let (mut memory, state) = guest(&mut caller)?;
-                spend_write(&memory, state, fd, iovs, count)?;
+                spend_write(&memory, state, fd, iovs, count, Some(offset.cast_unsigned())).await?;
                 wasi::fd_pwrite(&mut state.wasi, &mut memory, fd, iovs, count, offset, out).await
             })
         },
@@ -233,14 +233,16 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Spends the bytes of a list of buffers. What goes to standard output and error has a limit of its
-/// own, as long as the guest has not put something else in their place.
-fn spend_write(
+/// Spends the bytes of a list of buffers, written at `offset` or where the descriptor stands, or what the
+/// file grows by, if that is more. What goes to standard output and error has a limit of its own, as long
+/// as the guest has not put something else in their place.
+async fn spend_write(
     memory: &GuestMemory<'_>,
-    state: &State,
+    state: &mut State,
     fd: i32,
     iovs: i32,
     count: i32,
+    offset: Option<u64>,
 ) -> wasmtime::Result<()> {
     const IOVEC_BYTES: u32 = 8;
     if (0..FIRST_PREOPEN).contains(&fd) && !state.renumbered {
@@ -254,7 +256,33 @@ fn spend_write(
         let Some(Ok(length)) = length.map(|length| memory.read(length)) else { break };
         total = total.saturating_add(length.into());
     }
-    Ok(state.gauges.budget.write(total)?)
+    // The answers of these two stand in a memory of their own, so that the guest's is left alone.
+    let mut scratch = vec![0; FILESTAT_BYTES];
+    let error = {
+        let mut own = GuestMemory::Unshared(&mut scratch);
+        wasi::fd_filestat_get(&mut state.wasi, &mut own, fd, 0).await?
+    };
+    let size = if error == 0 { number(&scratch, SIZE) } else { 0 };
+    let at = match offset {
+        Some(offset) => offset,
+        None => {
+            let mut own = GuestMemory::Unshared(&mut scratch);
+            let error = wasi::fd_tell(&mut state.wasi, &mut own, fd, 0)?;
+            if error == 0 { number(&scratch, 0) } else { 0 }
+        }
+    };
+    let grown = at.saturating_add(total).saturating_sub(size);
+    Ok(state.gauges.budget.write(total.max(grown))?)
+}
+
+/// A `filestat` of preview 1, and where its parts are.
+const FILESTAT_BYTES: usize = 64;
+const TYPE: usize = 16;
+const LINKS: usize = 24;
+const SIZE: usize = 32;
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// The flag of `path_open` that makes a file.
@@ -311,9 +339,6 @@ async fn found(
     path: i32,
     len: i32,
 ) -> wasmtime::Result<Option<Found>> {
-    const TYPE: usize = 16;
-    const LINKS: usize = 24;
-    const FILESTAT_BYTES: usize = 64;
     let GuestMemory::Unshared(memory) = memory else { return Ok(None) };
     let Some(path) = (Named { fd, pointer: path, length: len }).bytes(memory) else { return Ok(None) };
     // The path and the answer stand in a memory of their own, so that the guest's is left alone.
@@ -324,9 +349,7 @@ async fn found(
         return Ok(None);
     };
     let error = wasi::path_filestat_get(&mut state.wasi, &mut own, fd, lookup, start, length, 0).await?;
-    let links =
-        scratch.get(LINKS..).and_then(|bytes| bytes.first_chunk()).map(|bytes| u64::from_le_bytes(*bytes));
-    let found = scratch.get(TYPE).zip(links).map(|(kind, links)| Found { kind: *kind, links });
+    let found = scratch.get(TYPE).map(|kind| Found { kind: *kind, links: number(&scratch, LINKS) });
     Ok(found.filter(|_| error == 0))
 }
 

@@ -474,6 +474,21 @@ fn what_a_guest_leaves_on_the_disk_has_a_budget() {
             (call $note (call $fd_set_size (global.get $fd) (i64.const {bytes})))"#
         )
     };
+    // One byte at a time, far apart: a file takes whole blocks for them.
+    let scatters = |times: u32| {
+        format!(
+            r#"(local $left i32)
+            (local.set $left (i32.const {times}))
+            (if (call $create (i32.const 3) @"scattered") (then (unreachable)))
+            (i32.store (i32.const 0) (i32.const 0)) (i32.store (i32.const 4) (i32.const 1))
+            (loop $next
+              (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+              (if (call $fd_pwrite (global.get $fd) (i32.const 0) (i32.const 1)
+                    (i64.mul (i64.const 4096) (i64.sub (i64.const {times}) (i64.extend_i32_u (local.get $left)))) (i32.const 8))
+                (then (unreachable)))
+              (br_if $next (local.get $left)))"#
+        )
+    };
     // In the place of standard output, a file is a file all the same.
     let renumbered = "(if (call $fd_renumber (global.get $fd) (i32.const 2)) (then (unreachable)))
         (global.set $fd (i32.const 2))";
@@ -485,6 +500,8 @@ fn what_a_guest_leaves_on_the_disk_has_a_budget() {
         ("writes_one_mb", Guest::new(writes(16, ""))),
         ("writes_more", Guest::new(writes(17, ""))),
         ("writes_as_another", Guest::new(writes(17, renumbered))),
+        ("scatters", Guest::new(scatters(200))),
+        ("scatters_wider", Guest::new(scatters(300))),
         ("grows_to_one_mb", Guest::new(grows(1 << 20))),
         ("grows_to_a_tib", Guest::new(grows(1 << 40))),
     ];
@@ -512,6 +529,9 @@ fn what_a_guest_leaves_on_the_disk_has_a_budget() {
             "{tool}"
         );
     }
+    assert_eq!(call("scatters").success().in_force("max_written_mb")["used"], 1);
+    fs::remove_file(disk.at("jobs/scattered")).expect("it was made");
+    call("scatters_wider").limit("written_bytes");
     call("grows_to_one_mb").success();
     call("grows_to_a_tib").limit("written_bytes");
     assert_eq!(std::fs::metadata(disk.at("jobs").join("grown")).expect("a file").len(), 1 << 20);

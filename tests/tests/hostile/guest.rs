@@ -21,6 +21,8 @@ const WORDS: &str = r#"
 (func $fd_prestat_name (import "wasi_snapshot_preview1" "fd_prestat_dir_name") (param i32 i32 i32) (result i32))
 (func $fd_fdstat (import "wasi_snapshot_preview1" "fd_fdstat_get") (param i32 i32) (result i32))
 (func $fd_set_size (import "wasi_snapshot_preview1" "fd_filestat_set_size") (param i32 i64) (result i32))
+(func $fd_pwrite (import "wasi_snapshot_preview1" "fd_pwrite")
+  (param i32 i32 i32 i64 i32) (result i32))
 (func $fd_set_times (import "wasi_snapshot_preview1" "fd_filestat_set_times")
   (param i32 i64 i64 i32) (result i32))
 (func $fd_allocate (import "wasi_snapshot_preview1" "fd_allocate") (param i32 i64 i64) (result i32))

@@ -119,6 +119,56 @@ fn a_process_that_is_killed_is_reported_and_the_next_guest_runs() {
 }
 
 #[test]
+fn processes_that_are_killed_while_they_wait_cost_no_run() {
+    let bench = Bench::start_with(options().set("executor.waiting", 8), [("sleeps", Guest::new(SLEEPS))]);
+    let zygote = zygote_of(&bench);
+    for _ in 0..3 {
+        eventually("eight wait", || (children_of(zygote).len() == 8).then_some(()));
+        children_of(zygote).into_iter().for_each(kill);
+        bench.assert_well("eight that were killed while they waited");
+    }
+}
+
+#[test]
+fn a_machine_without_room_for_processes_has_room_again_later() {
+    let bench = start();
+    let zygote = Pid::from_raw(i32::try_from(zygote_of(&bench)).expect("a pid"));
+    bench.assert_well("a start");
+    // With no descriptor left the zygote can make no child, and is given room again.
+    let limit = |most| {
+        let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(4096) };
+        rustix::process::prlimit(zygote, rustix::process::Resource::Nofile, limit)
+            .expect("root, or a child of ours");
+    };
+    // Fewer than it has open, and enough to look at its children.
+    limit(4);
+    for _ in 0..WAITING + 2 {
+        let answer = bench.call(HARMLESS).grant("timeout_seconds", 1).send();
+        let words = answer.response["error"]["message"].as_str().unwrap_or("success").to_owned();
+        assert!(words == "success" || words.contains("no process could be had"), "{words}");
+    }
+    limit(4096);
+    for _ in 0..3 {
+        bench.assert_well("a machine that had no room");
+    }
+}
+
+#[test]
+fn a_stopped_process_holds_neither_a_deadline_nor_a_cancellation() {
+    let bench = start();
+    let zygote = zygote_of(&bench);
+    eventually("they wait", || (children_of(zygote).len() == WAITING).then_some(()));
+    for pid in children_of(zygote) {
+        let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
+        kill_process(pid, Signal::STOP).expect("it can be stopped");
+    }
+    let long = json!({ "text": "x".repeat(900_000) });
+    let answer = bench.call("sleeps").arguments(long).grant("timeout_seconds", 1).send();
+    assert!(answer.took < Duration::from_secs(3), "{:?}", answer.took);
+    answer.limit("time");
+}
+
+#[test]
 fn a_zygote_that_is_killed_takes_its_guests_along_and_is_replaced() {
     let bench = start();
     let mut before = Vec::new();
