@@ -106,7 +106,8 @@ fn main_tests(workspace: &Workspace, arguments: &[String], has_wanted: bool) -> 
 /// The hostile guests once more, inside the server instead of in processes of their own.
 fn inline_tests(workspace: &Workspace, has_wanted: bool) -> Command {
     let mut cargo = workspace.cargo();
-    cargo.args(["test", "--locked", "--no-fail-fast", "-p", "tests", "hostile", "--"]);
+    // The whole workspace, so that nothing is built again for other features.
+    cargo.args(["test", "--locked", "--no-fail-fast", "--workspace", "--test", "main", "hostile", "--"]);
     cargo.env("A2G_TEST_ISOLATION", "inline");
     if !has_wanted {
         cargo.args(["--skip", NEEDS_WANTED]);
