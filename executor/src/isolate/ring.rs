@@ -14,7 +14,7 @@ use crate::capability::{Handover, Permit};
 use crate::clock::Clock;
 use crate::ident::ToolName;
 use crate::limit::Limit;
-use crate::outcome::{Denial, End, Outcome, Usage};
+use crate::outcome::{AbortReason, Denial, End, Outcome, Usage};
 use crate::sandbox::{Event, Execution, parsed_detail, parsed_result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -33,6 +33,8 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 const MOST_TRIES: usize = 3;
 /// How long the kernel may take to take a killed process down.
 const LONGEST_EXIT: Duration = Duration::from_secs(5);
+/// How long a zygote may take to load its tools.
+const LONGEST_START: Duration = Duration::from_secs(60);
 /// How long a zygote may take to make a child.
 const LONGEST_ANSWER: Duration = Duration::from_secs(10);
 /// How long to wait before a child is asked for that could not be made.
@@ -93,8 +95,7 @@ impl Ring {
             compiled.write_all(tool.compiled)?;
             Ok(Loaded { message: ToZygote::load(tool.name, tool.component, tool.contract), compiled })
         });
-        let tools_of_all = loaded.collect::<Result<_>>()?;
-        let nursery = Nursery { tools: tools_of_all, settings, current: Mutex::default() };
+        let nursery = Nursery { tools: loaded.collect::<Result<_>>()?, settings, current: Mutex::default() };
         let (generation, unusable) = nursery.generation().await?;
         *nursery.current.lock().await = Some(Arc::new(generation));
         let unusable = tools.iter().zip(unusable);
@@ -118,10 +119,10 @@ impl Ring {
         for _ in 0..self.nursery.settings.waiting.saturating_add(MOST_TRIES) {
             let child = tokio::select! {
                 child = self.child() => child,
-                end = over(execution) => {
-                    let end = match end {
-                        End::LimitReached(_) => End::Unlinkable("no process could be had before its deadline".into()),
-                        end => end,
+                over = over(execution) => {
+                    let end = match over {
+                        Over::Late => End::Unlinkable("no process could be had before its deadline".into()),
+                        Over::Aborted(reason) => End::Aborted(reason),
                     };
                     return execution.outcome(end, self.clock.monotonic());
                 }
@@ -154,9 +155,9 @@ impl Ring {
         child.channel.allow(execution.output_limit().saturating_mul(8).saturating_add(BESIDE_OUTPUT_BYTES));
         let sent = tokio::select! {
             sent = child.channel.send(job, &handles) => sent,
-            end = over(execution) => {
+            over = over(execution) => {
                 let _zygote_is_gone = generation.fork.send(());
-                return Ok(execution.outcome(end, self.clock.monotonic()));
+                return Ok(execution.outcome(over.into(), self.clock.monotonic()));
             }
         };
         // The next child is made while this one runs.
@@ -167,10 +168,10 @@ impl Ring {
         let mut began = None;
         let mut ended = None;
         let end = loop {
+            // Neither side is preferred: a child that never stops telling has a deadline all the same.
             let message = tokio::select! {
-                biased;
                 message = child.channel.receive() => message,
-                end = over(execution) => break end,
+                over = over(execution) => break over.into(),
             };
             match message {
                 Ok(Some(FromChild::Began { cpu_ns })) => {
@@ -192,7 +193,7 @@ impl Ring {
                 Ok(None) => {
                     let exit = tokio::select! {
                         exit = exit_of(&mut child) => exit,
-                        end = over(execution) => break end,
+                        over = over(execution) => break over.into(),
                     };
                     let Some(began) = began else { return Err(exit.how) };
                     let mut outcome = execution.outcome(End::Crashed(exit.how), self.clock.monotonic());
@@ -326,6 +327,7 @@ impl Nursery {
                 Some(_) | None => Err(Error::new(ErrorKind::UnexpectedEof, "the zygote did not start")),
             }
         };
+        let ready = async { tokio::time::timeout(LONGEST_START, ready).await? };
         let unusable = match ready.await {
             Ok(unusable) => unusable,
             Err(error) => {
@@ -360,11 +362,27 @@ impl Nursery {
     }
 }
 
-/// When the server ends a run: at its cancellation, or shortly after its deadline.
-async fn over(execution: &Execution) -> End {
+/// Why the server ends a run.
+enum Over {
+    Aborted(AbortReason),
+    /// Its deadline is past, and the grace after it.
+    Late,
+}
+
+impl From<Over> for End {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Aborted(reason) => Self::Aborted(reason),
+            Over::Late => Self::LimitReached(Limit::Time),
+        }
+    }
+}
+
+/// Waits until the server ends a run: at its cancellation, or shortly after its deadline.
+async fn over(execution: &Execution) -> Over {
     tokio::select! {
-        reason = execution.abort().wait() => End::Aborted(reason),
-        () = tokio::time::sleep_until((execution.deadline() + GRACE).into()) => End::LimitReached(Limit::Time),
+        reason = execution.abort().wait() => Over::Aborted(reason),
+        () = tokio::time::sleep_until((execution.deadline() + GRACE).into()) => Over::Late,
     }
 }
 

@@ -562,10 +562,7 @@ pub fn parsed_result(text: &str) -> End {
 /// More of a tool's error: the value that it is, or the text when no reader of the report could read that.
 #[must_use]
 pub fn parsed_detail(text: &str) -> Value {
-    match returned(serde_json::from_str(text)) {
-        End::Returned(value) => value,
-        _unreadable => Value::String(text.to_owned()),
-    }
+    readable(serde_json::from_str(text)).unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
 /// How deep a result may be. A report holds it two levels down, and readers stop at 64.
@@ -573,6 +570,11 @@ const DEEPEST_RESULT: usize = 48;
 
 /// A result that every reader of the report can read, or none.
 fn returned(result: serde_json::Result<Value>) -> End {
+    readable(result).map_or(End::ResultNotJson, End::Returned)
+}
+
+/// A value that is not too deep for a report.
+fn readable(value: serde_json::Result<Value>) -> Option<Value> {
     fn fits(value: &Value, left: usize) -> bool {
         match value {
             Value::Array(items) => left > 0 && items.iter().all(|item| fits(item, left - 1)),
@@ -580,8 +582,5 @@ fn returned(result: serde_json::Result<Value>) -> End {
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
         }
     }
-    match result {
-        Ok(value) if fits(&value, DEEPEST_RESULT) => End::Returned(value),
-        Ok(_) | Err(_) => End::ResultNotJson,
-    }
+    value.ok().filter(|value| fits(value, DEEPEST_RESULT))
 }
