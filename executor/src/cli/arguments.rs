@@ -198,7 +198,7 @@ pub(super) enum Tool {
     /// Add a tool to the catalogue, or replace the one of that name
     ///
     /// The module is compiled under limits and its SHA-256 is pinned. A server that runs already
-    /// finds it at its next start.
+    /// finds it at SIGHUP or at its next start.
     #[command(after_help = "Example:\n  a2g-executor tool add target/wasm32-wasip1/release/add.wasm")]
     Add {
         #[command(flatten)]

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::deliver;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{AcceptUnsigned, Governor, GovernorUrl, Push, Records, RemoteGovernor};
+use crate::isolate::Isolation;
 use crate::run::{Executor, Settings};
 use crate::serve::{HttpDoor, HttpSettings, Rpc, a2g, serve_stdio};
 use anyhow::{Context as _, bail};
@@ -52,12 +53,18 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     }
     let config = config(setup)?;
     config.check_folders(file(setup).unwrap_or(Path::new("the defaults")))?;
+    check_containment(&config)?;
     let scope = config.ceilings.trees.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     print(format_args!("listen      {}", config.listen));
     let governor = config.governor.as_ref().map_or("inside this process", GovernorUrl::as_str);
     print(format_args!("governor    {governor}"));
     print(format_args!("tools       {}", config.catalog.display()));
     print(format_args!("cache       {}", config.cache.display()));
+    let ahead = match config.isolation {
+        Isolation::Process => format!("a process for each run, {} wait ahead of time", config.waiting),
+        Isolation::Inline => "inline: tools run on threads of the server".to_owned(),
+    };
+    print(format_args!("isolation   {ahead}"));
     print(format_args!("at once     {} running, {} waiting", config.concurrent, config.queue));
     let ceilings = &config.ceilings;
     print(format_args!(
