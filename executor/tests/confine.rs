@@ -16,7 +16,7 @@
 
 use a2g_executor::capability::{Ceilings, Claims, Grant, Permit, Roots};
 use a2g_executor::clock::SystemClock;
-use a2g_executor::isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE};
+use a2g_executor::isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, support};
 use a2g_executor::limit::{Access, Budgets, Layer, Limit};
 use a2g_executor::outcome::{End, Outcome};
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
@@ -35,6 +35,15 @@ const ALONE: &str = "A2G_TEST_CONFINED";
 const DIED_OF_SIGSYS: i32 = 128 + libc::SIGSYS;
 const MOST_FILES: u64 = 64;
 const LARGEST_FILE: u64 = 1 << 20;
+
+/// Whether this machine has every control; a test of one that it lacks is skipped, and says so.
+fn can_be_confined() -> bool {
+    let lacking = support().missing().map(|control| control.name).collect::<Vec<_>>();
+    if !lacking.is_empty() {
+        println!("skipped: this machine lacks {}", lacking.join(", "));
+    }
+    lacking.is_empty()
+}
 
 /// Starts the test of this name anew, alone, and gives the exit code, or 128 and the signal, of the
 /// child that then runs `body`; in that process, does so.
@@ -129,6 +138,9 @@ fn folder() -> tempfile::TempDir {
 
 #[test]
 fn only_granted_folders_are_there() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("only_granted_folders_are_there", |confinement| {
         let (granted, other) = (folder(), folder());
         let root = File::open(granted.path()).unwrap();
@@ -175,6 +187,9 @@ fn only_granted_folders_are_there() {
 
 #[test]
 fn a_read_only_root_is_read_only() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("a_read_only_root_is_read_only", |confinement| {
         let granted = folder();
         let root = File::open(granted.path()).unwrap();
@@ -196,6 +211,9 @@ fn a_read_only_root_is_read_only() {
 
 #[test]
 fn a_folder_without_a_name_has_to_be_a_root_as_well() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("a_folder_without_a_name_has_to_be_a_root_as_well", |confinement| {
         let nameless = || {
             let folder = tempfile::tempdir().unwrap();
@@ -253,6 +271,9 @@ const FORBIDDEN: &[(&str, libc::c_long, [usize; 6])] = &[
 
 #[test]
 fn what_no_guest_needs_ends_the_process() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("what_no_guest_needs_ends_the_process", |_| {
         let confinement = &Confinement::prepare().unwrap();
         for (name, number, arguments) in FORBIDDEN {
@@ -270,6 +291,9 @@ fn what_no_guest_needs_ends_the_process() {
 
 #[test]
 fn no_second_process_can_be_started() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("no_second_process_can_be_started", |confinement| {
         apply(confinement, &[]);
         let _started = Command::new("/bin/true").status();
@@ -279,6 +303,9 @@ fn no_second_process_can_be_started() {
 
 #[test]
 fn no_thread_can_be_started() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("no_thread_can_be_started", |confinement| {
         apply(confinement, &[]);
         let _started = std::thread::Builder::new().spawn(|| ());
@@ -288,6 +315,9 @@ fn no_thread_can_be_started() {
 
 #[test]
 fn the_other_end_of_an_open_socket_is_reached() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("the_other_end_of_an_open_socket_is_reached", |confinement| {
         let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         // Read as a file is: the child itself never receives.
@@ -304,6 +334,9 @@ fn the_other_end_of_an_open_socket_is_reached() {
 
 #[test]
 fn private_memory_ends_at_the_limit_and_the_overhead() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("private_memory_ends_at_the_limit_and_the_overhead", |confinement| {
         apply(confinement, &[]);
         let allowed = (16 << 20) + OVERHEAD_BYTES + (OVERHEAD_PER_OUTPUT_BYTE << 20);
@@ -316,6 +349,9 @@ fn private_memory_ends_at_the_limit_and_the_overhead() {
 
 #[test]
 fn a_waiting_child_has_few_files_and_small_ones() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("a_waiting_child_has_few_files_and_small_ones", |confinement| {
         confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
         let open = (0..MOST_FILES + 8).map_while(|_| File::open("/dev/null").ok()).collect::<Vec<_>>();
@@ -333,6 +369,9 @@ fn a_waiting_child_has_few_files_and_small_ones() {
 
 #[test]
 fn a_child_inherits_what_the_zygote_gave_up() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("a_child_inherits_what_the_zygote_gave_up", |_| {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let field = |name: &str| {
@@ -355,6 +394,9 @@ fn a_child_inherits_what_the_zygote_gave_up() {
 
 #[test]
 fn no_step_can_be_left_out() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("no_step_can_be_left_out", |confinement| {
         let refused = confinement.apply(&[], memory(16), output(1 << 20));
         assert!(matches!(refused, Err(ConfineError::Unprepared)), "{refused:?}");
@@ -364,6 +406,9 @@ fn no_step_can_be_left_out() {
 
 #[test]
 fn a_thread_that_did_not_give_up_its_files_is_noticed() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("a_thread_that_did_not_give_up_its_files_is_noticed", |confinement| {
         confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
         let (done, wait) = std::sync::mpsc::channel::<()>();
@@ -378,6 +423,9 @@ fn a_thread_that_did_not_give_up_its_files_is_noticed() {
 
 #[test]
 fn a_bystander_has_no_files_and_no_more_system_calls_than_the_guest() {
+    if !can_be_confined() {
+        return;
+    }
     let name = "a_bystander_has_no_files_and_no_more_system_calls_than_the_guest";
     let code = alone(name, |confinement| {
         let granted = folder();
@@ -407,6 +455,9 @@ fn a_bystander_has_no_files_and_no_more_system_calls_than_the_guest() {
 
 #[test]
 fn a_child_ends_with_the_process_that_forked_it() {
+    if !can_be_confined() {
+        return;
+    }
     let name = "a_child_ends_with_the_process_that_forked_it";
     if std::env::var(ALONE).is_ok() {
         std::process::exit(in_child(|confinement| {
@@ -434,6 +485,9 @@ fn a_child_ends_with_the_process_that_forked_it() {
 
 #[test]
 fn a_child_whose_parent_is_gone_goes_no_further() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("a_child_whose_parent_is_gone_goes_no_further", |confinement| {
         // The child of a child is not one of the process that prepared.
         let code = ended(fork(|| {
@@ -587,6 +641,9 @@ const BUSY: &str = r"
 
 #[test]
 fn a_guest_that_uses_everything_ends_well() {
+    if !can_be_confined() {
+        return;
+    }
     let name = "a_guest_that_uses_everything_ends_well";
     let compiled = compiled(&wat(BUSY));
     let code = alone(name, |confinement| {
@@ -602,6 +659,9 @@ fn a_guest_that_uses_everything_ends_well() {
 
 #[test]
 fn a_guest_that_traps_is_told_from_one_that_breaks_out() {
+    if !can_be_confined() {
+        return;
+    }
     let name = "a_guest_that_traps_is_told_from_one_that_breaks_out";
     let guests = [
         ("(drop (call $deep (i32.const 0)))", None),
@@ -631,6 +691,9 @@ fn a_guest_that_traps_is_told_from_one_that_breaks_out() {
 
 #[test]
 fn a_busy_guest_is_slowed_down_and_ended() {
+    if !can_be_confined() {
+        return;
+    }
     let compiled = compiled(&wat("(call $forever)"));
     let code = alone("a_busy_guest_is_slowed_down_and_ended", |confinement| {
         let folder = folder();
@@ -644,6 +707,9 @@ fn a_busy_guest_is_slowed_down_and_ended() {
 
 #[test]
 fn a_host_that_panics_is_told_from_one_that_breaks_out() {
+    if !can_be_confined() {
+        return;
+    }
     let code = alone("a_host_that_panics_is_told_from_one_that_breaks_out", |confinement| {
         apply(confinement, &[]);
         panic!("on purpose");
