@@ -1,4 +1,5 @@
-//! What a guest may leave on the disk: bytes that it writes to files, and names that it makes.
+//! What a guest may leave on the disk: bytes that it writes to files, and names that it makes; and the
+//! streams by which a component's file calls spend it, on the guest's own thread.
 //!
 //! Both are counted before the call that uses them, so that no call goes over. Bytes written twice
 //! to the same place count twice, and a write beyond the end counts for all that the file grows by.
