@@ -106,6 +106,11 @@ impl Workshop {
         let isolate = Isolate::start(&tools, ahead, &self.sandbox, &self.clock)
             .await
             .context("the process that guests are made from cannot be started")?;
+        for tool in &tools {
+            if let Err(reason) = isolate.usable(tool.name) {
+                tracing::warn!(tool = %tool.name, reason, "this tool cannot be used");
+            }
+        }
         Ok(Loaded { catalog, isolate })
     }
 }
