@@ -26,7 +26,7 @@ use a2g_executor::clock::SystemClock;
 use a2g_executor::limit::{Access, Budgets, Layer};
 use a2g_executor::outcome::End;
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use a2g_executor::sandbox::{Artifact, Input, Sandbox, is_component};
+use a2g_executor::sandbox::{Artifact, Code, Input, Sandbox, is_component};
 use a2g_executor::tool::Contract;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -97,7 +97,7 @@ async fn sandbox(target: &Path, folder: &Path) {
 /// The folder listing of a component, with the folder open.
 async fn listing(target: &Path, folder: &Path) {
     let tool = std::fs::read(tool_path(target, "list_directory")).unwrap();
-    let tool = componentize(&tool).unwrap();
+    let tool = componentize(&tool, Contract::Typed).unwrap();
     compare(
         "list_directory, component, one folder open",
         &tool,
@@ -124,7 +124,8 @@ pub(crate) fn tool_path(target: &Path, name: &str) -> PathBuf {
 async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, folder: Option<&Path>) {
     let sandbox = Sandbox::new(16, Arc::new(SystemClock)).unwrap();
     let compiled = sandbox.compile(wasm).unwrap();
-    let artifact = sandbox.load(&compiled, is_component(wasm), contract).unwrap();
+    let code = Code { module: &compiled, component: is_component(wasm), componentised: None, contract };
+    let artifact = sandbox.load(code).unwrap();
     let plain = plain::Plain::new(wasm, contract);
     let (mut ours, mut plains) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS + 200 {
@@ -164,7 +165,7 @@ fn permit(folder: Option<&Path>) -> Permit {
         timeout: Timeout::from_seconds(30).unwrap(),
         output: OutputLimit::from_bytes(1 << 20).unwrap(),
         network: false,
-        trees: folder.map(|_| data.clone()).into_iter().collect(),
+        areas: folder.map(|_| data.clone().into()).into_iter().collect(),
         access: Access::ReadOnly,
         budgets: Budgets { written: MemoryLimit::from_mb(1024).unwrap(), created: 1000, hard_links: false },
     };
@@ -172,7 +173,7 @@ fn permit(folder: Option<&Path>) -> Permit {
         Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect())
             .unwrap();
     let grant = Grant::new([(Layer::Verdict, Claims::default())], &ceilings).unwrap();
-    let roots = Roots::open(&grant, &mounts, &ceilings.trees).unwrap();
+    let roots = Roots::open(&grant, &mounts, &ceilings.areas).unwrap();
     Permit::new(grant, roots)
 }
 

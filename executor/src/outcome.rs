@@ -248,7 +248,7 @@ impl Metrics {
 /// What a guest reached for without having it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DenialReason {
-    /// The path lies under no granted root.
+    /// The path lies under no granted root, or no granted pattern matches it.
     OutsideScope,
     /// The path leaves its root by `..` or a symbolic link.
     EscapesRoot,
@@ -288,12 +288,14 @@ pub struct Denial {
     pub count: u64,
 }
 
-/// A granted tree as it stood in the store's own preopens.
+/// A granted part of the filesystem as it stood in the store's own preopens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GrantedTree {
-    /// The guest path of its root.
+pub struct GrantedArea {
+    /// The guest path of the opened folder that it lies in.
     pub path: String,
-    /// What may be done below it.
+    /// The pattern of what is granted there.
+    pub pattern: String,
+    /// What may be done with it.
     pub access: Bound<Access>,
     /// The layer whose pattern it is.
     pub set_by: crate::limit::Layer,
@@ -310,9 +312,11 @@ pub struct Usage {
     pub timeout: Bound<Timeout>,
     /// The output limit of the store's streams.
     pub output: Bound<OutputLimit>,
-    /// The trees that the store had open.
-    pub filesystem: Vec<GrantedTree>,
-    /// The layer that left no tree at all, when there was none.
+    /// What the store had open.
+    pub filesystem: Vec<GrantedArea>,
+    /// What was taken out of that, with all below it.
+    pub blocked: Vec<Bound<String>>,
+    /// The layer that left nothing of the filesystem, when there was nothing.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
     /// What the run could leave on the disk.
     pub budgets: Budgets,

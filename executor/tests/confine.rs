@@ -20,7 +20,7 @@ use a2g_executor::isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_
 use a2g_executor::limit::{Access, Budgets, Layer, Limit};
 use a2g_executor::outcome::{End, Outcome};
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use a2g_executor::sandbox::{Abort, Input, Sandbox};
+use a2g_executor::sandbox::{Abort, Code, Input, Sandbox};
 use a2g_executor::tool::Contract;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -510,14 +510,16 @@ fn guest(confinement: &Arc<Confinement>, compiled: &[u8], folder: &Path, cpu: u6
     let first = move || own.bystander().map_err(std::io::Error::other);
     let sandbox = Sandbox::new(1, Arc::new(SystemClock)).unwrap();
     sandbox.start_ticker(first).unwrap();
-    let artifact = sandbox.load(compiled, false, Contract::Command).unwrap();
+    let artifact = sandbox
+        .load(Code { module: compiled, component: false, componentised: None, contract: Contract::Command })
+        .unwrap();
     let ceilings = Ceilings {
         memory: memory(16),
         cpu: CpuPercent::new(cpu).unwrap(),
         timeout: Timeout::from_seconds(timeout).unwrap(),
         output: output(1 << 20),
         network: false,
-        trees: Vec::new(),
+        areas: Vec::new(),
         access: Access::ReadWrite,
         budgets: Budgets { written: memory(1024), created: 1000, hard_links: false },
     };

@@ -36,7 +36,11 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     );
     let component = folder.path().join("component.wasm");
     let wasm = std::fs::read(super::tool_path(target, "list_directory")).unwrap();
-    std::fs::write(&component, a2g_executor::catalog::componentize(&wasm).unwrap()).unwrap();
+    std::fs::write(
+        &component,
+        a2g_executor::catalog::componentize(&wasm, a2g_executor::tool::Contract::Typed).unwrap(),
+    )
+    .unwrap();
     let by_hand = super::fork::measure(&component, data);
     row("by hand: list_directory, fork + run + reap", (1.0 / by_hand.as_secs_f64(), by_hand));
     configure(folder.path(), data, "process");

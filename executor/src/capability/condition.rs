@@ -1,7 +1,7 @@
 //! The conditions that a CONDITIONAL verdict may carry and that this executor can enforce.
 
 use super::limits::Claims;
-use super::scope::{Pattern, ScopeError};
+use super::scope::{Area, ScopeError};
 use crate::ident::excerpt;
 use crate::limit::Access;
 use crate::quantity::{MemoryLimit, OutOfRange, OutputLimit, Timeout};
@@ -54,9 +54,7 @@ pub fn claims_of(condition: &str) -> Result<Claims, ConditionError> {
         "max_output_bytes" => {
             Ok(Claims { output: Some(OutputLimit::from_bytes(number()?).map_err(range)?), ..nothing })
         }
-        "filesystem_scope" => {
-            Ok(Claims { trees: Some(vec![Pattern::parse(value)?.into_tree()?]), ..nothing })
-        }
+        "filesystem_scope" => Ok(Claims { areas: Some(Area::parse(value)?), ..nothing }),
         _other => Err(unknown()),
     }
 }

@@ -1,12 +1,16 @@
 //! The grant: every limit of one run, each with the layer that set it.
 
 use super::limits::{Claims, Limits};
-use super::scope::{Pattern, ScopeError, Tree};
-use crate::ident::excerpt;
+use super::root::Root;
+use super::scope::{Area, ScopeError};
 use crate::limit::{Access, Bound, Budgets, Layer};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The most areas of one grant, and of one layer.
+const MOST_AREAS: usize = 256;
 
 /// The executor's own ceilings. They have a value for every limit, so that a limit that no other
 /// layer names is still a limit.
@@ -22,8 +26,8 @@ pub struct Ceilings {
     pub output: OutputLimit,
     /// Whether any run may have the network.
     pub network: bool,
-    /// The trees that may be granted at all.
-    pub trees: Vec<Tree>,
+    /// The parts of the filesystem that may be granted at all.
+    pub areas: Vec<Area>,
     /// Whether files may be changed at all.
     pub access: Access,
     /// What one run may leave on the disk.
@@ -40,7 +44,7 @@ pub struct Grant {
     timeout: Bound<Timeout>,
     output: Bound<OutputLimit>,
     network: Bound<bool>,
-    trees: Vec<Bound<Tree>>,
+    roots: Vec<Arc<Root>>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
     budgets: Budgets,
@@ -54,7 +58,7 @@ pub(super) struct Carried {
     timeout: Bound<Timeout>,
     output: Bound<OutputLimit>,
     network: Bound<bool>,
-    trees: Vec<Bound<String>>,
+    roots: Vec<super::root::Carried>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
     budgets: Budgets,
@@ -62,74 +66,47 @@ pub(super) struct Carried {
 
 impl Grant {
     pub(super) fn carry(self) -> Carried {
-        let Self { memory, cpu, timeout, output, network, trees, emptied_by, access, budgets } = self;
-        let trees = trees.into_iter().map(|Bound { value, layer }| {
-            let value = value.path().to_owned();
-            Bound { value, layer }
-        });
-        Carried { memory, cpu, timeout, output, network, trees: trees.collect(), emptied_by, access, budgets }
+        let Self { memory, cpu, timeout, output, network, roots, emptied_by, access, budgets } = self;
+        let roots = roots.iter().map(|root| root.carry()).collect();
+        Carried { memory, cpu, timeout, output, network, roots, emptied_by, access, budgets }
     }
 
     pub(super) fn carried(carried: Carried) -> Option<Self> {
-        let Carried { memory, cpu, timeout, output, network, trees, emptied_by, access, budgets } = carried;
-        let trees = trees.into_iter().map(|Bound { value, layer }| {
-            let value = Tree::parse_path(&value).ok()?;
-            Some(Bound { value, layer })
-        });
-        let trees = trees.collect::<Option<_>>()?;
-        Some(Self { memory, cpu, timeout, output, network, trees, emptied_by, access, budgets })
+        let Carried { memory, cpu, timeout, output, network, roots, emptied_by, access, budgets } = carried;
+        let roots = roots.into_iter().map(|root| Root::carried(root).map(Arc::new)).collect::<Option<_>>()?;
+        Some(Self { memory, cpu, timeout, output, network, roots, emptied_by, access, budgets })
     }
 
     /// The meet of the layers under the executor's ceilings, and of the ceilings themselves.
     ///
     /// # Errors
-    /// [`ScopeError::Unenforceable`] when a blocked pattern lies inside a granted tree, where this
-    /// version cannot keep a guest away from it.
+    /// [`ScopeError::TooMany`] when the patterns of the layers overlap in too many ways.
     pub fn new(
         layers: impl IntoIterator<Item = (Layer, Claims)>,
         ceilings: &Ceilings,
     ) -> Result<Self, ScopeError> {
-        let own = Claims { trees: Some(ceilings.trees.clone()), ..Claims::default() };
+        let own = Claims { areas: Some(ceilings.areas.clone()), ..Claims::default() };
         let mut met = Limits::default();
         let mut emptied_by = None;
         for (layer, claims) in layers.into_iter().chain([(Layer::Executor, own)]) {
+            few(claims.areas.as_ref().map_or(0, Vec::len))?;
             met = met.meet(Limits::of(layer, claims));
-            let empty = met.trees.as_ref().is_some_and(BTreeMap::is_empty);
+            few(met.areas.as_ref().map_or(0, BTreeSet::len))?;
+            let empty = met.areas.as_ref().is_some_and(BTreeSet::is_empty);
             emptied_by = emptied_by.or(empty.then_some(layer));
         }
-        let trees = met.trees.unwrap_or_default();
-        let grant = Self {
+        let (roots, blocked_by) = Root::of(&met);
+        Ok(Self {
             memory: under(ceilings.memory, met.memory),
             cpu: under(ceilings.cpu, met.cpu),
             timeout: under(ceilings.timeout, met.timeout),
             output: under(ceilings.output, met.output),
             network: under(ceilings.network, met.network),
             access: under(ceilings.access, met.access),
-            trees: trees.into_iter().map(|(value, layer)| Bound { value, layer }).collect(),
-            emptied_by,
+            roots: roots.into_iter().map(Arc::new).collect(),
+            emptied_by: emptied_by.or(blocked_by),
             budgets: ceilings.budgets,
-        };
-        grant.without(&met.blocked)
-    }
-
-    /// Takes blocked trees out of the grant, and refuses what cannot be taken out.
-    fn without(mut self, blocked: &BTreeSet<(Pattern, Layer)>) -> Result<Self, ScopeError> {
-        for (pattern, layer) in blocked {
-            let inside_a_tree = match pattern {
-                Pattern::Tree(blocked) => {
-                    self.trees.retain(|tree| !blocked.covers(&tree.value));
-                    self.trees.iter().any(|tree| tree.value.covers(blocked))
-                }
-                Pattern::Glob(_) => !self.trees.is_empty(),
-            };
-            if inside_a_tree {
-                return Err(ScopeError::Unenforceable { pattern: excerpt(&pattern.to_string()) });
-            }
-            if self.trees.is_empty() {
-                self.emptied_by = self.emptied_by.or(Some(*layer));
-            }
-        }
-        Ok(self)
+        })
     }
 
     /// The most memory.
@@ -162,13 +139,19 @@ impl Grant {
         self.network
     }
 
-    /// The granted trees, sorted by path; none of them covers another.
+    /// The granted roots, sorted by path; none of them lies in another.
     #[must_use]
-    pub fn trees(&self) -> &[Bound<Tree>] {
-        &self.trees
+    pub fn roots(&self) -> &[Arc<Root>] {
+        &self.roots
     }
 
-    /// The layer that left no tree, when there is none.
+    /// Whether every root is granted with all that lies below it.
+    #[must_use]
+    pub fn whole_trees(&self) -> bool {
+        self.roots.iter().all(|root| root.is_whole())
+    }
+
+    /// The layer that left nothing of the filesystem, when there is nothing.
     #[must_use]
     pub fn emptied_by(&self) -> Option<Layer> {
         self.emptied_by
@@ -185,6 +168,10 @@ impl Grant {
     pub fn access(&self) -> Bound<Access> {
         self.access
     }
+}
+
+fn few(areas: usize) -> Result<(), ScopeError> {
+    if areas > MOST_AREAS { Err(ScopeError::TooMany { most: MOST_AREAS }) } else { Ok(()) }
 }
 
 fn under<T: Ord>(ceiling: T, said: Option<Bound<T>>) -> Bound<T> {

@@ -7,17 +7,15 @@
 use super::grant::{Carried, Grant};
 use super::permit::Permit;
 use super::roots::{OpenRoot, Roots};
-use crate::limit::Layer;
 use cap_std::fs::Dir;
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// A permit without its folders, as it is written down.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Handover {
     grant: Carried,
-    /// The guest path and the layer of each folder, in the order of the descriptors.
-    roots: Vec<(String, Layer)>,
     watch_outside: bool,
 }
 
@@ -27,28 +25,25 @@ impl Handover {
     pub fn of(permit: Permit) -> (Self, Vec<OwnedFd>) {
         let (grant, roots) = permit.into_parts();
         let (opened, watch_outside) = roots.into_parts();
-        let (mut named, mut folders) = (Vec::new(), Vec::new());
-        for OpenRoot { guest, layer, dir } in opened {
-            named.push((guest, layer));
-            folders.push(dir.into_std_file().into());
-        }
-        (Self { grant: grant.carry(), roots: named, watch_outside }, folders)
+        let folders = opened.into_iter().map(|root| root.dir.into_std_file().into()).collect();
+        (Self { grant: grant.carry(), watch_outside }, folders)
     }
 
     /// Puts the permit together again; `None` when the folders are not the ones that were sent.
     #[must_use]
     pub fn receive(self, folders: Vec<OwnedFd>) -> Option<Permit> {
-        if folders.len() != self.roots.len() {
+        let grant = Grant::carried(self.grant)?;
+        // A governed run has its roots opened in the order of its grant, and no others.
+        if folders.len() != grant.roots().len() {
             return None;
         }
-        let named = self.roots.into_iter().zip(folders);
-        let opened = named.map(|((guest, layer), folder)| OpenRoot {
-            guest,
-            layer,
+        let opened = grant.roots().iter().zip(folders).map(|(root, folder)| OpenRoot {
+            guest: root.tree().path().to_owned(),
+            granted: Some(Arc::clone(root)),
             dir: Dir::from_std_file(folder.into()),
         });
         let roots = Roots::from_parts(opened.collect(), self.watch_outside);
-        Some(Permit::new(Grant::carried(self.grant)?, roots))
+        Some(Permit::new(grant, roots))
     }
 }
 
@@ -56,7 +51,7 @@ impl Handover {
 mod tests {
     use super::*;
     use crate::capability::{Ceilings, Claims, Mount, Mounts, Tree};
-    use crate::limit::{Access, Budgets};
+    use crate::limit::{Access, Budgets, Layer};
     use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 
     #[test]
@@ -69,7 +64,7 @@ mod tests {
             timeout: Timeout::from_seconds(3).unwrap(),
             output: OutputLimit::from_bytes(1000).unwrap(),
             network: true,
-            trees: vec![data.clone()],
+            areas: vec![data.clone().into()],
             access: Access::ReadOnly,
             budgets: Budgets {
                 written: MemoryLimit::from_mb(1024).unwrap(),
@@ -80,7 +75,7 @@ mod tests {
         let claims = Claims { memory: MemoryLimit::from_mb(8).ok(), ..Claims::default() };
         let grant = Grant::new([(Layer::Verdict, claims)], &ceilings).unwrap();
         let mounts = Mounts::new(vec![Mount { guest: data, host: host.path().into() }]).unwrap();
-        let roots = Roots::open(&grant, &mounts, &ceilings.trees).unwrap();
+        let roots = Roots::open(&grant, &mounts, &ceilings.areas).unwrap();
         let (written, folders) = Handover::of(Permit::new(grant.clone(), roots));
         let text = serde_json::to_string(&written).unwrap();
         let read = |text: &str| serde_json::from_str::<Handover>(text).unwrap();

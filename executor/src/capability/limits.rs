@@ -4,10 +4,11 @@
 //! is never wider than either side, and [`Limits::default`], which says nothing, is its top. The
 //! property tests in `tests.rs` hold it to that.
 
-use super::scope::{Pattern, Tree};
+use super::glob::Glob;
+use super::scope::Area;
 use crate::limit::{Access, Bound, Layer};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// What one layer says. `None` says nothing about that limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,12 +23,12 @@ pub struct Claims {
     pub output: Option<OutputLimit>,
     /// Whether the network is on.
     pub network: Option<bool>,
-    /// The trees that may be touched; an empty list allows none.
-    pub trees: Option<Vec<Tree>>,
+    /// The parts of the filesystem that may be touched; an empty list allows none.
+    pub areas: Option<Vec<Area>>,
     /// Whether files may be changed.
     pub access: Option<Access>,
-    /// Patterns that may not be touched.
-    pub blocked: Vec<Pattern>,
+    /// What may not be touched, with all below it.
+    pub blocked: Vec<Glob>,
 }
 
 /// The meet of the claims of some layers.
@@ -38,10 +39,12 @@ pub struct Limits {
     pub(super) timeout: Option<Bound<Timeout>>,
     pub(super) output: Option<Bound<OutputLimit>>,
     pub(super) network: Option<Bound<bool>>,
-    /// An antichain: no tree in it covers another.
-    pub(super) trees: Option<BTreeMap<Tree, Layer>>,
+    /// An antichain: no area in it covers another.
+    pub(super) areas: Option<BTreeSet<Area>>,
+    /// Every area that some layer named, so that it can be told whose an area is.
+    pub(super) named: BTreeSet<(Area, Layer)>,
     pub(super) access: Option<Bound<Access>>,
-    pub(super) blocked: BTreeSet<(Pattern, Layer)>,
+    pub(super) blocked: BTreeSet<(Glob, Layer)>,
 }
 
 impl Limits {
@@ -51,17 +54,26 @@ impl Limits {
         fn bound<T>(layer: Layer, value: Option<T>) -> Option<Bound<T>> {
             value.map(|value| Bound { value, layer })
         }
-        let Claims { memory, cpu, timeout, output, network, trees, access, blocked } = claims;
+        let Claims { memory, cpu, timeout, output, network, areas, access, blocked } = claims;
         Self {
             memory: bound(layer, memory),
             cpu: bound(layer, cpu),
             timeout: bound(layer, timeout),
             output: bound(layer, output),
             network: bound(layer, network),
-            trees: trees.map(|trees| outermost(layer, &trees)),
+            named: areas.iter().flatten().map(|area| (area.clone(), layer)).collect(),
+            areas: areas.map(|areas| outermost(areas.into_iter().collect())),
             access: bound(layer, access),
-            blocked: blocked.into_iter().map(|pattern| (pattern, layer)).collect(),
+            blocked: blocked.into_iter().map(|glob| (glob, layer)).collect(),
         }
+    }
+
+    /// The layer that an area of the meet is owed to: of the areas that layers named and that hold all
+    /// of it, the narrowest one's; of several, the first.
+    pub(super) fn layer_of(&self, area: &Area) -> Layer {
+        let wide = || self.named.iter().filter(|(wide, _)| wide.covers(area));
+        let narrowest = wide().filter(|(a, _)| !wide().any(|(b, _)| a != b && a.covers(b)));
+        narrowest.map(|(_, layer)| *layer).min().unwrap_or(Layer::Executor)
     }
 
     /// What both sides allow. Never wider than either.
@@ -75,44 +87,32 @@ impl Limits {
         }
         let mut blocked = self.blocked;
         blocked.extend(other.blocked);
+        let mut named = self.named;
+        named.extend(other.named);
         Self {
             memory: narrower(self.memory, other.memory),
             cpu: narrower(self.cpu, other.cpu),
             timeout: narrower(self.timeout, other.timeout),
             output: narrower(self.output, other.output),
             network: narrower(self.network, other.network),
-            trees: match (self.trees, other.trees) {
+            areas: match (self.areas, other.areas) {
                 (Some(a), Some(b)) => Some(common(&a, &b)),
                 (said, None) | (None, said) => said,
             },
+            named,
             access: narrower(self.access, other.access),
             blocked,
         }
     }
 }
 
-/// The trees of a list that no other tree of it covers.
-fn outermost(layer: Layer, trees: &[Tree]) -> BTreeMap<Tree, Layer> {
-    let covered = |tree: &Tree| trees.iter().any(|other| other != tree && other.covers(tree));
-    trees.iter().filter(|tree| !covered(tree)).map(|tree| (tree.clone(), layer)).collect()
+/// The areas that no other of them covers.
+fn outermost(areas: BTreeSet<Area>) -> BTreeSet<Area> {
+    let covered = |area: &&Area| areas.iter().any(|other| other != *area && other.covers(area));
+    areas.iter().filter(|area| !covered(area)).cloned().collect()
 }
 
-/// Every overlap of a tree of one side with a tree of the other, which is the inner of the two.
-fn common(a: &BTreeMap<Tree, Layer>, b: &BTreeMap<Tree, Layer>) -> BTreeMap<Tree, Layer> {
-    let mut shared = BTreeMap::new();
-    for (x, &x_layer) in a {
-        for (y, &y_layer) in b {
-            let (inner, layer) = match (x.covers(y), y.covers(x)) {
-                (true, true) => (x, x_layer.min(y_layer)),
-                (true, false) => (y, y_layer),
-                (false, true) => (x, x_layer),
-                (false, false) => continue,
-            };
-            shared
-                .entry(inner.clone())
-                .and_modify(|first: &mut Layer| *first = (*first).min(layer))
-                .or_insert(layer);
-        }
-    }
-    shared
+/// Every overlap of an area of one side with an area of the other.
+fn common(a: &BTreeSet<Area>, b: &BTreeSet<Area>) -> BTreeSet<Area> {
+    outermost(a.iter().flat_map(|x| b.iter().filter_map(|y| x.meet(y))).collect())
 }

@@ -11,19 +11,23 @@
 //! the layers under them, so every limit of it is present and none is wider than any layer allows.
 
 mod condition;
+mod glob;
 mod grant;
 mod handover;
 mod limits;
 mod permit;
+mod root;
 mod roots;
 mod scope;
 #[cfg(test)]
 mod tests;
 
 pub use condition::{ConditionError, claims_of};
+pub use glob::Glob;
 pub use grant::{Ceilings, Grant};
 pub use handover::Handover;
 pub use limits::{Claims, Limits};
 pub use permit::Permit;
+pub use root::Root;
 pub use roots::{Mount, Mounts, OpenRoot, Roots, RootsError};
-pub use scope::{Pattern, ScopeError, Tree};
+pub use scope::{Area, ScopeError, Tree};

@@ -5,14 +5,15 @@
 //! check and the use.
 
 use super::grant::Grant;
-use super::scope::{ScopeError, Tree};
-use crate::limit::{Bound, Layer};
+use super::root::Root;
+use super::scope::{Area, ScopeError, Tree};
 use cap_std::fs::Dir;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A guest path that stands for a host folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,18 +58,18 @@ pub enum RootsError {
     },
 }
 
-/// One granted tree, opened.
+/// One granted root, opened.
 #[derive(Debug)]
 pub struct OpenRoot {
-    /// The guest path of its root.
+    /// Its guest path.
     pub guest: String,
-    /// The layer whose pattern it is.
-    pub layer: Layer,
+    /// What of it is granted; `None` for a folder that the operator opened with all below it.
+    pub granted: Option<Arc<Root>>,
     /// The handle.
     pub dir: Dir,
 }
 
-/// The opened trees of one grant.
+/// The opened roots of one grant.
 #[derive(Debug)]
 pub struct Roots {
     opened: Vec<OpenRoot>,
@@ -100,13 +101,13 @@ impl Mounts {
     }
 
     /// The host folder to start from and the path below it, for a tree under a ceiling.
-    fn locate<'a>(&'a self, tree: &'a Tree, ceilings: &'a [Tree]) -> Option<(&'a Path, &'a str)> {
+    fn locate<'a>(&'a self, tree: &'a Tree, ceilings: &'a [Area]) -> Option<(&'a Path, &'a str)> {
         let mounted = self.0.iter().map(|mount| (&mount.guest, mount.host.as_path()));
-        let same_path = ceilings.iter().map(|ceiling| (ceiling, Path::new(ceiling.path())));
+        let same_path = ceilings.iter().map(|ceiling| (ceiling.root(), Path::new(ceiling.root().path())));
         // A mount is preferred over the same path, and a longer mount over a shorter one.
         let longest = |candidates: &mut dyn Iterator<Item = (&'a Tree, &'a Path)>| {
             candidates
-                .filter_map(|(guest, host)| Some((guest, host, guest.rest_of(tree)?)))
+                .filter_map(|(guest, host)| Some((guest, host, guest.rest_of(tree.path())?)))
                 .max_by_key(|(guest, _, _)| guest.path().len())
                 .map(|(_, host, rest)| (host, rest))
         };
@@ -115,24 +116,24 @@ impl Mounts {
 
     /// The host folder that a tree stands for, for checks of the configuration.
     #[must_use]
-    pub fn host_path(&self, tree: &Tree, ceilings: &[Tree]) -> Option<PathBuf> {
+    pub fn host_path(&self, tree: &Tree, ceilings: &[Area]) -> Option<PathBuf> {
         let (base, rest) = self.locate(tree, ceilings)?;
         Some(if rest.is_empty() { base.to_owned() } else { base.join(rest) })
     }
 }
 
 impl Roots {
-    /// Opens every tree of a grant.
+    /// Opens every root of a grant.
     ///
     /// # Ambient Authority
     /// Reads the host's filesystem from the operator's mounts and ceilings, the list of mounts, and
     /// nothing else.
     ///
     /// # Errors
-    /// [`RootsError`] names the first tree that is missing, hidden behind a symbolic link, or
+    /// [`RootsError`] names the first root that is missing, hidden behind a symbolic link, or
     /// refused by the kernel.
-    pub fn open(grant: &Grant, mounts: &Mounts, ceilings: &[Tree]) -> Result<Self, RootsError> {
-        let opened = grant.trees().iter().map(|tree| open_root(tree, mounts, ceilings));
+    pub fn open(grant: &Grant, mounts: &Mounts, ceilings: &[Area]) -> Result<Self, RootsError> {
+        let opened = grant.roots().iter().map(|root| open_root(root, mounts, ceilings));
         Ok(Self { opened: opened.collect::<Result<_, _>>()?, watch_outside: true })
     }
 
@@ -154,7 +155,7 @@ impl Roots {
         let open = |(host, guest): &(PathBuf, String)| match std::fs::File::open(host) {
             Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_dir()) => {
                 let dir = Dir::from_std_file(file);
-                Ok(OpenRoot { guest: guest.clone(), layer: Layer::Executor, dir })
+                Ok(OpenRoot { guest: guest.clone(), granted: None, dir })
             }
             Ok(_) => Err(RootsError::NotAFolder(host.display().to_string())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -180,15 +181,15 @@ impl Roots {
         self.watch_outside
     }
 
-    /// The opened trees.
+    /// The opened roots.
     #[must_use]
     pub fn as_slice(&self) -> &[OpenRoot] {
         &self.opened
     }
 }
 
-fn open_root(tree: &Bound<Tree>, mounts: &Mounts, ceilings: &[Tree]) -> Result<OpenRoot, RootsError> {
-    let Bound { value: tree, layer } = tree;
+fn open_root(root: &Arc<Root>, mounts: &Mounts, ceilings: &[Area]) -> Result<OpenRoot, RootsError> {
+    let tree = root.tree();
     let shown = || tree.path().to_owned();
     let (base, rest) = mounts.locate(tree, ceilings).ok_or_else(|| RootsError::Missing(shown()))?;
     let read = |error: rustix::io::Errno| match error {
@@ -210,7 +211,8 @@ fn open_root(tree: &Bound<Tree>, mounts: &Mounts, ceilings: &[Tree]) -> Result<O
     if let Some(mount) = mount_below(&handle).map_err(refused)? {
         return Err(RootsError::HoldsMount { path: shown(), mount });
     }
-    Ok(OpenRoot { guest: tree.path().to_owned(), layer: *layer, dir: Dir::from_std_file(handle.into()) })
+    let dir = Dir::from_std_file(handle.into());
+    Ok(OpenRoot { guest: tree.path().to_owned(), granted: Some(Arc::clone(root)), dir })
 }
 
 /// A mount below an opened folder: whatever lies there is another file system, which no pattern named

@@ -1,10 +1,12 @@
 //! Filesystem patterns as a governor writes them.
 //!
-//! A pattern is parsed here and never matched against a path that a guest sent. `/a/b/**` is a
-//! [`Tree`]: it grants `/a/b` and all below it, and never `/a/bc`. Any other well-formed pattern is
-//! kept as a glob, which this version of the executor refuses to run under rather than widen.
+//! A pattern is parsed here into [`Area`]s, one for each of its `{a,b}` alternatives, and never
+//! matched against a path that a guest sent: only against paths that were walked to from an opened
+//! root. `/a/b/**` is the whole tree `/a/b` and all below it, and never `/a/bc`.
 
+use super::glob::{Glob, check_components};
 use crate::ident::excerpt;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Why a pattern was refused.
@@ -18,15 +20,21 @@ pub enum ScopeError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The pattern is well formed, but this version enforces only whole trees.
+    /// The patterns of all layers together have too many overlaps.
     #[error(
-        "the filesystem pattern `{pattern}` cannot be enforced exactly by this version: \
-         only whole trees such as `/workspace/**` can"
+        "the filesystem patterns of all layers together overlap in more than {most} ways: \
+         use fewer patterns, or wider ones"
     )]
-    Unenforceable {
-        /// The pattern, cut to a printable excerpt.
-        pattern: String,
+    TooMany {
+        /// The most that are enforced.
+        most: usize,
     },
+}
+
+impl ScopeError {
+    pub(super) fn malformed(pattern: &str, reason: &'static str) -> Self {
+        Self::Malformed { pattern: excerpt(pattern), reason }
+    }
 }
 
 /// A folder and everything below it, by its absolute guest path without a trailing slash.
@@ -43,12 +51,18 @@ impl Tree {
     /// Whether `other` is this tree or lies inside it, counted in whole path components.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
-        self.rest_of(other).is_some()
+        self.holds(&other.0)
     }
 
-    /// The components of `other` below this tree's root; `None` when it is not covered.
-    pub(super) fn rest_of<'a>(&self, other: &'a Self) -> Option<&'a str> {
-        let rest = other.0.strip_prefix(&*self.0)?;
+    /// Whether an absolute path without `.` and `..` is the root or lies below it.
+    #[must_use]
+    pub fn holds(&self, path: &str) -> bool {
+        self.rest_of(path).is_some()
+    }
+
+    /// The components of `path` below this tree's root; `None` when it is not inside.
+    pub(super) fn rest_of<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let rest = path.strip_prefix(&*self.0)?;
         if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
     }
 
@@ -59,9 +73,9 @@ impl Tree {
     /// and the characters that patterns give a meaning to.
     pub fn parse_path(path: &str) -> Result<Self, ScopeError> {
         let path = path.strip_suffix('/').unwrap_or(path);
-        check_components(path)?;
-        if has_glob(path) {
-            return Err(malformed(path, "a path is needed here, not a pattern"));
+        check_components(path).map_err(|reason| ScopeError::malformed(path, reason))?;
+        if Glob::has_meaning(path) {
+            return Err(ScopeError::malformed(path, "a path is needed here, not a pattern"));
         }
         Ok(Self(path.into()))
     }
@@ -73,86 +87,108 @@ impl fmt::Display for Tree {
     }
 }
 
-/// One parsed pattern.
+/// One part of the filesystem: of all that lies in `root`, what every one of `globs` matches. Without
+/// globs it is the whole tree.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Pattern {
-    /// A whole tree.
-    Tree(Tree),
-    /// An exact path or a glob, well formed, kept as text.
-    Glob(Box<str>),
+pub struct Area {
+    root: Tree,
+    globs: BTreeSet<Glob>,
 }
 
-impl Pattern {
-    /// Parses a pattern.
-    ///
-    /// # Errors
-    /// [`ScopeError::Malformed`] when it is relative, names the root folder, holds `..`, `.`, an
-    /// empty component or a NUL, or is not a glob that `globset` can read.
-    pub fn parse(pattern: &str) -> Result<Self, ScopeError> {
-        check_components(pattern)?;
-        if let Some(root) = pattern.strip_suffix("/**")
-            && !has_glob(root)
-        {
-            return Ok(Self::Tree(Tree(root.into())));
-        }
-        if pattern.split('/').nth(1).is_some_and(has_glob) {
-            return Err(malformed(pattern, "its root would be `/`"));
-        }
-        globset::GlobBuilder::new(pattern)
-            .literal_separator(true)
-            .build()
-            .map_err(|_| malformed(pattern, "it is not a glob"))?;
-        Ok(Self::Glob(pattern.into()))
-    }
-
-    /// The tree, when this is one.
-    ///
-    /// # Errors
-    /// [`ScopeError::Unenforceable`] for every other pattern.
-    pub fn into_tree(self) -> Result<Tree, ScopeError> {
-        match self {
-            Self::Tree(tree) => Ok(tree),
-            Self::Glob(pattern) => Err(ScopeError::Unenforceable { pattern: excerpt(&pattern) }),
-        }
+impl From<Tree> for Area {
+    fn from(root: Tree) -> Self {
+        Self { root, globs: BTreeSet::new() }
     }
 }
 
-impl fmt::Display for Pattern {
+impl Area {
+    /// Parses a pattern, into one area for each of its alternatives.
+    ///
+    /// # Errors
+    /// [`ScopeError::Malformed`] when it is relative, its root is `/`, or it is not a pattern that
+    /// can be enforced exactly: see [`Glob::alternatives`].
+    pub fn parse(pattern: &str) -> Result<Vec<Self>, ScopeError> {
+        Glob::alternatives(pattern)?.into_iter().map(|glob| Self::of(pattern, glob)).collect()
+    }
+
+    fn of(pattern: &str, glob: Glob) -> Result<Self, ScopeError> {
+        let Some((root, whole)) = glob.root() else {
+            let reason = "its root would be `/`: write `/folder/**` for a folder and all below it";
+            return Err(ScopeError::malformed(pattern, reason));
+        };
+        let globs = if whole { BTreeSet::new() } else { BTreeSet::from([glob]) };
+        Ok(Self { root: Tree(root.into()), globs })
+    }
+
+    /// Puts together again what [`Self::root`] and [`Self::globs`] gave, in another process.
+    pub(super) fn carried(root: &str, globs: &[String]) -> Option<Self> {
+        let globs = globs.iter().map(|text| Glob::carried(text));
+        Some(Self { root: Tree::parse_path(root).ok()?, globs: globs.collect::<Option<_>>()? })
+    }
+
+    /// The folder that all of it lies in.
+    #[must_use]
+    pub fn root(&self) -> &Tree {
+        &self.root
+    }
+
+    /// What has to match beside, all of them. None for a whole tree.
+    #[must_use]
+    pub fn globs(&self) -> &BTreeSet<Glob> {
+        &self.globs
+    }
+
+    /// Whether all of `other` lies in it. Never wrongly true; of two globs that say the same in other
+    /// words it is false.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.root.covers(&other.root) && self.globs.is_subset(&other.globs)
+    }
+
+    /// What lies in both; `None` when nothing can.
+    #[must_use]
+    pub(super) fn meet(&self, other: &Self) -> Option<Self> {
+        let root = match (self.root.covers(&other.root), other.root.covers(&self.root)) {
+            (true, _) => &other.root,
+            (false, true) => &self.root,
+            (false, false) => return None,
+        };
+        let globs: BTreeSet<Glob> = self.globs.union(&other.globs).cloned().collect();
+        let possible = globs.iter().all(|glob| glob.matches(&root.0) || glob.leads(&root.0));
+        possible.then(|| Self { root: root.clone(), globs })
+    }
+
+    /// Whether an absolute path without `.` and `..` lies in it.
+    #[must_use]
+    pub fn holds(&self, path: &str) -> bool {
+        self.root.holds(path) && self.globs.iter().all(|glob| glob.matches(path))
+    }
+
+    /// Whether something below the folder `path` may lie in it.
+    pub(super) fn leads(&self, path: &str) -> bool {
+        let above = Tree(path.into()).covers(&self.root);
+        above || self.root.holds(path) && self.globs.iter().all(|glob| glob.leads(path))
+    }
+
+    /// Whether `path` and everything below it lies in it.
+    pub(super) fn holds_all_below(&self, path: &str) -> bool {
+        let all = |glob: &Glob| glob.matches(path) && glob.matches_all_below(path);
+        self.root.holds(path) && self.globs.iter().all(all)
+    }
+}
+
+impl fmt::Display for Area {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tree(tree) => tree.fmt(f),
-            Self::Glob(pattern) => f.write_str(pattern),
-        }
-    }
-}
-
-fn malformed(pattern: &str, reason: &'static str) -> ScopeError {
-    ScopeError::Malformed { pattern: excerpt(pattern), reason }
-}
-
-fn has_glob(text: &str) -> bool {
-    text.contains(['*', '?', '[', ']', '{', '}', '\\', '!'])
-}
-
-fn check_components(path: &str) -> Result<(), ScopeError> {
-    if path.contains('\0') {
-        return Err(malformed(path, "it holds a NUL"));
-    }
-    let Some(rest) = path.strip_prefix('/') else {
-        return Err(malformed(path, "it does not start with `/`"));
-    };
-    if rest.is_empty() || rest == "**" {
-        return Err(malformed(path, "its root is `/`"));
-    }
-    for component in rest.split('/') {
-        match component {
-            "" => return Err(malformed(path, "it holds an empty component")),
-            "." | ".." => return Err(malformed(path, "it holds `.` or `..`")),
-            named if named.len() > 255 => {
-                return Err(malformed(path, "a component is longer than 255 bytes"));
+        let mut globs = self.globs.iter();
+        match (globs.next(), globs.next()) {
+            (None, _) => self.root.fmt(f),
+            (Some(glob), None) if glob.root().is_some_and(|(root, _)| root == *self.root.0) => {
+                f.write_str(glob.text())
             }
-            _named => {}
+            (Some(_), _) => {
+                self.root.fmt(f)?;
+                self.globs.iter().try_for_each(|glob| write!(f, " & {}", glob.text()))
+            }
         }
     }
-    Ok(())
 }

@@ -16,15 +16,30 @@ fn ceilings() -> Ceilings {
         timeout: Timeout::from_seconds(60).unwrap(),
         output: OutputLimit::from_bytes(1 << 20).unwrap(),
         network: true,
-        trees: vec![tree("/tmp"), tree("/workspace")],
+        areas: vec![tree("/tmp").into(), tree("/workspace").into()],
         access: Access::ReadWrite,
         budgets: Budgets { written: MemoryLimit::from_mb(1024).unwrap(), created: 1000, hard_links: false },
     }
 }
 
 fn claims() -> impl Strategy<Value = Claims> {
-    let paths = prop::sample::subsequence(vec!["/a", "/a/b", "/a/bc", "/a/b/c", "/d", "/d/e"], 0..4);
-    let trees = prop::option::of(paths.prop_map(|paths| paths.into_iter().map(tree).collect()));
+    let patterns = vec![
+        "/a/**",
+        "/a/b/**",
+        "/a/bc/**",
+        "/a/b/c/**",
+        "/d/**",
+        "/d/e/**",
+        "/a/*/c",
+        "/a/**/*.md",
+        "/a/b/{c,d.md}",
+        "/a/b/*/**",
+        "/d/e",
+    ];
+    let patterns = prop::sample::subsequence(patterns, 0..4);
+    let areas = prop::option::of(
+        patterns.prop_map(|texts| texts.into_iter().flat_map(|text| Area::parse(text).unwrap()).collect()),
+    );
     let blocked = prop::sample::subsequence(vec!["/a/b/**", "/z/**", "/a/*.md"], 0..3);
     (
         prop::option::of(1u64..4),
@@ -32,19 +47,19 @@ fn claims() -> impl Strategy<Value = Claims> {
         prop::option::of(1u64..4),
         prop::option::of(1u64..4),
         prop::option::of(any::<bool>()),
-        trees,
+        areas,
         prop::option::of(prop::sample::select(vec![Access::ReadOnly, Access::ReadWrite])),
         blocked,
     )
-        .prop_map(|(memory, cpu, timeout, output, network, trees, access, blocked)| Claims {
+        .prop_map(|(memory, cpu, timeout, output, network, areas, access, blocked)| Claims {
             memory: memory.map(|n| MemoryLimit::from_mb(n).unwrap()),
             cpu: cpu.map(|n| CpuPercent::new(n).unwrap()),
             timeout: timeout.map(|n| Timeout::from_seconds(n).unwrap()),
             output: output.map(|n| OutputLimit::from_bytes(n).unwrap()),
             network,
-            trees,
+            areas,
             access,
-            blocked: blocked.into_iter().map(|text| Pattern::parse(text).unwrap()).collect(),
+            blocked: blocked.into_iter().flat_map(|text| Glob::blocking(text).unwrap()).collect(),
         })
 }
 
@@ -90,9 +105,9 @@ proptest! {
             prop_assert!(no_wider(met.network.as_ref(), side.network.as_ref()));
             prop_assert!(no_wider(met.access.as_ref(), side.access.as_ref()));
             prop_assert!(met.blocked.is_superset(&side.blocked));
-            if let Some(allowed) = &side.trees {
-                let met = met.trees.as_ref().unwrap();
-                prop_assert!(met.keys().all(|tree| allowed.keys().any(|wide| wide.covers(tree))));
+            if let Some(allowed) = &side.areas {
+                let met = met.areas.as_ref().unwrap();
+                prop_assert!(met.iter().all(|area| allowed.iter().any(|wide| wide.covers(area))));
             }
         }
     }
@@ -105,8 +120,102 @@ proptest! {
             prop_assert!(grant.cpu().value <= ceilings.cpu);
             prop_assert!(grant.timeout().value <= ceilings.timeout);
             prop_assert!(grant.output().value <= ceilings.output);
-            for tree in grant.trees() {
-                prop_assert!(ceilings.trees.iter().any(|wide| wide.covers(&tree.value)));
+            for area in grant.roots().iter().flat_map(|root| root.areas()) {
+                prop_assert!(ceilings.areas.iter().any(|wide| wide.covers(&area.value)));
+            }
+        }
+    }
+}
+
+/// Every path of up to four names over a small alphabet.
+fn paths() -> impl Strategy<Value = String> {
+    let name =
+        prop::sample::select(vec!["a", "b", "bc", "c", "d", "e", "x.md", "d.md", ".md", "{", "a,b", "é"]);
+    prop::collection::vec(name, 1..5).prop_map(|names| format!("/{}", names.join("/")))
+}
+
+/// Patterns from the pieces that patterns are made of. Many are malformed.
+fn texts() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "/a",
+        "/b",
+        "/",
+        "*",
+        "**",
+        "?",
+        "/**",
+        "/**/",
+        "/*",
+        "[ab]",
+        "[!a]",
+        "[a-c]",
+        "[]a]",
+        "{a,b}",
+        "{",
+        "}",
+        ",",
+        "{a/b,c}",
+        "{a,{b,c}}",
+        "{a,b/**}",
+        "\\*",
+        "\\{",
+        ".md",
+        "bc",
+        "x",
+        "[",
+        "]",
+        "é",
+        "..",
+        "/./",
+    ]);
+    prop::collection::vec(piece, 0..6).prop_map(|pieces| format!("/a{}", pieces.concat()))
+}
+
+/// What globset itself says of a path, with `/` as a separator.
+fn globset_says(pattern: &str, path: &str) -> bool {
+    let glob = globset::GlobBuilder::new(pattern).literal_separator(true).empty_alternates(true).build();
+    glob.is_ok_and(|glob| glob.compile_matcher().is_match(path))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn a_pattern_means_what_globset_says(text in texts(), path in paths()) {
+        if let Ok(globs) = Glob::alternatives(&text) {
+            let matches = globs.iter().any(|glob| glob.matches(&path));
+            prop_assert_eq!(matches, globset_says(&text, &path), "{} {}", text, path);
+        }
+    }
+
+    #[test]
+    fn a_folder_leads_to_what_matches_below_it(text in texts(), path in paths()) {
+        for glob in Glob::alternatives(&text).into_iter().flatten() {
+            for (at, _) in path.match_indices('/').skip(1) {
+                let above = &path[..at];
+                prop_assert!(!glob.matches(&path) || glob.leads(above), "{} {}", text, path);
+                prop_assert!(!glob.matches_all_below(above) || glob.matches(&path), "{} {}", text, path);
+            }
+        }
+    }
+
+    #[test]
+    fn a_grant_holds_exactly_what_every_layer_holds(a in claims(), b in claims(), path in paths()) {
+        let everywhere = Ceilings { areas: ["/a", "/d"].map(|root| tree(root).into()).to_vec(), ..ceilings() };
+        let said = |claims: &Claims| {
+            let allowed = claims.areas.as_ref().is_none_or(|areas| areas.iter().any(|area| area.holds(&path)));
+            allowed && !claims.blocked.iter().any(|glob| glob.matches_at_or_above(&path))
+        };
+        let inside = everywhere.areas.iter().any(|area| area.holds(&path));
+        let expected = inside && said(&a) && said(&b);
+        let grant = Grant::new([(Layer::Verdict, a), (Layer::Tool, b)], &everywhere).unwrap();
+        let held: Vec<_> = grant.roots().iter().filter(|root| root.tree().holds(&path)).collect();
+        prop_assert!(held.len() <= 1, "one root at most");
+        prop_assert_eq!(held.iter().any(|root| root.grants(&path)), expected, "{} {:?}", path, grant);
+        for root in held {
+            for (at, _) in path.match_indices('/').skip(1).filter(|(at, _)| root.tree().holds(&path[..*at])) {
+                prop_assert!(!root.grants(&path) || root.leads(&path[..at]));
+                prop_assert!(!root.grants_all_below(&path[..at]) || root.grants(&path));
             }
         }
     }
@@ -114,13 +223,24 @@ proptest! {
 
 #[test]
 fn patterns() {
-    for (text, root) in [("/tmp/**", "/tmp"), ("/a/b/**", "/a/b")] {
-        assert_eq!(Pattern::parse(text), Ok(Pattern::Tree(tree(root))));
+    for (text, root) in [("/tmp/**", "/tmp"), ("/a/b/**", "/a/b"), ("/{a,a}/b/**", "/a/b")] {
+        assert!(Area::parse(text).unwrap().iter().all(|area| *area == tree(root).into()), "{text}");
     }
-    for text in ["/tmp/x", "/tmp/*.md", "/tmp/*/**", "/data/{a,b}", "/data/2026-??.csv"] {
-        let pattern = Pattern::parse(text).unwrap();
-        assert!(matches!(pattern.into_tree(), Err(ScopeError::Unenforceable { .. })), "{text}");
+    for (text, shown) in [
+        ("/tmp/x", vec!["/tmp/x"]),
+        ("/tmp/*.md", vec!["/tmp/*.md"]),
+        ("/data/{a,b}", vec!["/data/b", "/data/a"]),
+        ("/data/{a,b/**}", vec!["/data/b/**", "/data/a"]),
+    ] {
+        let areas = Area::parse(text).unwrap();
+        assert_eq!(areas.iter().map(ToString::to_string).collect::<Vec<_>>(), shown);
     }
+    let roots = |text: &str| Area::parse(text).unwrap()[0].root().path().to_owned();
+    assert_eq!(roots("/data/reports/2026-??.csv"), "/data/reports");
+    assert_eq!(roots("/data/reports/exact.csv"), "/data/reports");
+    assert_eq!(roots("/data/*/x/**"), "/data");
+    let many = format!("/a/{}", "{a,b}".repeat(7));
+    let deep = format!("/a{}", "/*".repeat(60));
     let malformed = [
         "",
         "tmp/**",
@@ -128,16 +248,43 @@ fn patterns() {
         "/**",
         "/*",
         "/*/x",
+        "/tmp",
         "/a//b",
         "/a/../b/**",
         "/a/./b",
         "/a/**/",
         "/a\0/**",
         "/a/[x",
+        "/a/{b",
+        "/a/b}",
+        "/a/{b,..}/c",
+        "/a/{b,}/c",
+        "/a/b**",
+        "/a/***",
+        "/a/b\\",
+        &many,
+        &deep,
     ];
     for text in malformed {
-        assert!(matches!(Pattern::parse(text), Err(ScopeError::Malformed { .. })), "{text:?}");
+        assert!(matches!(Area::parse(text), Err(ScopeError::Malformed { .. })), "{text:?}");
     }
+}
+
+#[test]
+fn too_many_overlaps_are_refused() {
+    let areas = |text: String| Some(Area::parse(&text).unwrap());
+    let letters = |from: u8| {
+        (0..60)
+            .map(|i| format!("{}*", char::from(from + i % 26).to_string().repeat(1 + usize::from(i / 26))))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let claims = |text: String| Claims { areas: areas(text), ..Claims::default() };
+    let layers = [
+        (Layer::Verdict, claims(format!("/tmp/{{{}}}", letters(b'a')))),
+        (Layer::StandingPolicy, claims(format!("/tmp/{{{}}}", letters(b'A')))),
+    ];
+    assert!(matches!(Grant::new(layers, &ceilings()), Err(ScopeError::TooMany { .. })));
 }
 
 #[test]
@@ -152,7 +299,7 @@ fn a_tree_covers_whole_components_only() {
 fn a_grant_names_the_layer_of_each_limit() {
     let verdict = Claims {
         memory: MemoryLimit::from_mb(50).ok(),
-        trees: Some(vec![tree("/tmp/a"), tree("/etc")]),
+        areas: Some(vec![tree("/tmp/a").into(), tree("/etc").into()]),
         network: Some(false),
         ..Claims::default()
     };
@@ -161,15 +308,19 @@ fn a_grant_names_the_layer_of_each_limit() {
     assert_eq!(grant.memory().layer, Layer::Verdict);
     assert_eq!(grant.timeout().layer, Layer::Executor);
     assert_eq!(grant.access(), Bound { value: Access::ReadOnly, layer: Layer::Tool });
-    assert_eq!(grant.trees(), [Bound { value: tree("/tmp/a"), layer: Layer::Verdict }]);
+    let [root] = grant.roots() else { panic!("{grant:?}") };
+    assert_eq!(root.areas(), [Bound { value: tree("/tmp/a").into(), layer: Layer::Verdict }]);
     assert_eq!(grant.emptied_by(), None);
 }
 
 #[test]
 fn a_grant_names_the_layer_that_left_no_tree() {
-    let trees = |trees| Claims { trees: Some(trees), ..Claims::default() };
+    let areas = |trees: Vec<Tree>| {
+        let areas = trees.into_iter().map(Area::from).collect();
+        Claims { areas: Some(areas), ..Claims::default() }
+    };
     let by = |verdict, standing| {
-        let layers = [(Layer::Verdict, trees(verdict)), (Layer::StandingPolicy, trees(standing))];
+        let layers = [(Layer::Verdict, areas(verdict)), (Layer::StandingPolicy, areas(standing))];
         Grant::new(layers, &ceilings()).unwrap().emptied_by()
     };
     assert_eq!(by(vec![], vec![tree("/tmp")]), Some(Layer::Verdict));
@@ -178,20 +329,40 @@ fn a_grant_names_the_layer_that_left_no_tree() {
 }
 
 #[test]
-fn blocked_trees_are_taken_out_or_refuse() {
+fn what_is_blocked_is_taken_out() {
     let grant = |blocked: &str| {
         let claims = Claims {
-            trees: Some(vec![tree("/tmp/a"), tree("/tmp/b")]),
-            blocked: vec![Pattern::parse(blocked).unwrap()],
+            areas: Some(vec![tree("/tmp/a").into(), tree("/tmp/b").into()]),
+            blocked: Glob::blocking(blocked).unwrap(),
             ..Claims::default()
         };
-        Grant::new([(Layer::StandingPolicy, claims)], &ceilings())
+        Grant::new([(Layer::StandingPolicy, claims)], &ceilings()).unwrap()
     };
-    let left = grant("/tmp/a/**").unwrap();
-    assert_eq!(left.trees().iter().map(|tree| tree.value.path()).collect::<Vec<_>>(), ["/tmp/b"]);
-    assert_eq!(grant("/etc/**").unwrap().trees().len(), 2);
-    assert!(matches!(grant("/tmp/a/secret/**"), Err(ScopeError::Unenforceable { .. })));
-    assert!(matches!(grant("/tmp/a/*.key"), Err(ScopeError::Unenforceable { .. })));
+    let left = grant("/tmp/a/**");
+    assert_eq!(left.roots().iter().map(|root| root.tree().path()).collect::<Vec<_>>(), ["/tmp/b"]);
+    assert_eq!(grant("/tmp/*").emptied_by(), Some(Layer::StandingPolicy));
+    assert!(grant("/etc/**").whole_trees());
+    for blocked in ["/tmp/a/secret/**", "/tmp/a/secret", "secret"] {
+        let grant = grant(blocked);
+        let [a, _b] = grant.roots() else { panic!("{grant:?}") };
+        assert!(!grant.whole_trees() && !a.is_whole());
+        assert!(!a.grants("/tmp/a/secret") && !a.grants("/tmp/a/secret/x") && !a.leads("/tmp/a/secret"));
+        assert!(a.grants("/tmp/a/secrets") && a.grants_all_below("/tmp/a/secrets") == (blocked != "secret"));
+        assert!(!a.grants_all_below("/tmp/a"));
+    }
+}
+
+#[test]
+fn a_folder_on_the_way_is_no_more_than_that() {
+    let claims =
+        Claims { areas: Some(Area::parse("/tmp/{w/*/x.md,w/deep/**}").unwrap()), ..Claims::default() };
+    let grant = Grant::new([(Layer::Verdict, claims)], &ceilings()).unwrap();
+    let [root] = grant.roots() else { panic!("{grant:?}") };
+    assert_eq!(root.tree().path(), "/tmp/w");
+    assert!(root.leads("/tmp/w") && root.leads("/tmp/w/any") && !root.grants("/tmp/w/any"));
+    assert!(!root.leads("/tmp/w/any/x.md") && root.grants("/tmp/w/any/x.md"));
+    assert!(root.grants("/tmp/w/deep") && root.grants_all_below("/tmp/w/deep/er"));
+    assert!(!root.grants_all_below("/tmp/w") && !root.leads("/tmp/w/any/other"));
 }
 
 #[test]
@@ -201,14 +372,14 @@ fn conditions() {
     assert_eq!(claims_of("max_memory_mb:5").unwrap().memory, MemoryLimit::from_mb(5).ok());
     assert_eq!(claims_of("timeout_seconds:5").unwrap().timeout, Timeout::from_seconds(5).ok());
     assert_eq!(claims_of("max_output_bytes:5").unwrap().output, OutputLimit::from_bytes(5).ok());
-    assert_eq!(claims_of("filesystem_scope:/tmp/**").unwrap().trees, Some(vec![tree("/tmp")]));
+    assert_eq!(claims_of("filesystem_scope:/tmp/**").unwrap().areas, Some(vec![tree("/tmp").into()]));
     for unknown in
         ["", "read_only:", "READ_ONLY", "max_memory_mb", "max_memory_mb:", "max_memory_mb:+5", "human"]
     {
         assert!(matches!(claims_of(unknown), Err(ConditionError::Unknown(_))), "{unknown:?}");
     }
     assert!(matches!(claims_of("max_memory_mb:0"), Err(ConditionError::Number { .. })));
-    assert!(matches!(claims_of("filesystem_scope:/tmp/*.md"), Err(ConditionError::Scope(_))));
+    assert!(matches!(claims_of("filesystem_scope:/tmp/{a"), Err(ConditionError::Scope(_))));
 }
 
 #[test]
@@ -220,9 +391,9 @@ fn a_root_is_opened_beneath_its_mount_and_never_through_a_link() {
     let ceilings = ceilings();
     let mounts = Mounts::new(vec![Mount { guest: tree("/workspace"), host: host.path().into() }]).unwrap();
     let open = |path: &str| {
-        let claims = Claims { trees: Some(vec![tree(path)]), ..Claims::default() };
+        let claims = Claims { areas: Some(vec![tree(path).into()]), ..Claims::default() };
         let grant = Grant::new([(Layer::Verdict, claims)], &ceilings).unwrap();
-        Roots::open(&grant, &mounts, &ceilings.trees)
+        Roots::open(&grant, &mounts, &ceilings.areas)
     };
     assert_eq!(open("/workspace/inside/deep").unwrap().as_slice().len(), 1);
     assert_eq!(open("/workspace").unwrap().as_slice().len(), 1);

@@ -43,7 +43,8 @@ impl Cache {
     }
 
     pub(super) fn key(&self, digest: Digest, contract: Contract) -> Key {
-        Key(format!("{digest}-{}-{}.compiled", contract.as_str(), self.compatibility))
+        // The number is that of the file's own form.
+        Key(format!("{digest}-{}-{}.compiled-2", contract.as_str(), self.compatibility))
     }
 
     pub(super) fn read(&self, key: &Key) -> Result<Option<Compiled>, CatalogError> {
@@ -92,7 +93,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(&folder.path().join("cache"), "engine".into()).unwrap();
         let key = cache.key(Digest::of(b"module"), Contract::Command);
-        let compiled = Compiled { module: b"code".to_vec(), component: false, described: None };
+        let compiled =
+            Compiled { module: b"code".to_vec(), component: false, componentised: None, described: None };
         assert!(cache.read(&key).unwrap().is_none());
         cache.write(&key, &compiled).unwrap();
         assert_eq!(cache.read(&key).unwrap(), Some(compiled));

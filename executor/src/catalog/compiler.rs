@@ -35,6 +35,9 @@ pub struct Compiled {
     pub module: Vec<u8>,
     /// Whether it is a component.
     pub component: bool,
+    /// Machine code of the same module as a component, or why it cannot be made one. `None` for what is
+    /// a component anyway.
+    pub componentised: Option<Result<Vec<u8>, String>>,
     /// A typed tool's own name, version, description and argument schema.
     pub described: Option<[String; 4]>,
 }
@@ -44,20 +47,27 @@ struct Header {
     component: bool,
     described: Option<[String; 4]>,
     module_bytes: usize,
+    /// How many bytes follow the module.
+    componentised: Option<Result<usize, String>>,
 }
 
 impl Compiled {
-    /// One line of JSON, and the module.
+    /// One line of JSON, the module, and the component that was made of it.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let header = Header {
             component: self.component,
             described: self.described.clone(),
             module_bytes: self.module.len(),
+            componentised: self.componentised.as_ref().map(|made| match made {
+                Ok(component) => Ok(component.len()),
+                Err(reason) => Err(reason.clone()),
+            }),
         };
         let mut bytes = serde_json::to_vec(&header).unwrap_or_default();
         bytes.push(b'\n');
         bytes.extend_from_slice(&self.module);
+        bytes.extend(self.componentised.iter().flatten().flatten());
         bytes
     }
 
@@ -65,9 +75,14 @@ impl Compiled {
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
-        let (header, module) = (bytes.get(..end)?, bytes.get(end + 1..)?);
-        let Header { component, described, module_bytes } = serde_json::from_slice(header).ok()?;
-        (module.len() == module_bytes).then(|| Self { module: module.to_vec(), component, described })
+        let (header, code) = (bytes.get(..end)?, bytes.get(end + 1..)?);
+        let Header { component, described, module_bytes, componentised } =
+            serde_json::from_slice(header).ok()?;
+        let (module, rest) = code.split_at_checked(module_bytes)?;
+        let expected = componentised.as_ref().map_or(0, |made| made.as_ref().map_or(0, |bytes| *bytes));
+        let componentised = componentised.map(|made| made.map(|_bytes| rest.to_vec()));
+        let whole = rest.len() == expected;
+        whole.then(|| Self { module: module.to_vec(), component, componentised, described })
     }
 }
 
@@ -133,10 +148,14 @@ mod tests {
     #[test]
     fn a_cut_file_is_no_compiled_module() {
         let described = Some(["a", "b", "c", "{}"].map(String::from));
-        let compiled = Compiled { module: b"\n\0code".to_vec(), component: true, described };
-        let bytes = compiled.encode();
-        assert_eq!(Compiled::decode(&bytes), Some(compiled));
-        assert_eq!(Compiled::decode(&bytes[..bytes.len() - 1]), None);
+        for componentised in [None, Some(Ok(b"more\n".to_vec())), Some(Err("no".to_owned()))] {
+            let described = described.clone();
+            let compiled =
+                Compiled { module: b"\n\0code".to_vec(), component: true, componentised, described };
+            let bytes = compiled.encode();
+            assert_eq!(Compiled::decode(&bytes), Some(compiled));
+            assert_eq!(Compiled::decode(&bytes[..bytes.len() - 1]), None);
+        }
         assert_eq!(Compiled::decode(b""), None);
     }
 }

@@ -1,22 +1,28 @@
 //! Core modules become components, with the preview 1 adapter of the same wasmtime release.
 
 use super::CatalogError;
+use crate::tool::Contract;
 use wasi_preview1_component_adapter_provider::{
-    WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
+    WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER,
+    WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
 
-/// Wraps a typed core module, as `wasm32-wasip1` builds it, into a component.
+/// Wraps a core module, as `wasm32-wasip1` builds it, into a component.
 ///
 /// # Errors
-/// [`CatalogError::Module`] when the module does not carry the world `a2g:tool/tool`.
-pub fn componentize(wasm: &[u8]) -> Result<Vec<u8>, CatalogError> {
+/// [`CatalogError::Module`] when a typed module does not carry the world `a2g:tool/tool`, or the module
+/// imports what the adapter does not know.
+pub fn componentize(wasm: &[u8], contract: Contract) -> Result<Vec<u8>, CatalogError> {
     let refused = |error: &dyn std::fmt::Display| {
         CatalogError::Module(format!("the module cannot be made a component: {error}"))
     };
-    let adapter = (WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER);
+    let adapter = match contract {
+        Contract::Command => WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER,
+        Contract::Typed => WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
+    };
     wit_component::ComponentEncoder::default()
         .module(wasm)
-        .and_then(|encoder| encoder.adapter(adapter.0, adapter.1))
+        .and_then(|encoder| encoder.adapter(WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, adapter))
         .and_then(|encoder| encoder.validate(true).encode())
         .map_err(|error| refused(&format_args!("{error:#}")))
 }

@@ -104,6 +104,8 @@ pub struct Tool {
     pub compiled: Vec<u8>,
     /// Whether the compiled module is a component.
     pub component: bool,
+    /// A core module's other form, compiled, or why it has none; see [`Compiled::componentised`].
+    pub componentised: Option<Result<Vec<u8>, String>>,
 }
 
 /// A tool by its name: usable, or not and why.
@@ -218,7 +220,7 @@ fn prepare(
             compiled
         }
     };
-    let Compiled { module, component, described } = compiled;
+    let Compiled { module, component, componentised, described } = compiled;
     let (manifest, arguments_schema) = manifest.complete(described)?;
     let schema = Schema::new(&arguments_schema)?;
     let descriptor = Descriptor {
@@ -230,5 +232,5 @@ fn prepare(
         arguments_schema,
         capabilities: manifest.capabilities,
     };
-    Ok(Tool { descriptor, schema, compiled: module, component })
+    Ok(Tool { descriptor, schema, compiled: module, component, componentised })
 }

@@ -9,7 +9,7 @@ use crate::catalog::{Compiled, componentize, is_typed_core_module};
 use crate::clock::SystemClock;
 use crate::limit::{Access, Budgets, Layer};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use crate::sandbox::{Sandbox, is_component};
+use crate::sandbox::{Code, Sandbox, is_component};
 use crate::tool::Contract;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io::{Read, Write};
@@ -40,18 +40,32 @@ pub(super) fn main(contract: ContractWord) -> anyhow::Result<ExitCode> {
 
 async fn compile(wasm: Vec<u8>, contract: Contract) -> anyhow::Result<Compiled> {
     let wasm = match contract {
-        Contract::Typed if !is_component(&wasm) && is_typed_core_module(&wasm) => componentize(&wasm)?,
+        Contract::Typed if !is_component(&wasm) && is_typed_core_module(&wasm) => {
+            componentize(&wasm, contract)?
+        }
         Contract::Typed | Contract::Command => wasm,
     };
     let sandbox = Sandbox::new(1, Arc::new(SystemClock))?;
     let module = sandbox.compile(&wasm)?;
     let component = is_component(&wasm);
-    let artifact = sandbox.load(&module, component, contract)?;
+    let componentised = (!component).then(|| componentised(&sandbox, &wasm, contract));
+    let code = Code { module: &module, component, componentised: None, contract };
+    let artifact = sandbox.load(code)?;
     let described = match contract {
         Contract::Command => None,
         Contract::Typed => Some(sandbox.describe(&artifact, nothing()?).await?),
     };
-    Ok(Compiled { module, component, described })
+    Ok(Compiled { module, component, componentised, described })
+}
+
+/// A core module as a component, compiled, or why it cannot be one. No reason to refuse the tool: most
+/// verdicts grant whole trees.
+fn componentised(sandbox: &Sandbox, wasm: &[u8], contract: Contract) -> Result<Vec<u8>, String> {
+    let component = componentize(wasm, contract).map_err(|error| error.to_string())?;
+    let compiled = sandbox.compile(&component).map_err(|error| error.to_string())?;
+    let code = Code { module: &compiled, component: true, componentised: None, contract };
+    sandbox.load(code).map_err(|error| error.to_string())?;
+    Ok(compiled)
 }
 
 /// A permit for `describe`: some memory and a second, and nothing else.
@@ -62,7 +76,7 @@ fn nothing() -> anyhow::Result<Permit> {
         timeout: Timeout::from_seconds(5)?,
         output: OutputLimit::from_bytes(64 << 10)?,
         network: false,
-        trees: Vec::new(),
+        areas: Vec::new(),
         access: Access::ReadOnly,
         budgets: Budgets { written: MemoryLimit::from_mb(1024)?, created: 1000, hard_links: false },
     };

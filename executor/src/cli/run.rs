@@ -19,7 +19,7 @@ use crate::limit::{Layer, Limit};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, Timeout};
 use crate::run::{Executor, Settings};
-use crate::sandbox::{Input, is_component};
+use crate::sandbox::{Code, Input, is_component};
 use crate::tool::Contract;
 use crate::verdict::{Decision, Manifest, Verdict};
 use crate::wire::a2g::{encode, fault};
@@ -254,8 +254,8 @@ fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
     if used.filesystem_emptied_by == Some(Layer::Tool) {
         return Some("the tool's own `tool.toml` declares `filesystem = \"none\"`".to_owned());
     }
-    let trees = ceilings.trees.iter().map(|tree| format!("`{tree}`")).collect::<Vec<_>>().join(", ");
-    Some(format!("`--scope` lets a tool into a folder; the configuration allows {trees}"))
+    let areas = ceilings.areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ");
+    Some(format!("`--scope` lets a tool into a folder; the configuration allows {areas}"))
 }
 
 /// Runs any module as a command, with the executor's own standard streams.
@@ -273,8 +273,10 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     let workshop = Workshop::new(config, 1)?;
     let compiled = workshop.compiler.run(&CompileJob { wasm: wasm.clone(), contract: Contract::Command })?;
     let Compiled { module, .. } = compiled;
-    let artifact = workshop.sandbox.load(&module, is_component(&wasm), Contract::Command)?;
-    let claims = Claims { memory, cpu, timeout, trees: Some(Vec::new()), ..Claims::default() };
+    let component = is_component(&wasm);
+    let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
+    let artifact = workshop.sandbox.load(code)?;
+    let claims = Claims { memory, cpu, timeout, areas: Some(Vec::new()), ..Claims::default() };
     let grant = Grant::new([(Layer::Verdict, claims)], &config.ceilings)?;
     let roots = Roots::of_operator(&folders)?;
     let permit = Permit::new(grant, roots);

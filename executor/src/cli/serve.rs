@@ -54,7 +54,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let config = config(setup)?;
     config.check_folders(file(setup).unwrap_or(Path::new("the defaults")))?;
     check_containment(&config)?;
-    let scope = config.ceilings.trees.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     print(format_args!("listen      {}", config.listen));
     let governor = config.governor.as_ref().map_or("inside this process", GovernorUrl::as_str);
     print(format_args!("governor    {governor}"));

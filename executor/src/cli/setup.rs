@@ -8,7 +8,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, DEFAULT_FILE};
 use crate::isolate::{Ahead, Isolate, Isolation, Module, support};
 use crate::run::Loaded;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Code, Sandbox};
 use anyhow::{Context as _, bail};
 use std::path::Path;
 use std::sync::Arc;
@@ -96,9 +96,12 @@ impl Workshop {
         let tools = catalog.iter().filter_map(|(name, entry)| Some((name, entry.as_ref().ok()?)));
         let tools = tools.map(|(name, tool)| Module {
             name,
-            compiled: &tool.compiled,
-            component: tool.component,
-            contract: tool.descriptor.contract,
+            code: Code {
+                module: &tool.compiled,
+                component: tool.component,
+                componentised: tool.componentised.as_ref().and_then(|made| made.as_deref().ok()),
+                contract: tool.descriptor.contract,
+            },
             isolation: if config.inline_tools.contains(name) { Isolation::Inline } else { config.isolation },
         });
         let tools = tools.collect::<Vec<_>>();

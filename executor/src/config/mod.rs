@@ -5,7 +5,7 @@
 
 mod file;
 
-use crate::capability::{Ceilings, Mount, Mounts, Pattern, Tree};
+use crate::capability::{Area, Ceilings, Mount, Mounts, Tree};
 use crate::govern::GovernorUrl;
 use crate::ident::{AgentDid, ToolName};
 use crate::isolate::Isolation;
@@ -126,7 +126,7 @@ impl Config {
     /// [`ConfigError::Value`] names the two folders.
     pub fn check_places(&self) -> Result<(), ConfigError> {
         let own = [Some(&self.cache), self.reports.as_ref(), self.policies.as_ref()];
-        check_private_places(&self.ceilings.trees, &self.mounts, own.into_iter().flatten().cloned())
+        check_private_places(&self.ceilings.areas, &self.mounts, own.into_iter().flatten().cloned())
             .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
     }
 
@@ -200,8 +200,9 @@ fn within(key: &'static str, value: u64, most: u64) -> Result<u64, Wrong> {
 fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     let File { server, executor, governor, catalog, ceilings, mount } = file;
     let at = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
-    let trees = ceilings.filesystem_scope.iter().map(|pattern| Pattern::parse(pattern)?.into_tree());
-    let trees = trees.collect::<Result<Vec<_>, _>>().map_err(|e| wrong("ceilings.filesystem_scope")(&e))?;
+    let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
+    let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| wrong("ceilings.filesystem_scope")(&e))?;
+    let areas = areas.concat();
     let mounts = mount
         .into_iter()
         .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: at(mount.host) }));
@@ -215,7 +216,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     };
     let reports = governor.reports.map(at);
     let own = [Some(cache.clone()), reports.clone(), governor.policies.clone().map(at)];
-    check_private_places(&trees, &mounts, own.into_iter().flatten())?;
+    check_private_places(&areas, &mounts, own.into_iter().flatten())?;
     let concurrent = match executor.concurrent {
         Some(given) => within("executor.concurrent", given, 4096)?,
         None => u64::from(default_concurrent()),
@@ -275,7 +276,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             },
             network: ceilings.network_allowed,
             access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
-            trees,
+            areas,
         },
         mounts,
     })
@@ -283,7 +284,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
 
 /// What is the executor's own must not lie where a guest could be let in.
 fn check_private_places(
-    trees: &[Tree],
+    areas: &[Area],
     mounts: &Mounts,
     own: impl Iterator<Item = PathBuf>,
 ) -> Result<(), Wrong> {
@@ -296,10 +297,11 @@ fn check_private_places(
         )
     };
     let own = own.map(|path| resolved(&path)).collect::<Vec<_>>();
-    // Every folder from which a guest's paths may start: of each tree, and of each mount that a
-    // tree lets guests into.
-    let mounted = mounts.as_slice().iter().filter(|mount| trees.iter().any(|tree| tree.covers(&mount.guest)));
-    let bases = trees.iter().filter_map(|tree| mounts.host_path(tree, trees));
+    // Every folder from which a guest's paths may start: of each area, and of each mount that an
+    // area lets guests into.
+    let mounted =
+        mounts.as_slice().iter().filter(|mount| areas.iter().any(|area| area.root().covers(&mount.guest)));
+    let bases = areas.iter().filter_map(|area| mounts.host_path(area.root(), areas));
     let mut bases =
         bases.chain(mounted.map(|mount| mount.host.clone())).map(|host| resolved(&host)).collect::<Vec<_>>();
     bases.sort();

@@ -6,15 +6,15 @@
 
 use super::standing::{Standing, StandingRefusal};
 use crate::call::Call;
-use crate::capability::{self, Ceilings, Claims, Grant, Pattern, ScopeError};
+use crate::capability::{self, Area, Ceilings, Claims, Grant, ScopeError};
 use crate::fault::{BlockedBy, Fault};
 use crate::limit::{Access, Layer};
 use crate::tool::{Declared, DeclaredFilesystem};
 use crate::verdict::{Decision, Directive, Manifest, Verdict};
 use time::OffsetDateTime;
 
-/// The most filesystem patterns, and the most conditions, of one verdict: each pattern is a folder
-/// that is held open.
+/// The most filesystem patterns, and the most conditions, of one verdict: each pattern may be a
+/// folder that is held open.
 const MOST_PATTERNS: usize = 64;
 
 /// The operator's leave to take verdicts, policies and directives from anyone who can reach the
@@ -202,14 +202,14 @@ fn admitted(
 /// A manifest as claims: an absent scope grants no folder, an absent network none.
 fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
     let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
-    let trees = filesystem_scope.iter().map(|pattern| Pattern::parse(pattern)?.into_tree());
+    let areas = filesystem_scope.iter().map(|pattern| Area::parse(pattern));
     Ok(Claims {
         memory: *max_memory,
         cpu: *max_cpu,
         timeout: *timeout,
         output: None,
         network: Some(network_allowed.unwrap_or(false)),
-        trees: Some(trees.collect::<Result<_, _>>()?),
+        areas: Some(areas.collect::<Result<Vec<_>, _>>()?.concat()),
         access: None,
         blocked: Vec::new(),
     })
@@ -277,7 +277,7 @@ impl Admitted {
 /// What a tool declares, as claims: it never gets more than it says that it needs.
 fn tool_claims(declared: &Declared) -> Claims {
     let Declared { filesystem, network, memory, cpu, timeout } = declared;
-    let (trees, access) = match filesystem {
+    let (areas, access) = match filesystem {
         DeclaredFilesystem::None => (Some(Vec::new()), Some(Access::ReadOnly)),
         DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),
         DeclaredFilesystem::ReadWrite => (None, None),
@@ -288,7 +288,7 @@ fn tool_claims(declared: &Declared) -> Claims {
         timeout: *timeout,
         output: None,
         network: (!network).then_some(false),
-        trees,
+        areas,
         access,
         blocked: Vec::new(),
     }

@@ -5,10 +5,9 @@
 //! rule that allows more.
 
 use super::arguments::{Arguments, Role};
-use crate::capability::{Pattern, ScopeError, Tree};
+use crate::capability::{Area, Glob, ScopeError};
 use crate::ident::excerpt;
 use crate::verdict::ToolRule;
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// Why a rule cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,14 +51,14 @@ pub enum Breach {
         /// The pattern that blocks it.
         pattern: String,
     },
-    /// A path that `blocked_paths` names may lie in a tree that would have to be granted.
+    /// A path that `blocked_paths` names may lie in what would have to be granted.
     #[error(
-        "`blocked_paths`: `{pattern}` may lie in `{tree}`, and a grant of that tree cannot leave it out; \
-         list narrower trees in `paths`"
+        "`blocked_paths`: `{pattern}` may lie in `{area}`, and a manifest that grants it cannot leave that out; \
+         list narrower patterns in `paths`"
     )]
     Inseparable {
-        /// The tree that the arguments touch.
-        tree: Tree,
+        /// What the arguments touch.
+        area: Area,
         /// The pattern that may lie in it.
         pattern: String,
     },
@@ -82,7 +81,7 @@ pub enum Breach {
 /// A rule that was read completely.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
-    paths: Option<Vec<Tree>>,
+    paths: Option<Vec<Area>>,
     blocked_paths: Vec<BlockedPath>,
     blocked_patterns: Vec<TextPattern>,
     max_size_bytes: Option<u64>,
@@ -92,14 +91,15 @@ impl Rule {
     /// Reads the constraints of a rule.
     ///
     /// # Errors
-    /// [`RuleError`] when a pattern of `paths` is not a whole tree, a pattern of `blocked_paths` is
-    /// not a glob, or a blocked text is empty.
+    /// [`RuleError`] when a pattern of `paths` or `blocked_paths` cannot be enforced exactly, or a
+    /// blocked text is empty.
     pub(super) fn read(rule: &ToolRule) -> Result<Self, RuleError> {
-        let tree = |pattern: &String| Pattern::parse(pattern).and_then(Pattern::into_tree);
-        let trees = |patterns: &Vec<String>| patterns.iter().map(tree).collect();
-        let paths: Option<Result<Vec<Tree>, ScopeError>> = rule.paths.as_ref().map(trees);
+        let areas = |patterns: &Vec<String>| -> Result<Vec<Vec<Area>>, ScopeError> {
+            patterns.iter().map(|pattern| Area::parse(pattern)).collect()
+        };
+        let paths = rule.paths.as_ref().map(areas);
         Ok(Self {
-            paths: paths.transpose()?,
+            paths: paths.transpose()?.map(|areas| areas.concat()),
             blocked_paths: rule
                 .blocked_paths
                 .iter()
@@ -114,18 +114,18 @@ impl Rule {
         })
     }
 
-    /// The trees of `paths`; `None` when the rule says nothing about paths.
-    pub(super) fn trees(&self) -> Option<&[Tree]> {
+    /// The areas of `paths`; `None` when the rule says nothing about paths.
+    pub(super) fn areas(&self) -> Option<&[Area]> {
         self.paths.as_deref()
     }
 
-    /// The patterns of `blocked_paths`, without those that can lie in none of the trees of `paths`.
-    pub(super) fn blocked(&self) -> impl Iterator<Item = &Pattern> {
+    /// What `blocked_paths` takes away, without what can lie in none of the areas of `paths`.
+    pub(super) fn blocked(&self) -> impl Iterator<Item = &Glob> {
         let matters = |blocked: &&BlockedPath| match &self.paths {
-            Some(trees) => trees.iter().any(|tree| blocked.may_lie_in(tree)),
+            Some(areas) => areas.iter().any(|area| blocked.may_lie_in(area)),
             None => true,
         };
-        self.blocked_paths.iter().filter(matters).map(|blocked| &blocked.pattern)
+        self.blocked_paths.iter().filter(matters).flat_map(|blocked| &blocked.globs)
     }
 
     /// Checks `blocked_patterns` and `max_size_bytes`.
@@ -156,21 +156,21 @@ impl Rule {
         arguments.paths().try_for_each(|path| self.check_path(path))
     }
 
-    /// The trees of `paths` that the arguments touch.
+    /// The areas of `paths` that the arguments touch.
     ///
     /// # Errors
-    /// [`Breach::Inseparable`] when one of them may hold a blocked path: a grant has no word for "all
+    /// [`Breach::Inseparable`] when one of them may hold a blocked path: a manifest has no word for "all
     /// of this tree but that file".
-    pub(super) fn touched(&self, arguments: &Arguments<'_>) -> Result<Vec<Tree>, Breach> {
+    pub(super) fn touched(&self, arguments: &Arguments<'_>) -> Result<Vec<Area>, Breach> {
         let paths: Vec<String> = arguments.paths().filter_map(normalise).collect();
-        let touched = |tree: &&Tree| paths.iter().any(|path| holds(tree, path));
-        let trees: Vec<Tree> = self.paths.iter().flatten().filter(touched).cloned().collect();
-        for tree in &trees {
-            if let Some(blocked) = self.blocked_paths.iter().find(|blocked| blocked.may_lie_in(tree)) {
-                return Err(Breach::Inseparable { tree: tree.clone(), pattern: blocked.shown.clone() });
+        let touched = |area: &&Area| paths.iter().any(|path| reaches(area, path));
+        let areas: Vec<Area> = self.paths.iter().flatten().filter(touched).cloned().collect();
+        for area in &areas {
+            if let Some(blocked) = self.blocked_paths.iter().find(|blocked| blocked.may_lie_in(area)) {
+                return Err(Breach::Inseparable { area: area.clone(), pattern: blocked.shown.clone() });
             }
         }
-        Ok(trees)
+        Ok(areas)
     }
 
     fn check_path(&self, sent: &str) -> Result<(), Breach> {
@@ -179,27 +179,27 @@ impl Rule {
         if let Some(blocked) = self.blocked_paths.iter().find(|blocked| blocked.covers(&normal)) {
             return Err(Breach::BlockedPath { path: path(), pattern: blocked.shown.clone() });
         }
-        let Some(trees) = &self.paths else { return Ok(()) };
+        let Some(areas) = &self.paths else { return Ok(()) };
         if !normal.starts_with('/') {
             return Err(Breach::Relative { path: path() });
         }
-        if trees.iter().any(|tree| holds(tree, &normal)) {
+        if areas.iter().any(|area| reaches(area, &normal)) {
             return Ok(());
         }
-        Err(Breach::Outside { path: path(), allowed: listed(trees) })
+        Err(Breach::Outside { path: path(), allowed: listed(areas) })
     }
 }
 
-fn listed(trees: &[Tree]) -> String {
-    if trees.is_empty() {
+/// Whether a path lies in an area, or is the folder that its pattern starts from, which a tool may list.
+fn reaches(area: &Area, path: &str) -> bool {
+    area.holds(path) || area.root().path() == path
+}
+
+fn listed(areas: &[Area]) -> String {
+    if areas.is_empty() {
         return "an empty list".to_owned();
     }
-    trees.iter().map(|tree| format!("`{tree}`")).collect::<Vec<_>>().join(", ")
-}
-
-/// Whether a normal path is the root of a tree or lies below it, in whole components.
-fn holds(tree: &Tree, path: &str) -> bool {
-    path.strip_prefix(tree.path()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// The path without `.`, empty components and trailing slashes. `None` for `..` and NUL.
@@ -217,54 +217,30 @@ pub(super) fn normalise(path: &str) -> Option<String> {
 #[derive(Debug, Clone)]
 struct BlockedPath {
     shown: String,
-    pattern: Pattern,
-    globs: GlobSet,
+    globs: Vec<Glob>,
     absolute: bool,
 }
 
 impl BlockedPath {
     fn read(pattern: &str) -> Result<Self, ScopeError> {
-        let malformed = |reason| ScopeError::Malformed { pattern: excerpt(pattern), reason };
         let absolute = pattern.starts_with('/');
-        let parsed = if absolute {
-            Pattern::parse(pattern)?
-        } else {
+        if !absolute {
+            let malformed = |reason| ScopeError::Malformed { pattern: excerpt(pattern), reason };
             check_relative(pattern).map_err(malformed)?;
-            // A glob cannot be taken out of a granted tree, so `Grant::new` refuses every run that
-            // is granted a tree. That is what a name that may lie anywhere needs.
-            Pattern::Glob(pattern.into())
-        };
-        let base = pattern.strip_suffix("/**").unwrap_or(pattern);
-        let base = if absolute { base.to_owned() } else { format!("**/{base}") };
-        let globs = globs([&base, &format!("{base}/**")]).map_err(|_| malformed("it is not a glob"))?;
-        Ok(Self { shown: excerpt(pattern), pattern: parsed, globs, absolute })
+        }
+        Ok(Self { shown: excerpt(pattern), globs: Glob::blocking(pattern)?, absolute })
     }
 
-    /// Whether something that the pattern blocks can lie in the tree, judged by the components before
-    /// its first wildcard.
-    fn may_lie_in(&self, tree: &Tree) -> bool {
-        if !self.absolute {
-            return true;
-        }
-        let literal = |part: &&str| !part.contains(['*', '?', '[', '{', '\\', '!']);
-        let text = self.pattern.to_string();
-        let root: Vec<&str> = text.split('/').take_while(literal).collect();
-        let tree: Vec<&str> = tree.path().split('/').collect();
-        root.starts_with(&tree) || tree.starts_with(&root)
+    /// Whether something that the pattern blocks can lie in the area's folder.
+    fn may_lie_in(&self, area: &Area) -> bool {
+        let root = area.root().path();
+        self.globs.iter().any(|glob| glob.matches_at_or_above(root) || glob.leads(root))
     }
 
     fn covers(&self, normal: &str) -> bool {
-        let path = if self.absolute { normal } else { normal.trim_start_matches('/') };
-        self.globs.is_match(path)
+        let comparable = normal.starts_with('/') || !self.absolute;
+        comparable && self.globs.iter().any(|glob| glob.matches_at_or_above(normal))
     }
-}
-
-fn globs(patterns: [&str; 2]) -> Result<GlobSet, globset::Error> {
-    let mut set = GlobSetBuilder::new();
-    for pattern in patterns {
-        set.add(GlobBuilder::new(pattern).literal_separator(true).build()?);
-    }
-    set.build()
 }
 
 fn check_relative(pattern: &str) -> Result<(), &'static str> {

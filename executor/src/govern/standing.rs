@@ -12,7 +12,7 @@
 use super::arguments::Arguments;
 use super::rule::{Breach, Rule, RuleError};
 use crate::call::Call;
-use crate::capability::{Claims, ScopeError, Tree};
+use crate::capability::{Area, Claims};
 use crate::fault::BlockedBy;
 use crate::ident::{AgentDid, ToolName};
 use crate::limit::Access;
@@ -106,9 +106,6 @@ impl StandingRefusal {
     #[must_use]
     pub fn blocked_by(&self) -> BlockedBy {
         match self {
-            Self::Unenforceable { error: RuleError::Scope(ScopeError::Unenforceable { .. }), .. } => {
-                BlockedBy::ScopeUnenforceable
-            }
             Self::Revoked { .. }
             | Self::NotListed { .. }
             | Self::NotAllowed { .. }
@@ -257,7 +254,7 @@ impl Held {
             timeout: written.timeout,
             output: None,
             network: network_claim(&self.policy.network),
-            trees: rule.trees().map(<[Tree]>::to_vec),
+            areas: rule.areas().map(<[Area]>::to_vec),
             access: resources.max_disk_mb.map(|_| Access::ReadOnly),
             blocked: rule.blocked().cloned().collect(),
         }
@@ -279,7 +276,7 @@ fn network_claim(rule: &NetworkRule) -> Option<bool> {
 mod tests {
     use super::*;
     use crate::call::Door;
-    use crate::capability::{Ceilings, Grant, Pattern};
+    use crate::capability::{Ceilings, Glob, Grant, Tree};
     use crate::ident::IntentId;
     use crate::limit::Budgets;
     use crate::limit::Layer;
@@ -413,9 +410,9 @@ mod tests {
                 timeout: Some(Timeout::from_seconds(5).unwrap()),
                 output: None,
                 network: Some(false),
-                trees: Some(vec![Tree::parse_path("/workspace").unwrap()]),
+                areas: Some(vec![Tree::parse_path("/workspace").unwrap().into()]),
                 access: None,
-                blocked: vec![Pattern::parse("/workspace/secret/**").unwrap()],
+                blocked: Glob::blocking("/workspace/secret/**").unwrap(),
             }
         );
     }
@@ -435,30 +432,25 @@ mod tests {
     }
 
     #[test]
-    fn a_path_pattern_that_is_not_a_tree_refuses() {
-        for (pattern, blocked_by) in [
-            ("/workspace/*.txt", BlockedBy::ScopeUnenforceable),
-            ("/workspace/a.txt", BlockedBy::ScopeUnenforceable),
-            ("workspace/**", BlockedBy::StandingPolicy),
-            ("/**", BlockedBy::StandingPolicy),
-        ] {
+    fn a_path_pattern_that_cannot_be_enforced_refuses() {
+        for pattern in ["workspace/**", "/**", "/workspace/{a", "/workspace/a**"] {
             let bad = ToolRule { paths: Some(vec![pattern.into()]), ..rule() };
             let refusal = answer(policy(Some(AGENT), bad), &json!({})).unwrap_err();
             assert!(matches!(refusal, StandingRefusal::Unenforceable { .. }), "{pattern}");
-            assert_eq!(refusal.blocked_by(), blocked_by, "{pattern}");
+            assert_eq!(refusal.blocked_by(), BlockedBy::StandingPolicy, "{pattern}");
         }
     }
 
     /// What the meet makes of the claims, when the verdict grants `/workspace`.
-    fn grant(rule: ToolRule) -> Result<Grant, ScopeError> {
-        let workspace = || vec![Tree::parse_path("/workspace").unwrap()];
+    fn grant(rule: ToolRule) -> Grant {
+        let workspace = || vec![Tree::parse_path("/workspace").unwrap().into()];
         let ceilings = Ceilings {
             memory: MemoryLimit::from_mb(64).unwrap(),
             cpu: CpuPercent::new(100).unwrap(),
             timeout: Timeout::from_seconds(30).unwrap(),
             output: OutputLimit::from_bytes(1024).unwrap(),
             network: false,
-            trees: workspace(),
+            areas: workspace(),
             access: Access::ReadWrite,
             budgets: Budgets {
                 written: MemoryLimit::from_mb(1024).unwrap(),
@@ -466,27 +458,36 @@ mod tests {
                 hard_links: false,
             },
         };
-        let verdict = Claims { trees: Some(workspace()), ..Claims::default() };
+        let verdict = Claims { areas: Some(workspace()), ..Claims::default() };
         let standing = answer(policy(Some(AGENT), rule), &json!({})).unwrap();
-        Grant::new([(Layer::Verdict, verdict), (Layer::StandingPolicy, standing)], &ceilings)
+        Grant::new([(Layer::Verdict, verdict), (Layer::StandingPolicy, standing)], &ceilings).unwrap()
     }
 
     #[test]
-    fn a_relative_blocked_path_refuses_only_runs_with_files() {
-        for pattern in [".env", ".ssh/**", "*.pem", "/workspace/secret.txt", "/workspace/secret/**"] {
-            let blocked = ToolRule { blocked_paths: vec![pattern.into()], ..rule() };
-            assert!(grant(blocked.clone()).is_err(), "{pattern}");
-            let no_files = ToolRule { paths: Some(Vec::new()), ..blocked };
-            assert!(grant(no_files).unwrap().trees().is_empty(), "{pattern}");
+    fn a_blocked_path_is_taken_out_of_the_grant_wherever_it_lies() {
+        for (pattern, blocked) in [
+            (".env", "/workspace/a/.env"),
+            (".ssh/**", "/workspace/.ssh/id"),
+            ("*.pem", "/workspace/a/b/key.pem"),
+            ("/workspace/secret.txt", "/workspace/secret.txt"),
+            ("/workspace/secret/**", "/workspace/secret"),
+        ] {
+            let rule = ToolRule { blocked_paths: vec![pattern.into()], ..rule() };
+            let held = grant(rule.clone());
+            let root = &held.roots()[0];
+            assert!(!root.grants(blocked) && root.grants("/workspace/a"), "{pattern}");
+            assert!(!root.grants(&format!("{blocked}/below")), "{pattern}");
+            let no_files = ToolRule { paths: Some(Vec::new()), ..rule };
+            assert!(grant(no_files).roots().is_empty(), "{pattern}");
         }
         let elsewhere = ToolRule { blocked_paths: vec!["/etc/**".into()], ..rule() };
-        assert_eq!(grant(elsewhere).unwrap().trees().len(), 1);
+        assert!(grant(elsewhere).roots()[0].is_whole());
         let outside = ToolRule {
             paths: Some(vec!["/workspace/**".into()]),
             blocked_paths: vec!["/etc/shadow".into(), "/tmp/*.key".into()],
             ..rule()
         };
-        assert_eq!(grant(outside).unwrap().trees().len(), 1);
+        assert!(grant(outside).roots()[0].is_whole());
     }
 
     #[test]

@@ -33,7 +33,7 @@ const READ_BYTES: usize = 64 << 10;
 /// From the server to its zygote.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToZygote {
-    /// A compiled tool, in the memory file beside it.
+    /// A compiled tool, in the memory file beside it; in a second one, the same as a component.
     Load { tool: String, component: bool, contract: ContractWord },
     /// There are no more tools. No file may become larger than this, in bytes.
     Start { largest_file: u64 },

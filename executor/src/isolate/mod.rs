@@ -23,8 +23,7 @@ use crate::capability::Permit;
 use crate::clock::Clock;
 use crate::ident::ToolName;
 use crate::outcome::Outcome;
-use crate::sandbox::{Abort, Accounting, Artifact, Execution, Input, Sandbox, Witness};
-use crate::tool::Contract;
+use crate::sandbox::{Abort, Accounting, Artifact, Code, Execution, Input, Sandbox, Witness};
 use ring::Ring;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,12 +67,8 @@ pub struct Ahead {
 pub struct Module<'a> {
     /// Its name.
     pub name: &'a ToolName,
-    /// What the sandbox compiled.
-    pub compiled: &'a [u8],
-    /// Whether it is a component.
-    pub component: bool,
-    /// How it is called.
-    pub contract: Contract,
+    /// What the compiler made of it.
+    pub code: Code<'a>,
     /// Where it runs.
     pub isolation: Isolation,
 }
@@ -108,7 +103,7 @@ impl Isolate {
         let (apart, inside): (Vec<Module<'_>>, Vec<_>) =
             tools.iter().partition(|tool| tool.isolation == Isolation::Process);
         let loaded = inside.into_iter().map(|tool| {
-            let place = match sandbox.load(tool.compiled, tool.component, tool.contract) {
+            let place = match sandbox.load(tool.code) {
                 Ok(artifact) => Place::Inline(artifact),
                 Err(error) => Place::Nowhere(error.to_string()),
             };

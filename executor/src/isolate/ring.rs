@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::ident::ToolName;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, Denial, End, Outcome, Usage};
-use crate::sandbox::{Event, Execution, parsed_detail, parsed_result};
+use crate::sandbox::{Code, Event, Execution, parsed_detail, parsed_result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, pidfd_send_signal};
@@ -64,7 +64,7 @@ struct Nursery {
 /// A tool that every zygote is given.
 struct Loaded {
     message: ToZygote,
-    compiled: File,
+    files: Vec<File>,
 }
 
 /// One zygote with its children. It ends when nobody holds it and its last child is gone.
@@ -91,9 +91,14 @@ impl Ring {
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Vec<(ToolName, String)>)> {
         let loaded = tools.iter().map(|tool| {
-            let mut compiled = File::from(memfd_create("tool", MemfdFlags::CLOEXEC)?);
-            compiled.write_all(tool.compiled)?;
-            Ok(Loaded { message: ToZygote::load(tool.name, tool.component, tool.contract), compiled })
+            let Code { module, component, componentised, contract } = tool.code;
+            let message = ToZygote::load(tool.name, component, contract);
+            let files = std::iter::once(module).chain(componentised).map(|compiled| {
+                let mut file = File::from(memfd_create("tool", MemfdFlags::CLOEXEC)?);
+                file.write_all(compiled)?;
+                Ok(file)
+            });
+            Ok(Loaded { message, files: files.collect::<Result<_>>()? })
         });
         let nursery = Nursery { tools: loaded.collect::<Result<_>>()?, settings, current: Mutex::default() };
         let (generation, unusable) = nursery.generation().await?;
@@ -316,10 +321,11 @@ impl Nursery {
             .spawn()?;
         let mut control = Channel::to_zygote(ours)?;
         let ready = async {
-            for Loaded { message, compiled } in &self.tools {
+            for Loaded { message, files } in &self.tools {
                 // Each zygote reads through a copy of the descriptor, whose position they share.
-                (&*compiled).rewind()?;
-                control.send(message, &[compiled.as_fd()]).await?;
+                files.iter().try_for_each(|mut file| file.rewind())?;
+                let files = files.iter().map(File::as_fd).collect::<Vec<_>>();
+                control.send(message, &files).await?;
             }
             control.send(&ToZygote::Start { largest_file: self.settings.largest_file }, &[]).await?;
             match control.receive().await? {

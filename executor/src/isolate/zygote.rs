@@ -9,7 +9,7 @@ use super::child;
 use super::confine::{ConfineError, Confinement};
 use super::process::{Forked, close_inherited, fork, reap};
 use crate::clock::SystemClock;
-use crate::sandbox::{Artifact, Sandbox};
+use crate::sandbox::{Artifact, Code, Sandbox};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
@@ -102,10 +102,15 @@ fn load(control: &UnixStream) -> Result<Option<Ready>> {
     let largest_file = loop {
         match receive(control)? {
             Some((ToZygote::Load { tool, component, contract }, handles)) => {
-                let [file] = <[OwnedFd; 1]>::try_from(handles).map_err(|_| protocol())?;
-                let mut compiled = Vec::new();
-                File::from(file).read_to_end(&mut compiled)?;
-                unusable.push(match sandbox.load(&compiled, component, contract.into()) {
+                let mut files = handles.into_iter().map(|file| {
+                    let mut compiled = Vec::new();
+                    File::from(file).read_to_end(&mut compiled).map(|_bytes| compiled)
+                });
+                let module = files.next().ok_or_else(protocol)??;
+                let componentised = files.next().transpose()?;
+                let componentised = componentised.as_deref();
+                let code = Code { module: &module, component, componentised, contract: contract.into() };
+                unusable.push(match sandbox.load(code) {
                     Ok(artifact) => {
                         tools.insert(tool, artifact);
                         None

@@ -397,6 +397,16 @@ impl Executor {
             return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
         };
         let grant = admitted.grant(&self.standing, &tool.descriptor.capabilities, &self.settings.ceilings)?;
+        if let Some(Err(reason)) = &tool.componentised
+            && !grant.whole_trees()
+        {
+            let message = format!(
+                "the tool `{}` can run under whole trees such as `/workspace/**` only, because it is a core module, and \
+                 {reason}: grant trees, or build it as a component",
+                admitted.call().tool
+            );
+            return Err(admitted.refused(BlockedBy::ScopeUnenforceable, message));
+        }
         let roots = self.open(&admitted, &grant)?;
         let place = self.place()?;
         let claimed = self.journal.claim(admitted.call(), admitted.expires_at(), self.clock.now());
@@ -416,7 +426,7 @@ impl Executor {
 
     /// Opens the granted folders.
     fn open(&self, admitted: &Admitted, grant: &Grant) -> Result<Roots, Fault> {
-        Roots::open(grant, &self.settings.mounts, &self.settings.ceilings.trees).map_err(|error| {
+        Roots::open(grant, &self.settings.mounts, &self.settings.ceilings.areas).map_err(|error| {
             if let RootsError::Refused { path, source } = &error {
                 tracing::warn!(path, %source, "a granted folder cannot be opened");
             }

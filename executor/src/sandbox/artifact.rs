@@ -30,11 +30,25 @@ pub enum ArtifactError {
 #[derive(Clone)]
 pub struct Artifact(pub(super) Prepared);
 
+/// What the compiler made of one tool.
+#[derive(Debug, Clone, Copy)]
+pub struct Code<'a> {
+    /// The compiled module or component.
+    pub module: &'a [u8],
+    /// Whether it is a component.
+    pub component: bool,
+    /// The same core module as a component, for a scope other than whole trees, which is enforced on
+    /// WASI 0.2 alone. `None` for what is a component anyway or cannot be made one.
+    pub componentised: Option<&'a [u8]>,
+    /// How it is called.
+    pub contract: Contract,
+}
+
 /// The three shapes of a guest.
 #[derive(Clone)]
 pub(super) enum Prepared {
-    /// A preview 1 command.
-    CoreCommand(InstancePre<State>),
+    /// A preview 1 command, and the same as a component.
+    CoreCommand { native: InstancePre<State>, componentised: Option<CommandPre<State>> },
     /// A `wasi:cli/command` component.
     ComponentCommand(CommandPre<State>),
     /// A component of the world `a2g:tool/tool`.

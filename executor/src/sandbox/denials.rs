@@ -89,7 +89,7 @@ impl Denials {
                 continue;
             }
             let root = preopen.map_or("…", |preopen| preopen.path.trim_end_matches('/'));
-            let reason = match (preopen.map(|preopen| preopen.kind), refusal) {
+            let reason = match (preopen.map(|preopen| &preopen.kind), refusal) {
                 (Some(PreopenKind::Outside), _) => DenialReason::OutsideScope,
                 (_, Refusal::Access) => DenialReason::HostPermissions,
                 (_, Refusal::Linking) => DenialReason::Link,
@@ -104,6 +104,11 @@ impl Denials {
             };
             self.record(&format!("{root}/{path}"), reason);
         }
+    }
+
+    /// Records that a path which was walked below a root is not granted.
+    pub(super) fn not_granted(&self, path: &str) {
+        self.record(path, DenialReason::OutsideScope);
     }
 
     /// The list, and whether there was more.

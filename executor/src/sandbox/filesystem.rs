@@ -2,12 +2,14 @@
 //!
 //! Every call goes through [`Watched`]: what reaches under the folder that stands for all that is
 //! not granted is refused with `access`, and every refusal is recorded. Nothing here looks at a
-//! guest path to decide; wasmtime-wasi resolves beneath the opened roots.
+//! guest path to decide: wasmtime-wasi resolves it beneath the opened roots, and where a root is not
+//! granted whole it is walked (`walk.rs`).
 
 use super::budget::{Budget, Reading, Spending};
 use super::denials::Refusal;
 use super::state::{Preopen, PreopenKind, State};
 use super::stop::Stop;
+use super::walk::{Need, Place, Reached};
 use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, Resource};
 use wasmtime_wasi::WasiView as _;
@@ -30,15 +32,15 @@ impl HasData for HasWatched {
     type Data<'a> = Watched<'a>;
 }
 
-struct Watched<'a>(&'a mut State);
+pub(super) struct Watched<'a>(pub(super) &'a mut State);
 
 impl Watched<'_> {
-    fn inner(&mut self) -> WasiFilesystemCtxView<'_> {
+    pub(super) fn inner(&mut self) -> WasiFilesystemCtxView<'_> {
         self.0.filesystem()
     }
 
     /// The preopened folder that a descriptor is, when it is one.
-    fn preopen(&mut self, fd: &Resource<Descriptor>) -> Option<Preopen> {
+    pub(super) fn preopen(&mut self, fd: &Resource<Descriptor>) -> Option<Preopen> {
         let handle = match self.0.wasi.ctx().table.get(fd) {
             Ok(Descriptor::Dir(dir)) => Arc::clone(&dir.dir),
             Ok(Descriptor::File(_)) | Err(_) => return None,
@@ -87,6 +89,87 @@ impl Watched<'_> {
         self.spend(Budget::create)
     }
 
+    /// Where an open folder lies; `None` for a file, and where paths are not walked.
+    fn place_of_folder(&mut self, fd: &Resource<Descriptor>) -> FsResult<Option<Place>> {
+        let walked = self.0.walks && matches!(self.0.wasi.ctx().table.get(fd)?, Descriptor::Dir(_));
+        if walked { self.place(fd).map(Some) } else { Ok(None) }
+    }
+
+    /// Reaches a folder that is to be made, whose name may end in a slash.
+    async fn reach_a_new_folder(&mut self, fd: &Resource<Descriptor>, path: &str) -> FsResult<Reached> {
+        let name = if self.0.walks { path.trim_end_matches('/') } else { path };
+        self.reach(fd, name, PathFlags::empty(), Need::Have).await
+    }
+
+    /// Reaches both ends of a call that has two.
+    async fn reach_both(
+        &mut self,
+        (fd, old): (&Resource<Descriptor>, &str),
+        (new_fd, new): (&Resource<Descriptor>, &str),
+    ) -> FsResult<(Reached, Reached)> {
+        let from = self.reach(fd, old, PathFlags::empty(), Need::Have).await?;
+        match self.reach_a_new_folder(new_fd, new).await {
+            Ok(to) => Ok((from, to)),
+            Err(error) => {
+                self.leave(from);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether what lies at one place may be moved to another. A folder takes along what lies below it,
+    /// so all of that has to be granted, before and after.
+    async fn may_move(&mut self, from: &Reached, to: &Reached) -> FsResult<()> {
+        let (Some(old), Some(new)) = (&from.place, &to.place) else { return Ok(()) };
+        let stat = self.inner().stat_at(from.folder(), PathFlags::empty(), from.name.clone()).await?;
+        if stat.type_ == DescriptorType::Directory {
+            for place in [old, new] {
+                if !place.root.grants_all_below(&place.path) {
+                    return Err(self.not_granted(place).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens what was reached, when it is a file or a folder that may be opened.
+    async fn open_reached(
+        &mut self,
+        at: &Reached,
+        paths: &[(Option<Preopen>, &str)],
+        open: OpenFlags,
+        flags: DescriptorFlags,
+    ) -> FsResult<Resource<Descriptor>> {
+        let mut open = open;
+        if let Some(place) = at.place.as_ref().filter(|place| !place.root.grants(&place.path)) {
+            // A folder on the way is opened as one and for nothing else.
+            if open.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE) {
+                return Err(self.not_granted(place).into());
+            }
+            open |= OpenFlags::DIRECTORY;
+        }
+        // Anything but a file or a folder, such as a FIFO, could hold the thread that opens it.
+        let stat = self.inner().stat_at(at.folder(), at.flags, at.name.clone()).await;
+        let found = stat.map(|stat| (stat.type_, stat.link_count));
+        match found {
+            Ok((DescriptorType::RegularFile, 2..)) if !self.0.hard_links => {
+                self.record(Refusal::HardLink, paths);
+                return Err(ErrorCode::NotPermitted.into());
+            }
+            Ok((
+                DescriptorType::Directory | DescriptorType::RegularFile | DescriptorType::SymbolicLink,
+                _,
+            ))
+            | Err(_) => {}
+            Ok(_) => return Err(ErrorCode::Unsupported.into()),
+        }
+        if found.is_err() && open.contains(OpenFlags::CREATE) {
+            self.spend(Budget::create)?;
+        }
+        let result = self.inner().open_at(at.folder(), at.flags, at.name.clone(), open, flags).await;
+        self.watch(changes_something(open, flags), paths, result)
+    }
+
     /// Looks at the result of a call that would change something or only looks, and records it when
     /// it is a refusal.
     fn watch<T>(
@@ -106,7 +189,7 @@ impl Watched<'_> {
         result
     }
 
-    fn record(&mut self, refusal: Refusal, paths: &[(Option<Preopen>, &str)]) {
+    pub(super) fn record(&mut self, refusal: Refusal, paths: &[(Option<Preopen>, &str)]) {
         let paths = paths.iter().map(|(preopen, path)| (preopen.as_ref(), (*path).to_owned())).collect();
         self.0.gauges.denials.refused(refusal, paths);
     }
@@ -125,15 +208,21 @@ impl Host for Watched<'_> {
     }
 }
 
-/// A call that takes one path below a descriptor.
+/// A call that takes one path below a descriptor. Where it follows links, its `flags` say so.
 macro_rules! watched {
-    ($($name:ident($fd:ident, $path:ident: String; $($before:ident: $bt:ty),*; $($after:ident: $at:ty),*) -> $out:ty, changes $changes:expr;)*) => {
+    ($($name:ident($fd:ident, $(($flags:ident))? $path:ident: String; $($after:ident: $at:ty),*) -> $out:ty, $need:expr, changes $changes:expr;)*) => {
         $(async fn $name(
-            &mut self, $fd: Resource<Descriptor>, $($before: $bt,)* $path: String $(, $after: $at)*
+            &mut self, $fd: Resource<Descriptor>, $($flags: PathFlags,)? $path: String $(, $after: $at)*
         ) -> FsResult<$out> {
             let paths = [(self.preopen(&$fd), $path.as_str())];
             self.enter(&paths)?;
-            let result = self.inner().$name($fd, $($before,)* $path.clone() $(, $after)*).await;
+            #[allow(unused_mut, unused_assignments, reason = "some calls never follow a link")]
+            let mut follow = PathFlags::empty();
+            $(follow = $flags;)?
+            let at = self.reach(&$fd, &$path, follow, $need).await?;
+            $(let $flags = at.flags;)?
+            let result = self.inner().$name(at.folder(), $($flags,)? at.name.clone() $(, $after)*).await;
+            self.leave(at);
             self.watch($changes, &paths, result)
         })*
     };
@@ -156,12 +245,12 @@ macro_rules! passed_on {
 
 impl HostDescriptor for Watched<'_> {
     watched! {
-        stat_at(fd, path: String; flags: PathFlags;) -> DescriptorStat, changes false;
-        set_times_at(fd, path: String; flags: PathFlags; atim: NewTimestamp, mtim: NewTimestamp) -> (), changes true;
-        readlink_at(fd, path: String; ;) -> String, changes false;
-        remove_directory_at(fd, path: String; ;) -> (), changes true;
-        unlink_file_at(fd, path: String; ;) -> (), changes true;
-        metadata_hash_at(fd, path: String; flags: PathFlags;) -> MetadataHashValue, changes false;
+        stat_at(fd, (flags) path: String;) -> DescriptorStat, Need::Look, changes false;
+        set_times_at(fd, (flags) path: String; atim: NewTimestamp, mtim: NewTimestamp) -> (), Need::Have, changes true;
+        readlink_at(fd, path: String;) -> String, Need::Have, changes false;
+        remove_directory_at(fd, path: String;) -> (), Need::Have, changes true;
+        unlink_file_at(fd, path: String;) -> (), Need::Have, changes true;
+        metadata_hash_at(fd, (flags) path: String;) -> MetadataHashValue, Need::Look, changes false;
     }
 
     passed_on! {
@@ -169,9 +258,7 @@ impl HostDescriptor for Watched<'_> {
         sync_data(fd: Resource<Descriptor>) -> FsResult<()>;
         get_flags(fd: Resource<Descriptor>) -> FsResult<DescriptorFlags>;
         get_type(fd: Resource<Descriptor>) -> FsResult<DescriptorType>;
-        set_times(fd: Resource<Descriptor>, atim: NewTimestamp, mtim: NewTimestamp) -> FsResult<()>;
         read(fd: Resource<Descriptor>, len: Filesize, offset: Filesize) -> FsResult<(Vec<u8>, bool)>;
-        read_directory(fd: Resource<Descriptor>) -> FsResult<Resource<DirectoryEntryStream>>;
         sync(fd: Resource<Descriptor>) -> FsResult<()>;
         stat(fd: Resource<Descriptor>) -> FsResult<DescriptorStat>;
         metadata_hash(fd: Resource<Descriptor>) -> FsResult<MetadataHashValue>;
@@ -195,11 +282,39 @@ impl HostDescriptor for Watched<'_> {
         self.inner().write(fd, bytes, offset).await
     }
 
+    async fn set_times(
+        &mut self,
+        fd: Resource<Descriptor>,
+        atim: NewTimestamp,
+        mtim: NewTimestamp,
+    ) -> FsResult<()> {
+        // A folder may be open only because it lies on the way.
+        if let Some(place) = self.place_of_folder(&fd)?
+            && !place.root.grants(&place.path)
+        {
+            return Err(self.not_granted(&place).into());
+        }
+        self.inner().set_times(fd, atim, mtim).await
+    }
+
+    async fn read_directory(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DirectoryEntryStream>> {
+        let place = self.place_of_folder(&fd)?;
+        let listing = self.inner().read_directory(fd).await?;
+        if let Some(place) = place {
+            self.0.places.insert(listing.rep(), place);
+        }
+        Ok(listing)
+    }
+
     async fn create_directory_at(&mut self, fd: Resource<Descriptor>, path: String) -> FsResult<()> {
         let paths = [(self.preopen(&fd), path.as_str())];
         self.enter(&paths)?;
-        self.spend(Budget::create)?;
-        let result = self.inner().create_directory_at(fd, path.clone()).await;
+        let at = self.reach_a_new_folder(&fd, &path).await?;
+        let result = match self.spend(Budget::create) {
+            Ok(()) => self.inner().create_directory_at(at.folder(), at.name.clone()).await,
+            Err(stop) => Err(stop),
+        };
+        self.leave(at);
         self.watch(true, &paths, result)
     }
 
@@ -213,27 +328,13 @@ impl HostDescriptor for Watched<'_> {
     ) -> FsResult<Resource<Descriptor>> {
         let paths = [(self.preopen(&fd), path.as_str())];
         self.enter(&paths)?;
-        // Anything but a file or a folder, such as a FIFO, could hold the thread that opens it.
-        let again = Resource::new_borrow(fd.rep());
-        let found =
-            self.inner().stat_at(again, follow, path.clone()).await.map(|stat| (stat.type_, stat.link_count));
-        match found {
-            Ok((DescriptorType::RegularFile, 2..)) if !self.0.hard_links => {
-                self.record(Refusal::HardLink, &paths);
-                return Err(ErrorCode::NotPermitted.into());
-            }
-            Ok((
-                DescriptorType::Directory | DescriptorType::RegularFile | DescriptorType::SymbolicLink,
-                _,
-            ))
-            | Err(_) => {}
-            Ok(_) => return Err(ErrorCode::Unsupported.into()),
+        let at = self.reach(&fd, &path, follow, Need::Look).await?;
+        let result = self.open_reached(&at, &paths, open, flags).await;
+        if let (Ok(opened), Some(place)) = (&result, &at.place) {
+            self.0.places.insert(opened.rep(), place.clone());
         }
-        if found.is_err() && open.contains(OpenFlags::CREATE) {
-            self.spend(Budget::create)?;
-        }
-        let result = self.inner().open_at(fd, follow, path.clone(), open, flags).await;
-        self.watch(changes_something(open, flags), &paths, result)
+        self.leave(at);
+        result
     }
 
     async fn link_at(
@@ -247,7 +348,11 @@ impl HostDescriptor for Watched<'_> {
         let paths = [(self.preopen(&fd), old.as_str()), (self.preopen(&new_fd), new.as_str())];
         self.enter(&paths)?;
         self.link(&paths)?;
-        let result = self.inner().link_at(fd, flags, old.clone(), new_fd, new.clone()).await;
+        let (from, to) = self.reach_both((&fd, &old), (&new_fd, &new)).await?;
+        let (old, new) = (from.name.clone(), to.name.clone());
+        let result = self.inner().link_at(from.folder(), flags, old, to.folder(), new).await;
+        self.leave(from);
+        self.leave(to);
         self.watch(true, &paths, result)
     }
 
@@ -260,15 +365,27 @@ impl HostDescriptor for Watched<'_> {
     ) -> FsResult<()> {
         let paths = [(self.preopen(&fd), old.as_str()), (self.preopen(&new_fd), new.as_str())];
         self.enter(&paths)?;
-        let result = self.inner().rename_at(fd, old.clone(), new_fd, new.clone()).await;
-        self.watch(true, &paths, result)
+        let (from, to) = self.reach_both((&fd, &old), (&new_fd, &new)).await?;
+        let result = match self.may_move(&from, &to).await {
+            Ok(()) => {
+                let (old, new) = (from.name.clone(), to.name.clone());
+                let moved = self.inner().rename_at(from.folder(), old, to.folder(), new).await;
+                self.watch(true, &paths, moved)
+            }
+            Err(refused) => Err(refused),
+        };
+        self.leave(from);
+        self.leave(to);
+        result
     }
 
     async fn symlink_at(&mut self, fd: Resource<Descriptor>, target: String, path: String) -> FsResult<()> {
         let paths = [(self.preopen(&fd), path.as_str())];
         self.enter(&paths)?;
         self.link(&paths)?;
-        let result = self.inner().symlink_at(fd, target, path.clone()).await;
+        let at = self.reach(&fd, &path, PathFlags::empty(), Need::Have).await?;
+        let result = self.inner().symlink_at(at.folder(), target, at.name.clone()).await;
+        self.leave(at);
         self.watch(true, &paths, result)
     }
 
@@ -302,6 +419,7 @@ impl HostDescriptor for Watched<'_> {
     }
 
     fn drop(&mut self, fd: Resource<Descriptor>) -> wasmtime::Result<()> {
+        self.0.places.remove(&fd.rep());
         HostDescriptor::drop(&mut self.inner(), fd)
     }
 }
@@ -311,10 +429,19 @@ impl HostDirectoryEntryStream for Watched<'_> {
         &mut self,
         stream: Resource<DirectoryEntryStream>,
     ) -> FsResult<Option<DirectoryEntry>> {
-        self.inner().read_directory_entry(stream).await
+        let place = self.0.places.get(&stream.rep()).cloned();
+        loop {
+            let again = Resource::new_borrow(stream.rep());
+            let entry = self.inner().read_directory_entry(again).await?;
+            match (&entry, &place) {
+                (Some(DirectoryEntry { type_, name }), Some(place)) if !place.shows(name, *type_) => {}
+                (Some(_) | None, _) => return Ok(entry),
+            }
+        }
     }
 
     fn drop(&mut self, stream: Resource<DirectoryEntryStream>) -> wasmtime::Result<()> {
+        self.0.places.remove(&stream.rep());
         HostDirectoryEntryStream::drop(&mut self.inner(), stream)
     }
 }

@@ -26,16 +26,17 @@ mod state;
 mod stop;
 mod throttle;
 mod typed;
+mod walk;
 mod witness;
 
-pub use artifact::{Artifact, ArtifactError, is_component};
+pub use artifact::{Artifact, ArtifactError, Code, is_component};
 pub use stop::Abort;
 pub use witness::{Event, Witness};
 
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
-use crate::limit::{Access, Limit};
-use crate::outcome::{End, GrantedTree, Metrics, Outcome, Usage};
+use crate::limit::{Access, Bound, Layer, Limit};
+use crate::outcome::{End, GrantedArea, Metrics, Outcome, Usage};
 use crate::tool::Contract;
 use artifact::Prepared;
 use budget::Budget;
@@ -45,6 +46,7 @@ use meter::{Meter, Metered};
 use output::{Channel, GuestStream, Recorder};
 use serde_json::Value;
 use state::{Deadline, Gauges, InForce, Preopen, PreopenKind, State};
+use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -52,6 +54,7 @@ use stop::{Stop, end_of};
 use wasmtime::component::Linker as ComponentLinker;
 use wasmtime::{Engine, Linker as CoreLinker, Store, UpdateDeadline};
 use wasmtime_wasi::filesystem::WasiFilesystemView as _;
+use wasmtime_wasi::p2::bindings::CommandPre;
 use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
 use wasmtime_wasi::{WasiCtxBuilder, WasiView as _};
 
@@ -184,6 +187,7 @@ impl Execution {
             cpu: self.grant.cpu(),
             timeout: self.grant.timeout(),
             filesystem: Vec::new(),
+            blocked: Vec::new(),
         });
         Outcome {
             end,
@@ -201,6 +205,7 @@ impl Execution {
                 timeout: in_force.timeout,
                 output: gauges.recorder.limit(),
                 filesystem: in_force.filesystem,
+                blocked: in_force.blocked,
                 filesystem_emptied_by: self.grant.emptied_by(),
                 budgets: gauges.budget.granted(),
                 spent: Some(gauges.budget.spent()),
@@ -276,40 +281,45 @@ impl Sandbox {
     /// # Errors
     /// [`ArtifactError::Load`] when the bytes are of another engine, [`ArtifactError::Unlinkable`]
     /// when the module imports what is not linked or lacks the export of its contract.
-    pub fn load(
-        &self,
-        compiled: &[u8],
-        component: bool,
-        contract: Contract,
-    ) -> Result<Artifact, ArtifactError> {
+    pub fn load(&self, code: Code<'_>) -> Result<Artifact, ArtifactError> {
+        let Code { module, component, componentised, contract } = code;
         let load = |error: wasmtime::Error| ArtifactError::Load(format!("{error:#}"));
         let unlinkable = artifact::unlinkable(contract);
         let prepared = match (component, contract) {
             (false, Contract::Command) => {
-                let module = artifact::load_module(&self.engine, compiled).map_err(load)?;
+                let module = artifact::load_module(&self.engine, module).map_err(load)?;
                 let start = module.get_export("_start");
                 let start = start.as_ref().and_then(wasmtime::ExternType::func);
                 if !start.is_some_and(|start| start.params().len() == 0 && start.results().len() == 0) {
                     let missing = "it exports no function `_start` without parameters and results";
                     return Err(unlinkable(wasmtime::Error::msg(missing)));
                 }
-                Prepared::CoreCommand(self.core.instantiate_pre(&module).map_err(unlinkable)?)
+                Prepared::CoreCommand {
+                    native: self.core.instantiate_pre(&module).map_err(&unlinkable)?,
+                    componentised: componentised.map(|code| self.component_command(code)).transpose()?,
+                }
             }
             (false, Contract::Typed) => {
                 return Err(unlinkable(wasmtime::Error::msg("a typed tool has to be a component")));
             }
-            (true, contract) => {
-                let component = artifact::load_component(&self.engine, compiled).map_err(load)?;
-                let pre = self.component.instantiate_pre(&component).map_err(&unlinkable)?;
-                match contract {
-                    Contract::Command => Prepared::ComponentCommand(
-                        wasmtime_wasi::p2::bindings::CommandPre::new(pre).map_err(unlinkable)?,
-                    ),
-                    Contract::Typed => Prepared::Typed(typed::ToolPre::new(pre).map_err(unlinkable)?),
+            (true, contract) => match contract {
+                Contract::Command => Prepared::ComponentCommand(self.component_command(module)?),
+                Contract::Typed => {
+                    let component = artifact::load_component(&self.engine, module).map_err(load)?;
+                    let pre = self.component.instantiate_pre(&component).map_err(&unlinkable)?;
+                    Prepared::Typed(typed::ToolPre::new(pre).map_err(unlinkable)?)
                 }
-            }
+            },
         };
         Ok(Artifact(prepared))
+    }
+
+    fn component_command(&self, compiled: &[u8]) -> Result<CommandPre<State>, ArtifactError> {
+        let unlinkable = artifact::unlinkable(Contract::Command);
+        let component = artifact::load_component(&self.engine, compiled)
+            .map_err(|error| ArtifactError::Load(format!("{error:#}")))?;
+        let pre = self.component.instantiate_pre(&component).map_err(&unlinkable)?;
+        CommandPre::new(pre).map_err(unlinkable)
     }
 
     /// The handle by which a run under `permit` can be watched, and stopped by `abort`. The run's
@@ -373,7 +383,15 @@ impl Sandbox {
         };
         let governed = matches!(input, Input::Arguments(_));
         let ended = match &artifact.0 {
-            Prepared::CoreCommand(pre) => core_command(pre, &mut store).await,
+            Prepared::CoreCommand { native, .. } if !store.data().walks => {
+                core_command(native, &mut store).await
+            }
+            Prepared::CoreCommand { componentised: Some(pre), .. } => {
+                component_command(pre, &mut store).await
+            }
+            Prepared::CoreCommand { componentised: None, .. } => {
+                return End::Unlinkable("it cannot run under a scope other than whole trees".to_owned());
+            }
             Prepared::ComponentCommand(pre) => component_command(pre, &mut store).await,
             Prepared::Typed(pre) => match input {
                 Input::Arguments(arguments) => return typed_tool(pre, &mut store, &arguments, gauges).await,
@@ -431,6 +449,8 @@ impl Sandbox {
             throttle: throttle::Throttle::new(grant.cpu(), now),
             deadline: Deadline { timeout: grant.timeout(), at: execution.deadline() },
             preopens: Vec::new(),
+            walks: !grant.whole_trees(),
+            places: HashMap::new(),
             links: !permit.roots().watch_outside(),
             hard_links: grant.budgets().hard_links || !permit.roots().watch_outside(),
             renumbered: false,
@@ -477,15 +497,37 @@ fn at_tick(state: &mut State, clock: &dyn Clock, abort: &Abort) -> wasmtime::Res
 
 /// Reads the limits back from the live store, before the guest's first instruction.
 fn read_back(state: &mut State, kinds: Vec<PreopenKind>) -> wasmtime::Result<()> {
-    let mut trees = Vec::new();
+    let (mut filesystem, mut blocked) = (Vec::new(), Vec::new());
     for ((descriptor, path), kind) in state.filesystem().get_directories()?.into_iter().zip(kinds) {
         let wasmtime_wasi::filesystem::Descriptor::Dir(dir) = state.ctx().table.delete(descriptor)? else {
             return Err(wasmtime::Error::msg("a preopened folder is not a folder"));
         };
-        if let PreopenKind::Granted { access, set_by } = kind {
+        if let PreopenKind::Granted { access, root } = &kind {
             let value = if dir.perms.write_not_permitted() { Access::ReadOnly } else { Access::ReadWrite };
-            let access = crate::limit::Bound { value, layer: access.layer };
-            trees.push(GrantedTree { path: path.clone(), access, set_by });
+            let access = Bound { value, layer: access.layer };
+            match root {
+                Some(root) => {
+                    filesystem.extend(root.areas().iter().map(|area| GrantedArea {
+                        path: path.clone(),
+                        pattern: area.value.to_string(),
+                        access,
+                        set_by: area.layer,
+                    }));
+                    blocked.extend(root.blocked().iter().map(|Bound { value, layer }| {
+                        let value = value.text().to_owned();
+                        Bound { value, layer: *layer }
+                    }));
+                }
+                None => {
+                    let pattern = format!("{}/**", path.trim_end_matches('/'));
+                    filesystem.push(GrantedArea {
+                        path: path.clone(),
+                        pattern,
+                        access,
+                        set_by: Layer::Executor,
+                    });
+                }
+            }
         }
         state.preopens.push(Preopen { path, kind, handle: dir.dir });
     }
@@ -493,7 +535,8 @@ fn read_back(state: &mut State, kinds: Vec<PreopenKind>) -> wasmtime::Result<()>
         memory: state.limiter.limit(),
         cpu: state.throttle.limit(),
         timeout: state.deadline.timeout,
-        filesystem: trees,
+        filesystem,
+        blocked,
     };
     state.gauges.witness.see(|| Event::InForce(in_force.clone()));
     let _set_once = state.gauges.in_force.set(in_force);
@@ -506,10 +549,7 @@ async fn core_command(pre: &wasmtime::InstancePre<State>, store: &mut Store<Stat
     start.call_async(store, ()).await
 }
 
-async fn component_command(
-    pre: &wasmtime_wasi::p2::bindings::CommandPre<State>,
-    store: &mut Store<State>,
-) -> wasmtime::Result<()> {
+async fn component_command(pre: &CommandPre<State>, store: &mut Store<State>) -> wasmtime::Result<()> {
     let command = pre.instantiate_async(&mut *store).await?;
     match command.wasi_cli_run().call_run(store).await? {
         Ok(()) => Ok(()),

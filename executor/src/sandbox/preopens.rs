@@ -55,7 +55,7 @@ impl Preopens {
         for root in roots.as_slice() {
             let stat = rustix::fs::fstat(&root.dir).map_err(std::io::Error::from)?;
             folders.push((stat.st_dev, stat.st_ino, root.guest.clone(), access.value));
-            kinds.push(PreopenKind::Granted { access, set_by: root.layer });
+            kinds.push(PreopenKind::Granted { access, root: root.granted.clone() });
         }
         if roots.watch_outside() {
             kinds.push(PreopenKind::Outside);

@@ -6,11 +6,14 @@ use super::limiter::{Limiter, MemoryGauge};
 use super::meter::Meter;
 use super::output::Recorder;
 use super::throttle::Throttle;
+use super::walk::Place;
 use super::witness::Witness;
-use crate::limit::{Access, Bound, Layer};
-use crate::outcome::GrantedTree;
+use crate::capability::Root;
+use crate::limit::{Access, Bound};
+use crate::outcome::GrantedArea;
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::{WasiCtxView, WasiView};
@@ -23,6 +26,10 @@ pub(super) struct State {
     pub(super) throttle: Throttle,
     pub(super) deadline: Deadline,
     pub(super) preopens: Vec<Preopen>,
+    /// Whether some root is not granted whole, so that every path has to be walked.
+    pub(super) walks: bool,
+    /// Where the open folders and listings of the guest lie, by their handles, when paths are walked.
+    pub(super) places: HashMap<u32, Place>,
     /// Whether links may be made: in folders that the operator opened on the command line.
     pub(super) links: bool,
     /// Whether files with another name may be opened.
@@ -49,11 +56,22 @@ pub(super) struct Preopen {
     pub(super) handle: Arc<std::fs::File>,
 }
 
+impl Preopen {
+    /// What of it is granted; `None` for the folder that stands for everything else, and for a folder
+    /// that the operator opened with all below it.
+    pub(super) fn granted(&self) -> Option<Arc<Root>> {
+        match &self.kind {
+            PreopenKind::Granted { root, .. } => root.clone(),
+            PreopenKind::Outside => None,
+        }
+    }
+}
+
 /// What a preopened folder is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PreopenKind {
-    /// A granted tree.
-    Granted { access: Bound<Access>, set_by: Layer },
+    /// A granted root; without one, a folder that the operator opened on the command line.
+    Granted { access: Bound<Access>, root: Option<Arc<Root>> },
     /// The empty folder that stands for all that is not granted, so that reaching for it is seen.
     Outside,
 }
@@ -78,7 +96,8 @@ pub struct InForce {
     pub(super) memory: Bound<MemoryLimit>,
     pub(super) cpu: Bound<CpuPercent>,
     pub(super) timeout: Bound<Timeout>,
-    pub(super) filesystem: Vec<GrantedTree>,
+    pub(super) filesystem: Vec<GrantedArea>,
+    pub(super) blocked: Vec<Bound<String>>,
 }
 
 impl WasiView for State {

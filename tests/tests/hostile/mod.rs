@@ -16,6 +16,7 @@ mod layers;
 mod memory;
 mod modules;
 mod output;
+mod patterns;
 mod ring;
 mod stop;
 mod time;

@@ -6,13 +6,13 @@
 //!      └──────────────────────┴───────────────┴─▶ DENIED       ├─ >= 0.4 ──▶ CONDITIONAL
 //!                                                              └─ below ───▶ APPROVED
 //! ```
-//! A manifest is the least that the policy and the arguments need: the trees of the rule that the
+//! A manifest is the least that the policy and the arguments need: the patterns of the rule that the
 //! path arguments touch, and no others.
 
 use super::policy_set::Entry;
 use super::{domains, risk};
 use crate::call::Call;
-use crate::capability::Tree;
+use crate::capability::Area;
 use crate::govern::arguments::Arguments;
 use crate::govern::rule::Rule;
 use crate::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
@@ -63,8 +63,8 @@ struct Permitted<'a> {
     policy: &'a Policy,
     written: &'a ToolRule,
     rule: &'a Rule,
-    /// The trees that the arguments touch.
-    trees: Vec<Tree>,
+    /// What the arguments touch.
+    areas: Vec<Area>,
 }
 
 fn no_policy(call: &Call) -> String {
@@ -96,14 +96,14 @@ fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Resul
     rule.check_paths(arguments).map_err(|breach| refused(breach.to_string()))?;
     rule.check_texts(arguments).map_err(|breach| refused(breach.to_string()))?;
     domains::check(&policy.network, arguments).map_err(&refused)?;
-    let trees = rule.touched(arguments).map_err(|breach| refused(breach.to_string()))?;
+    let areas = rule.touched(arguments).map_err(|breach| refused(breach.to_string()))?;
     if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
         return Err(about(format!(
             "sets `resources.max_disk_mb`, which no executor of this version can enforce, so `{tool}` may \
              not write; take the limit out, or use a tool that only reads"
         )));
     }
-    Ok(Permitted { policy, written, rule, trees })
+    Ok(Permitted { policy, written, rule, areas })
 }
 
 fn weigh(
@@ -145,13 +145,13 @@ fn weigh(
 }
 
 fn manifest(permitted: &Permitted<'_>) -> Manifest {
-    let Permitted { policy, written, rule: _, trees } = permitted;
+    let Permitted { policy, written, rule: _, areas } = permitted;
     Manifest {
         max_memory: policy.resources.max_memory,
         max_cpu: policy.resources.max_cpu,
         timeout: written.timeout,
         network_allowed: Some(network_allowed(&policy.network)),
-        filesystem_scope: trees.iter().map(Tree::to_string).collect(),
+        filesystem_scope: areas.iter().map(Area::to_string).collect(),
     }
 }
 
@@ -164,7 +164,7 @@ fn network_allowed(rule: &NetworkRule) -> bool {
 
 /// A rule without `paths` grants no files, which surprises whoever sends a path.
 fn no_files(permitted: &Permitted<'_>, arguments: &Arguments<'_>) -> Option<String> {
-    let surprised = permitted.rule.trees().is_none() && arguments.paths().next().is_some();
+    let surprised = permitted.rule.areas().is_none() && arguments.paths().next().is_some();
     surprised.then(|| {
         format!(
             "nothing of the filesystem is granted: {} names no `paths` for the tool",

@@ -4,7 +4,7 @@ use super::decide::VALID_FOR;
 use super::risk::{LONGEST_USUAL_BYTES, MOST_USUAL_PATHS, READS, ROWS, WRITES, assess};
 use super::*;
 use crate::call::Door;
-use crate::capability::{Pattern, claims_of};
+use crate::capability::{Area, claims_of};
 use crate::clock::ManualClock;
 use crate::govern::arguments::Arguments;
 use crate::govern::rule::{Breach, Rule};
@@ -270,7 +270,7 @@ fn a_tree_that_may_hold_a_blocked_path_is_not_granted() {
         let rule = ToolRule { blocked_paths: vec![pattern.into()], ..trees() };
         let with_path = verdict("read_file", rule.clone(), &json!({ "path": "/workspace/src/a" }));
         assert_eq!(with_path.decision == Decision::Approved, granted, "{pattern}: {:?}", with_path.reason);
-        assert!(granted || with_path.reason.unwrap().contains("narrower trees"), "{pattern}");
+        assert!(granted || with_path.reason.unwrap().contains("narrower patterns"), "{pattern}");
         let without = verdict("read_file", rule, &json!({ "mode": "fast" }));
         assert_eq!(without.decision, Decision::Approved, "{pattern}");
         assert!(without.manifest.filesystem_scope.is_empty(), "{pattern}");
@@ -400,7 +400,7 @@ fn a_manifest_is_the_least_that_the_policy_and_the_arguments_need() {
     assert_eq!(one.network_allowed, Some(false));
     let both = granted(&policy, &json!({ "path": "/tmp/a", "copy_path": "/workspace" }));
     assert_eq!(both.filesystem_scope, ["/tmp/**", "/workspace/**"]);
-    assert!(both.filesystem_scope.iter().all(|pattern| Pattern::parse(pattern).unwrap().into_tree().is_ok()));
+    assert!(both.filesystem_scope.iter().all(|pattern| Area::parse(pattern).is_ok()));
     let none = granted(&policy, &json!({ "mode": "fast" }));
     assert!(none.filesystem_scope.is_empty());
 
@@ -761,8 +761,8 @@ fn a_policy_folder_is_refused_by_file_and_place() {
             &["a.json", "c.json", AGENT],
         ),
         (
-            &[("a.json", file("*", &json!({ "paths": ["/a/*.txt"] })))],
-            &["a.json", "/capabilities/tools/read_file/constraints", "/a/*.txt"],
+            &[("a.json", file("*", &json!({ "paths": ["/a/**.txt"] })))],
+            &["a.json", "/capabilities/tools/read_file/constraints", "/a/**.txt"],
         ),
         (&[("a.json", file("*", &json!({ "blocked_paths": ["~/.ssh/**"] })))], &["a.json", "~/.ssh/**"]),
         (&[("a.json", file("*", &json!({ "blocked_patterns": [" | "] })))], &["a.json", "blocked_patterns"]),

@@ -171,16 +171,28 @@ pub(super) struct Network {
 
 #[derive(Serialize)]
 pub(super) struct Filesystem<'a> {
-    pub(super) granted: Vec<String>,
+    /// The patterns in force.
+    pub(super) granted: Vec<&'a str>,
+    /// Each of them, with the folder that it lies in.
     pub(super) trees: Vec<Tree<'a>>,
+    /// What is taken out of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) blocked: Vec<Blocked<'a>>,
     /// The layer that left nothing, when nothing is granted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) set_by: Option<&'static str>,
 }
 
 #[derive(Serialize)]
+pub(super) struct Blocked<'a> {
+    pub(super) pattern: &'a str,
+    pub(super) set_by: &'static str,
+}
+
+#[derive(Serialize)]
 pub(super) struct Tree<'a> {
     pub(super) path: &'a str,
+    pub(super) pattern: &'a str,
     pub(super) access: &'static str,
     pub(super) access_set_by: &'static str,
     pub(super) set_by: &'static str,

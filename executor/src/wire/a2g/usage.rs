@@ -3,7 +3,7 @@
 
 use super::message;
 use crate::limit::{Bound, Layer};
-use crate::outcome::{Denial, GrantedTree, Metrics, Usage};
+use crate::outcome::{Denial, GrantedArea, Metrics, Usage};
 use crate::quantity::BYTES_PER_MB;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
         timeout,
         output,
         filesystem,
+        blocked,
         filesystem_emptied_by,
         budgets,
         spent,
@@ -38,7 +39,7 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
             ),
             max_created: budget(budgets.created, spent.map(|s| s.created)),
             network_allowed: network_message(*network, *network_linked),
-            filesystem_scope: filesystem_message(filesystem, *filesystem_emptied_by),
+            filesystem_scope: filesystem_message(filesystem, blocked, *filesystem_emptied_by),
         },
         denied: denied.iter().map(denial).collect(),
         denied_truncated: *denied_truncated,
@@ -79,18 +80,28 @@ fn network_message(network: Bound<bool>, linked: bool) -> message::Network {
     message::Network { granted, linked, set_by: layer.as_str(), note }
 }
 
-fn filesystem_message(trees: &[GrantedTree], emptied_by: Option<Layer>) -> message::Filesystem<'_> {
+fn filesystem_message<'a>(
+    areas: &'a [GrantedArea],
+    blocked: &'a [Bound<String>],
+    emptied_by: Option<Layer>,
+) -> message::Filesystem<'a> {
+    let taken_out = |Bound { value, layer }: &'a Bound<String>| message::Blocked {
+        pattern: value,
+        set_by: layer.as_str(),
+    };
     message::Filesystem {
-        granted: trees.iter().map(|tree| format!("{}/**", tree.path.trim_end_matches('/'))).collect(),
-        trees: trees.iter().map(tree).collect(),
-        set_by: emptied_by.filter(|_| trees.is_empty()).map(Layer::as_str),
+        granted: areas.iter().map(|area| &*area.pattern).collect(),
+        trees: areas.iter().map(tree).collect(),
+        blocked: blocked.iter().map(taken_out).collect(),
+        set_by: emptied_by.filter(|_| areas.is_empty()).map(Layer::as_str),
     }
 }
 
-fn tree(tree: &GrantedTree) -> message::Tree<'_> {
-    let GrantedTree { path, access, set_by } = tree;
+fn tree(area: &GrantedArea) -> message::Tree<'_> {
+    let GrantedArea { path, pattern, access, set_by } = area;
     message::Tree {
         path,
+        pattern,
         access: access.value.as_str(),
         access_set_by: access.layer.as_str(),
         set_by: set_by.as_str(),

@@ -202,10 +202,13 @@ fn limits() -> Value {
             json!({ "granted": granted, "used": known(), "slack": known(), "set_by": schema("SetBy") }),
         )
     };
+    let blocked =
+        object(&["pattern", "set_by"], json!({ "pattern": { "type": "string" }, "set_by": schema("SetBy") }));
     let tree = object(
-        &["path", "access", "access_set_by", "set_by"],
+        &["path", "pattern", "access", "access_set_by", "set_by"],
         json!({
             "path": { "type": "string" },
+            "pattern": { "type": "string" },
             "access": { "enum": ["read-only", "read-write"] },
             "access_set_by": schema("SetBy"),
             "set_by": schema("SetBy"),
@@ -238,6 +241,7 @@ fn limits() -> Value {
             "filesystem_scope": object(&["granted", "trees"], json!({
                 "granted": texts(),
                 "trees": list(tree),
+                "blocked": list(blocked),
                 "set_by": schema("SetBy"),
             })),
         }),

@@ -49,6 +49,7 @@ fn the_documents_report_with_usage_behind_it() {
                     "granted": ["/tmp/**"],
                     "trees": [{
                         "path": "/tmp",
+                        "pattern": "/tmp/**",
                         "access": "read-write",
                         "access_set_by": "tool",
                         "set_by": "verdict"

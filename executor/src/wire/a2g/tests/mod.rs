@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::limit::{Access, Bound, Budgets, Layer, Spent};
 use crate::outcome::{
-    Artifact, Denial, DenialReason, End, GrantedTree, LogLevel, LogLine, Metrics, Outcome, Output, Receipt,
+    Artifact, Denial, DenialReason, End, GrantedArea, LogLevel, LogLine, Metrics, Outcome, Output, Receipt,
     Usage,
 };
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
@@ -107,11 +107,13 @@ fn receipt(end: End) -> Receipt {
                 cpu: Bound { value: CpuPercent::new(10).unwrap(), layer: Layer::Verdict },
                 timeout: Bound { value: Timeout::from_seconds(30).unwrap(), layer: Layer::Condition },
                 output: Bound { value: OutputLimit::from_bytes(1 << 20).unwrap(), layer: Layer::Executor },
-                filesystem: vec![GrantedTree {
+                filesystem: vec![GrantedArea {
                     path: "/tmp".to_owned(),
+                    pattern: "/tmp/**".to_owned(),
                     access: Bound { value: Access::ReadWrite, layer: Layer::Tool },
                     set_by: Layer::Verdict,
                 }],
+                blocked: Vec::new(),
                 filesystem_emptied_by: None,
                 budgets: Budgets {
                     written: MemoryLimit::from_mb(1024).unwrap(),

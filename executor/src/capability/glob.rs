@@ -1,0 +1,300 @@
+//! One pattern, component by component.
+//!
+//! A pattern is run along a path as a small automaton: a state is how many of its parts are used up,
+//! and `**` may use up any number of components. So one thing answers three questions: does the path
+//! match, can something below it, and does everything below it? Single components are matched by
+//! `globset`, which never sees a `/`.
+
+use super::scope::ScopeError;
+use globset::{GlobBuilder, GlobMatcher};
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// The most components of one pattern: its states are the bits of a `u64`.
+const MOST_PARTS: usize = 60;
+/// The most alternatives that `{a,b}` may give.
+const MOST_ALTERNATIVES: usize = 64;
+
+/// An absolute pattern without alternatives.
+#[derive(Clone)]
+pub struct Glob {
+    text: Box<str>,
+    parts: Arc<[Part]>,
+}
+
+enum Part {
+    /// `**`: any number of components; at the end of a pattern, at least one.
+    Any,
+    /// A name as it is written.
+    Literal(Box<str>),
+    /// A name with `*`, `?`, `[…]` or `\`.
+    Wild(GlobMatcher),
+}
+
+/// Which parts are used up: bit `n` says that the first `n` can be.
+type States = u64;
+
+impl Glob {
+    /// Whether a text holds a character that patterns give a meaning to.
+    pub(super) fn has_meaning(text: &str) -> bool {
+        text.contains(['*', '?', '[', ']', '{', '}', '\\', '!'])
+    }
+
+    /// Parses an absolute pattern: one glob for each way to choose among its `{a,b}`.
+    ///
+    /// # Errors
+    /// [`ScopeError::Malformed`] when it is no pattern, `**` does not stand alone between slashes, or
+    /// it has too many components or alternatives.
+    pub fn alternatives(pattern: &str) -> Result<Vec<Self>, ScopeError> {
+        let malformed = |reason| ScopeError::malformed(pattern, reason);
+        let texts = expand(pattern).map_err(malformed)?;
+        texts.into_iter().map(|text| Self::parse(text).map_err(malformed)).collect()
+    }
+
+    /// Parses a pattern that takes something away, and all below it: an absolute one, or a relative
+    /// one for wherever it lies. A `/**` at its end says nothing more.
+    ///
+    /// # Errors
+    /// As [`Self::alternatives`].
+    pub fn blocking(pattern: &str) -> Result<Vec<Self>, ScopeError> {
+        let base = pattern.strip_suffix("/**").unwrap_or(pattern);
+        if base.starts_with('/') {
+            Self::alternatives(base)
+        } else {
+            Self::alternatives(&format!("/**/{base}"))
+        }
+    }
+
+    /// Reads again what [`Self::text`] gave, in another process.
+    pub(super) fn carried(text: &str) -> Option<Self> {
+        Self::parse(text.to_owned()).ok()
+    }
+
+    fn parse(text: String) -> Result<Self, &'static str> {
+        let names = check_components(&text)?;
+        let parts = names.split('/').map(Part::parse).collect::<Result<Arc<[_]>, _>>()?;
+        if parts.len() > MOST_PARTS {
+            return Err("it has more than 60 components");
+        }
+        Ok(Self { text: text.into(), parts })
+    }
+
+    /// The pattern.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The folder that all matches lie in, and whether they are all of that folder. `None` when that
+    /// would be `/`.
+    pub(super) fn root(&self) -> Option<(String, bool)> {
+        let literal = |part: &Part| match part {
+            Part::Literal(name) => Some(format!("/{name}")),
+            Part::Any | Part::Wild(_) => None,
+        };
+        // An exact path is one file in the folder above it.
+        let (last, above) = self.parts.split_last()?;
+        let names: Vec<String> = above.iter().map_while(literal).collect();
+        let whole = matches!(last, Part::Any) && names.len() == above.len();
+        (!names.is_empty()).then(|| (names.concat(), whole))
+    }
+
+    /// Whether the pattern matches an absolute path without `.` and `..`.
+    #[must_use]
+    pub fn matches(&self, path: &str) -> bool {
+        self.run(path) & self.end() != 0
+    }
+
+    /// Whether it can match something below `path`.
+    #[must_use]
+    pub fn leads(&self, path: &str) -> bool {
+        self.run(path) & (self.end() - 1) != 0
+    }
+
+    /// Whether it matches everything below `path`.
+    #[must_use]
+    pub fn matches_all_below(&self, path: &str) -> bool {
+        matches!(self.parts.last(), Some(Part::Any)) && self.run(path) & (self.end() >> 1) != 0
+    }
+
+    /// Whether `path` or a folder above it matches.
+    #[must_use]
+    pub fn matches_at_or_above(&self, path: &str) -> bool {
+        let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
+        ends.filter_map(|end| path.get(..end)).any(|above| self.matches(above))
+    }
+
+    /// The state in which all parts are used up.
+    fn end(&self) -> States {
+        1 << self.parts.len()
+    }
+
+    fn run(&self, path: &str) -> States {
+        let names = path.split('/').filter(|name| !name.is_empty());
+        names.fold(self.skip(1), |states, name| if states == 0 { 0 } else { self.step(states, name) })
+    }
+
+    /// Adds the states that are reached without a component: `**` in the middle may stand for none.
+    fn skip(&self, mut states: States) -> States {
+        for (index, part) in self.parts.iter().enumerate() {
+            let last = index + 1 == self.parts.len();
+            if matches!(part, Part::Any) && !last && states & (1 << index) != 0 {
+                states |= 1 << (index + 1);
+            }
+        }
+        states
+    }
+
+    fn step(&self, states: States, name: &str) -> States {
+        let mut next = 0;
+        for (index, part) in self.parts.iter().enumerate() {
+            if states & (1 << index) == 0 {
+                continue;
+            }
+            next |= match part {
+                Part::Any => 0b11 << index,
+                Part::Literal(literal) if **literal == *name => 0b10 << index,
+                Part::Wild(matcher) if matcher.is_match(name) => 0b10 << index,
+                Part::Literal(_) | Part::Wild(_) => 0,
+            };
+        }
+        self.skip(next)
+    }
+}
+
+impl Part {
+    fn parse(name: &str) -> Result<Self, &'static str> {
+        if name == "**" {
+            return Ok(Self::Any);
+        }
+        if name.contains("**") {
+            return Err("`**` has to stand alone between slashes");
+        }
+        if !Glob::has_meaning(name) {
+            return Ok(Self::Literal(name.into()));
+        }
+        let glob = GlobBuilder::new(name).literal_separator(true).backslash_escape(true).build();
+        glob.map(|glob| Self::Wild(glob.compile_matcher())).map_err(|_| "it is not a glob")
+    }
+}
+
+// The text says all: two globs with one text match the same.
+impl PartialEq for Glob {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Glob {}
+
+impl PartialOrd for Glob {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Glob {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+impl fmt::Debug for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+impl Hash for Glob {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+/// The components of an absolute path or pattern, each of which has to be a name.
+pub(super) fn check_components(text: &str) -> Result<&str, &'static str> {
+    if text.contains('\0') {
+        return Err("it holds a NUL");
+    }
+    let names = text.strip_prefix('/').ok_or("it does not start with `/`")?;
+    if names.is_empty() || names == "**" {
+        return Err("its root is `/`");
+    }
+    for name in names.split('/') {
+        match name {
+            "" => return Err("it holds an empty component"),
+            "." | ".." => return Err("it holds `.` or `..`"),
+            long if long.len() > 255 => return Err("a component is longer than 255 bytes"),
+            _named => {}
+        }
+    }
+    Ok(names)
+}
+
+/// Every way to choose among the `{a,b}` of a pattern. What is escaped or in a class is no brace.
+fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {
+    let mut done = Vec::new();
+    let mut open = vec![pattern.to_owned()];
+    while let Some(text) = open.pop() {
+        match first_braces(&text)? {
+            None => done.push(text),
+            Some((before, choices, after)) => {
+                open.extend(choices.iter().map(|choice| [before, choice, after].concat()));
+            }
+        }
+        if done.len() + open.len() > MOST_ALTERNATIVES {
+            return Err("it has more than 64 alternatives");
+        }
+    }
+    Ok(done)
+}
+
+/// The text before the first outermost braces, what they hold between commas, and the text after.
+type Braces<'a> = (&'a str, Vec<&'a str>, &'a str);
+
+fn first_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
+    const UNBALANCED: &str = "its braces are not balanced";
+    // Every byte looked at is ASCII, which UTF-8 uses in no other letter.
+    let bytes = text.as_bytes();
+    let (mut at, mut depth) = (0, 0usize);
+    // Where the outermost braces open, choose and close.
+    let mut cuts = Vec::new();
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at += 1,
+            b'[' => {
+                at += class_length(bytes.get(at..).unwrap_or_default()).ok_or("a class is not closed")? - 1
+            }
+            b'{' => {
+                depth += 1;
+                if depth == 1 {
+                    cuts.push(at);
+                }
+            }
+            b',' if depth == 1 => cuts.push(at),
+            b'}' => {
+                depth = depth.checked_sub(1).ok_or(UNBALANCED)?;
+                if depth == 0 {
+                    cuts.push(at);
+                    let choices = cuts.windows(2).filter_map(|cut| text.get(cut.first()? + 1..*cut.last()?));
+                    let before = cuts.first().and_then(|&start| text.get(..start)).unwrap_or_default();
+                    return Ok(Some((before, choices.collect(), text.get(at + 1..).unwrap_or_default())));
+                }
+            }
+            _plain => {}
+        }
+        at += 1;
+    }
+    if depth == 0 { Ok(None) } else { Err(UNBALANCED) }
+}
+
+/// The bytes of the class `[…]` that a text starts with. A `]` that stands first in it is a member.
+fn class_length(text: &[u8]) -> Option<usize> {
+    let negated = matches!(text.get(1), Some(b'!' | b'^'));
+    let first = if negated { 2 } else { 1 };
+    let after = first + usize::from(text.get(first) == Some(&b']'));
+    let close = text.get(after..)?.iter().position(|byte| *byte == b']')?;
+    Some(after + close + 1)
+}

@@ -1,0 +1,275 @@
+//! Paths below folders of which not everything is granted.
+//!
+//! A path is walked name by name from the descriptor that it starts at, each folder opened by its own
+//! name beneath the one before and never through a symbolic link; a link is read and its target
+//! walked in its place. What is looked up in the grant is the path that was walked, and what is used
+//! is the last folder's handle with one name: there is nothing between the two that could be swapped.
+//! A name that the grant neither holds nor leads through is not touched at all.
+
+#[cfg(test)]
+mod tests;
+
+use super::denials::Refusal;
+use super::filesystem::Watched;
+use crate::capability::Root;
+use std::sync::Arc;
+use wasmtime::component::Resource;
+use wasmtime_wasi::WasiView as _;
+use wasmtime_wasi::filesystem::Descriptor;
+use wasmtime_wasi::p2::bindings::filesystem::types::{
+    DescriptorFlags, DescriptorType, ErrorCode, HostDescriptor as _, OpenFlags, PathFlags,
+};
+use wasmtime_wasi::p2::{FsError, FsResult};
+
+/// The most symbolic links of one path, as the kernel has it.
+const MOST_LINKS: usize = 40;
+/// The most folders of one path: each takes a handle while the path is walked.
+const MOST_FOLDERS: usize = 128;
+
+/// Where something lies: its path below a root, as it was walked.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) root: Arc<Root>,
+    pub(super) path: String,
+}
+
+impl Place {
+    fn child(&self, name: &str) -> Self {
+        Self { root: Arc::clone(&self.root), path: format!("{}/{name}", self.path) }
+    }
+
+    /// Whether an entry of this folder is shown to a guest: what it could look at.
+    pub(super) fn shows(&self, name: &str, kind: DescriptorType) -> bool {
+        let child = self.child(name);
+        let on_the_way = kind == DescriptorType::Directory && child.root.leads(&child.path);
+        child.root.grants(&child.path) || on_the_way
+    }
+}
+
+/// What a call needs of the place that its path leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// It is granted, or it is a folder on the way to something that is.
+    Look,
+    /// It is granted.
+    Have,
+}
+
+/// What a path leads to: a folder and one name in it.
+pub(super) struct Reached {
+    /// The folders that were opened on the way, the last one innermost.
+    opened: Vec<Resource<Descriptor>>,
+    start: u32,
+    pub(super) name: String,
+    /// Where it lies; `None` where every root is granted whole, and wasmtime-wasi resolves the path.
+    pub(super) place: Option<Place>,
+    /// Whether a link at the end is still to be followed.
+    pub(super) flags: PathFlags,
+}
+
+impl Reached {
+    /// The folder that `name` is looked up in.
+    pub(super) fn folder(&self) -> Resource<Descriptor> {
+        Resource::new_borrow(self.opened.last().map_or(self.start, Resource::rep))
+    }
+}
+
+/// A path on its way.
+struct Walk {
+    /// Where each opened folder lies, the start first.
+    places: Vec<Place>,
+    opened: Vec<Resource<Descriptor>>,
+    /// The names to come, the next one last.
+    names: Vec<String>,
+    /// Whether the path says that it ends at a folder.
+    folder: bool,
+}
+
+impl Walk {
+    fn put(&mut self, path: &str) {
+        let last = path.rsplit('/').next();
+        if self.names.is_empty() {
+            self.folder |= matches!(last, Some("" | "." | ".."));
+        }
+        let names = path.split('/').rev().filter(|name| !matches!(*name, "" | "."));
+        self.names.extend(names.map(str::to_owned));
+    }
+}
+
+impl Watched<'_> {
+    /// Finds what a path leads to, and whether it is there for what the call needs. Whoever calls this
+    /// has to [`Self::leave`] it again.
+    pub(super) async fn reach(
+        &mut self,
+        fd: &Resource<Descriptor>,
+        path: &str,
+        flags: PathFlags,
+        need: Need,
+    ) -> FsResult<Reached> {
+        if !self.0.walks {
+            let (name, start) = (path.to_owned(), fd.rep());
+            return Ok(Reached { opened: Vec::new(), start, name, place: None, flags });
+        }
+        let start = self.place(fd)?;
+        let mut walk = Walk { places: vec![start], opened: Vec::new(), names: Vec::new(), folder: false };
+        let reached = self.walk(fd, path, flags, &mut walk).await;
+        let result = match reached {
+            Ok((name, place)) => self.allow(fd, &walk, &name, &place, need).await.map(|()| (name, place)),
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok((name, place)) => Ok(Reached {
+                opened: walk.opened,
+                start: fd.rep(),
+                name,
+                place: Some(place),
+                flags: PathFlags::empty(),
+            }),
+            Err(error) => {
+                self.close(walk.opened);
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets go of what was opened on the way.
+    pub(super) fn leave(&mut self, reached: Reached) {
+        self.close(reached.opened);
+    }
+
+    fn close(&mut self, opened: Vec<Resource<Descriptor>>) {
+        for folder in opened {
+            let _was_there = self.0.wasi.ctx().table.delete(folder);
+        }
+    }
+
+    /// Where an open folder lies.
+    pub(super) fn place(&mut self, fd: &Resource<Descriptor>) -> FsResult<Place> {
+        if let Some(place) = self.0.places.get(&fd.rep()) {
+            return Ok(place.clone());
+        }
+        let root = self.preopen(fd).and_then(|preopen| preopen.granted()).ok_or(ErrorCode::NotDirectory)?;
+        let path = root.tree().path().to_owned();
+        Ok(Place { root, path })
+    }
+
+    /// Records that a guest reached for a place that is not granted.
+    pub(super) fn not_granted(&mut self, place: &Place) -> ErrorCode {
+        self.0.gauges.denials.not_granted(&place.path);
+        ErrorCode::Access
+    }
+
+    /// Records that a path leads out of the descriptor that it starts at.
+    fn escapes(&mut self, fd: &Resource<Descriptor>, path: &str) -> FsError {
+        let paths = [(self.preopen(fd), path)];
+        self.record(Refusal::Looking, &paths);
+        ErrorCode::NotPermitted.into()
+    }
+
+    async fn walk(
+        &mut self,
+        fd: &Resource<Descriptor>,
+        path: &str,
+        flags: PathFlags,
+        walk: &mut Walk,
+    ) -> FsResult<(String, Place)> {
+        if path.is_empty() {
+            return Err(ErrorCode::NoEntry.into());
+        }
+        let mut links = 0;
+        let mut next = path.to_owned();
+        loop {
+            // The path as it was sent, and then the target of each link.
+            if next.starts_with('/') {
+                return Err(self.escapes(fd, path));
+            }
+            walk.put(&next);
+            next = loop {
+                let Some(here) = walk.places.last().cloned() else { return Err(self.escapes(fd, path)) };
+                let Some(name) = walk.names.pop() else { return Ok((".".to_owned(), here)) };
+                if name == ".." {
+                    let Some(left) = walk.opened.pop() else { return Err(self.escapes(fd, path)) };
+                    walk.places.pop();
+                    self.close(vec![left]);
+                    continue;
+                }
+                let place = here.child(&name);
+                if !place.root.grants(&place.path) && !place.root.leads(&place.path) {
+                    return Err(self.not_granted(&place).into());
+                }
+                let last = walk.names.is_empty();
+                if last && !walk.folder && !flags.contains(PathFlags::SYMLINK_FOLLOW) {
+                    return Ok((name, place));
+                }
+                match self.kind(fd, walk, &name).await? {
+                    Some(DescriptorType::SymbolicLink) => {
+                        links += 1;
+                        if links > MOST_LINKS {
+                            return Err(ErrorCode::Loop.into());
+                        }
+                        let folder = folder(fd, walk);
+                        break self.inner().readlink_at(folder, name).await?;
+                    }
+                    Some(DescriptorType::Directory) if last => return Ok((name, place)),
+                    Some(DescriptorType::Directory) => {
+                        if walk.opened.len() >= MOST_FOLDERS {
+                            return Err(ErrorCode::NameTooLong.into());
+                        }
+                        let (folder, how) = (folder(fd, walk), OpenFlags::DIRECTORY);
+                        let read = DescriptorFlags::READ;
+                        let opened =
+                            self.inner().open_at(folder, PathFlags::empty(), name, how, read).await?;
+                        walk.opened.push(opened);
+                        walk.places.push(place);
+                    }
+                    // What there is but is not granted looks as if it were not there.
+                    Some(_file) if !place.root.grants(&place.path) => {
+                        return Err(if last { self.not_granted(&place) } else { ErrorCode::NoEntry }.into());
+                    }
+                    Some(_file) if last && !walk.folder => return Ok((name, place)),
+                    Some(_file) => return Err(ErrorCode::NotDirectory.into()),
+                    None if last => return Ok((name, place)),
+                    None => return Err(ErrorCode::NoEntry.into()),
+                }
+            };
+        }
+    }
+
+    /// Whether the end of a walk is what the call needs.
+    async fn allow(
+        &mut self,
+        fd: &Resource<Descriptor>,
+        walk: &Walk,
+        name: &str,
+        place: &Place,
+        need: Need,
+    ) -> FsResult<()> {
+        if place.root.grants(&place.path) {
+            return Ok(());
+        }
+        let a_folder_on_the_way = need == Need::Look
+            && place.root.leads(&place.path)
+            && self.kind(fd, walk, name).await? == Some(DescriptorType::Directory);
+        if a_folder_on_the_way { Ok(()) } else { Err(self.not_granted(place).into()) }
+    }
+
+    /// What a name stands for, links not followed; `None` when there is nothing.
+    async fn kind(
+        &mut self,
+        fd: &Resource<Descriptor>,
+        walk: &Walk,
+        name: &str,
+    ) -> FsResult<Option<DescriptorType>> {
+        let stat = self.inner().stat_at(folder(fd, walk), PathFlags::empty(), name.to_owned()).await;
+        match stat {
+            Ok(stat) => Ok(Some(stat.type_)),
+            Err(error) if matches!(error.downcast_ref(), Some(ErrorCode::NoEntry)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The folder that a walk stands in.
+fn folder(fd: &Resource<Descriptor>, walk: &Walk) -> Resource<Descriptor> {
+    Resource::new_borrow(walk.opened.last().map_or(fd.rep(), Resource::rep))
+}

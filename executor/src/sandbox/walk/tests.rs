@@ -1,0 +1,362 @@
+//! Generated path operations against a real folder of which not everything is granted. Whatever they
+//! are, nothing that is not granted is read, changed, moved, linked or made.
+
+use super::*;
+use crate::capability::{Area, Ceilings, Claims, Glob, Grant, Mount, Mounts, Permit, Roots, Tree};
+use crate::clock::SystemClock;
+use crate::limit::{Access, Budgets, Layer};
+use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use crate::sandbox::state::State;
+use crate::sandbox::{Abort, Input, Sandbox};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::{Path, PathBuf};
+use wasmtime_wasi::filesystem::WasiFilesystemView as _;
+use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
+use wasmtime_wasi::p2::bindings::filesystem::types::{
+    HostDescriptor, HostDirectoryEntryStream, NewTimestamp,
+};
+
+/// How many sequences are tried, of how many operations each.
+const SEQUENCES: u32 = 100_000;
+const LONGEST: u32 = 8;
+/// How many of them one folder goes through, before it is made anew.
+const SEQUENCES_OF_ONE_WORLD: u32 = 25;
+
+const GRANTED: &str = "/w/{**/*.md,x/open/**,exact,one?}";
+const BLOCKED: [&str; 2] = ["/w/priv/**", "hidden.md"];
+
+/// What stands in every file that is not granted.
+const SECRET: &str = "not granted: ";
+
+const FOLDERS: [&str; 8] = ["w", "w/d", "w/x", "w/x/open", "w/x/open/sub", "w/priv", "w/one1", "outside"];
+const FILES: [&str; 12] = [
+    "w/a.md",
+    "w/b.txt",
+    "w/exact",
+    "w/d/c.md",
+    "w/d/s.txt",
+    "w/d/hidden.md",
+    "w/x/open/f",
+    "w/x/open/sub/g.txt",
+    "w/x/n.txt",
+    "w/priv/p.md",
+    "w/one1/s.txt",
+    "outside/o.md",
+];
+const LINKS: [(&str, &str); 9] = [
+    ("w/l.md", "b.txt"),
+    ("w/ld", "d"),
+    ("w/up", ".."),
+    ("w/x/open/esc", "../../b.txt"),
+    ("w/x/open/dir", "../../d"),
+    ("w/x/open/md", "../../d/c.md"),
+    ("w/x/open/out", "../../../outside"),
+    ("w/x/open/round", "round"),
+    ("w/x/open/priv", "../../priv"),
+];
+const NAMES: [&str; 30] = [
+    "a.md",
+    "b.txt",
+    "exact",
+    "d",
+    "c.md",
+    "s.txt",
+    "hidden.md",
+    "x",
+    "open",
+    "f",
+    "sub",
+    "g.txt",
+    "n.txt",
+    "priv",
+    "p.md",
+    "one1",
+    "l.md",
+    "ld",
+    "up",
+    "esc",
+    "dir",
+    "out",
+    "md",
+    "new.md",
+    "new",
+    "newer",
+    ".",
+    "..",
+    "..",
+    "",
+];
+
+/// Numbers that are the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        u32::try_from((self.0 >> 24) % u64::from(sides)).unwrap()
+    }
+
+    fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
+        items[usize::try_from(self.roll(u32::try_from(items.len()).unwrap())).unwrap()]
+    }
+
+    fn path(&mut self) -> String {
+        let names: Vec<_> = (0..=self.roll(3)).map(|_| self.pick(&NAMES)).collect();
+        let end = self.pick(&["", "", "", "/", "//", "/.", "/.."]);
+        let start = if self.roll(30) == 0 { "/" } else { "" };
+        format!("{start}{}{end}", names.join("/"))
+    }
+
+    fn flags(&mut self) -> PathFlags {
+        if self.roll(2) == 0 { PathFlags::empty() } else { PathFlags::SYMLINK_FOLLOW }
+    }
+}
+
+/// A folder that is granted as `/w`, in part, beside one that is not.
+struct World {
+    folder: tempfile::TempDir,
+    root: Arc<Root>,
+}
+
+/// What is known of something on the disk: its inode, its names, when it was last changed in any way,
+/// and what stands in it.
+type Facts = (u64, u64, (i64, i64), Option<String>);
+
+impl World {
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    /// Makes everything as it was.
+    fn build(&self) {
+        for entry in fs::read_dir(self.folder.path()).unwrap() {
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
+        FOLDERS.iter().for_each(|folder| fs::create_dir(self.at(folder)).unwrap());
+        for file in FILES {
+            let secret = if self.granted(file) { "" } else { SECRET };
+            fs::write(self.at(file), format!("{secret}{file}")).unwrap();
+        }
+        for (name, target) in LINKS {
+            symlink(target, self.at(name)).unwrap();
+        }
+    }
+
+    /// What the patterns say of a host path: the oracle, which walks nothing.
+    fn granted(&self, path: &str) -> bool {
+        self.root.grants(&format!("/{path}"))
+    }
+
+    fn leads(&self, path: &str) -> bool {
+        self.root.leads(&format!("/{path}"))
+    }
+
+    /// Where the kernel says that an open file or folder lies, below the folder of all.
+    fn of(&self, watched: &mut Watched<'_>, fd: &Resource<Descriptor>) -> String {
+        let handle = match watched.0.wasi.ctx().table.get(fd).unwrap() {
+            Descriptor::Dir(dir) => dir.dir.as_raw_fd(),
+            Descriptor::File(file) => file.file.as_raw_fd(),
+        };
+        let path = fs::read_link(format!("/proc/self/fd/{handle}")).unwrap();
+        path.strip_prefix(self.folder.path()).unwrap().to_str().unwrap().to_owned()
+    }
+
+    /// All that is not granted, by its path.
+    fn outside(&self) -> BTreeMap<String, Facts> {
+        let mut seen = BTreeMap::new();
+        self.look(self.folder.path(), &mut seen);
+        seen
+    }
+
+    fn look(&self, folder: &Path, seen: &mut BTreeMap<String, Facts>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            let name = path.strip_prefix(self.folder.path()).unwrap().to_str().unwrap().to_owned();
+            if metadata.is_dir() {
+                self.look(&path, seen);
+            }
+            if self.granted(&name) {
+                continue;
+            }
+            let changed = (metadata.ctime(), metadata.ctime_nsec());
+            let facts = match metadata.file_type() {
+                kind if kind.is_file() => {
+                    (metadata.ino(), metadata.nlink(), changed, Some(fs::read_to_string(&path).unwrap()))
+                }
+                kind if kind.is_symlink() => {
+                    let target = fs::read_link(&path).unwrap().to_str().unwrap().to_owned();
+                    (metadata.ino(), 1, changed, Some(target))
+                }
+                // The entries of a folder change its number of names and its times.
+                _folder => (metadata.ino(), 0, (0, 0), None),
+            };
+            seen.insert(name, facts);
+        }
+    }
+}
+
+fn grant() -> (Grant, Ceilings) {
+    let root = Tree::parse_path("/w").unwrap();
+    let ceilings = Ceilings {
+        memory: MemoryLimit::from_mb(64).unwrap(),
+        cpu: CpuPercent::new(100).unwrap(),
+        timeout: Timeout::from_seconds(60).unwrap(),
+        output: OutputLimit::from_bytes(1000).unwrap(),
+        network: false,
+        areas: vec![root.into()],
+        access: Access::ReadWrite,
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1 << 20).unwrap(),
+            created: u64::MAX,
+            hard_links: true,
+        },
+    };
+    let claims = Claims {
+        areas: Some(Area::parse(GRANTED).unwrap()),
+        blocked: BLOCKED.iter().flat_map(|blocked| Glob::blocking(blocked).unwrap()).collect(),
+        ..Claims::default()
+    };
+    (Grant::new([(Layer::Verdict, claims)], &ceilings).unwrap(), ceilings)
+}
+
+/// One operation of a guest, from one of its open folders.
+async fn operate(
+    world: &World,
+    watched: &mut Watched<'_>,
+    open: &mut Vec<Resource<Descriptor>>,
+    dice: &mut Dice,
+    did: &mut Vec<String>,
+) {
+    let any = |dice: &mut Dice, open: &[Resource<Descriptor>]| {
+        let index = usize::try_from(dice.roll(u32::try_from(open.len()).unwrap())).unwrap();
+        (index, Resource::new_borrow(open[index].rep()))
+    };
+    let ((from, fd), path) = (any(dice, open), dice.path());
+    let said = |name: &str, result: FsResult<()>| {
+        format!(
+            "{name} {from} {path:?} {:?}",
+            result.map_err(|error| error.downcast().map_or("a trap".into(), |code| format!("{code:?}")))
+        )
+    };
+    let line = match dice.roll(14) {
+        0..=3 => {
+            let flags = [OpenFlags::empty(), OpenFlags::CREATE, OpenFlags::TRUNCATE, OpenFlags::DIRECTORY];
+            let flags = flags[usize::try_from(dice.roll(4)).unwrap()];
+            let write = if dice.roll(2) == 0 { DescriptorFlags::empty() } else { DescriptorFlags::WRITE };
+            let opened =
+                watched.open_at(fd, dice.flags(), path.clone(), flags, DescriptorFlags::READ | write).await;
+            match opened {
+                Ok(opened) => {
+                    let again = || Resource::new_borrow(opened.rep());
+                    let kind = watched.get_type(again()).await.unwrap();
+                    let path = world.of(watched, &opened);
+                    let on_the_way = kind == DescriptorType::Directory && world.leads(&path);
+                    assert!(world.granted(&path) || on_the_way, "opened {path} after {did:#?}");
+                    if let Ok((read, _)) = watched.read(again(), 1000, 0).await {
+                        let read = String::from_utf8(read).unwrap();
+                        assert!(!read.contains(SECRET), "read {read:?} at {from} {path:?} after {did:#?}");
+                    }
+                    let _may_be_a_folder = watched.write(again(), b"written".to_vec(), 0).await;
+                    let _is_allowed_or_not =
+                        watched.set_times(again(), NewTimestamp::Now, NewTimestamp::Now).await;
+                    open.push(opened);
+                    said(&format!("open {kind:?}"), Ok(()))
+                }
+                Err(error) => said("open", Err(error)),
+            }
+        }
+        4 => said("stat", watched.stat_at(fd, dice.flags(), path.clone()).await.map(drop)),
+        5 => match watched.read_directory(Resource::new_borrow(fd.rep())).await {
+            Ok(listing) => {
+                let folder = world.of(watched, &fd);
+                while let Some(entry) =
+                    watched.read_directory_entry(Resource::new_borrow(listing.rep())).await.unwrap()
+                {
+                    let path = format!("{folder}/{}", entry.name);
+                    assert!(world.granted(&path) || world.leads(&path), "listed {path} after {did:#?}");
+                }
+                HostDirectoryEntryStream::drop(watched, listing).unwrap();
+                said("list", Ok(()))
+            }
+            Err(error) => said("list", Err(error)),
+        },
+        6 => said("mkdir", watched.create_directory_at(fd, path.clone()).await),
+        7 => said("unlink", watched.unlink_file_at(fd, path.clone()).await),
+        8 => said("rmdir", watched.remove_directory_at(fd, path.clone()).await),
+        9 | 10 => {
+            let ((to, new_fd), new) = (any(dice, open), dice.path());
+            let renamed = watched.rename_at(fd, path.clone(), new_fd, new.clone()).await;
+            said(&format!("rename to {to} {new:?}"), renamed)
+        }
+        11 => {
+            let ((to, new_fd), new) = (any(dice, open), dice.path());
+            let linked = watched.link_at(fd, PathFlags::empty(), path.clone(), new_fd, new.clone()).await;
+            said(&format!("link to {to} {new:?}"), linked)
+        }
+        12 => {
+            let target = dice.path();
+            said(
+                &format!("symlink to {target:?}"),
+                watched.symlink_at(fd, target.clone(), path.clone()).await,
+            )
+        }
+        _times => {
+            let now = NewTimestamp::Now;
+            said("times", watched.set_times_at(fd, dice.flags(), path.clone(), now, now).await)
+        }
+    };
+    did.push(line);
+}
+
+#[tokio::test]
+async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
+    let (grant, ceilings) = grant();
+    // In memory where there is such a folder: most of the time goes into making the files anew.
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let world = World { folder, root: Arc::clone(&grant.roots()[0]) };
+    world.build();
+    let guest = Tree::parse_path("/w").unwrap();
+    let mounts = Mounts::new(vec![Mount { guest, host: world.at("w") }]).unwrap();
+    let sandbox = Sandbox::new(1, Arc::new(SystemClock)).unwrap();
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let (mut sequences, mut worked, mut refused) = (0, 0u32, 0u32);
+    while sequences < SEQUENCES {
+        world.build();
+        let before = world.outside();
+        let roots = Roots::open(&grant, &mounts, &ceilings.areas).unwrap();
+        let permit = Permit::new(grant.clone(), roots);
+        let execution = sandbox.begin(&permit, Arc::<Abort>::default());
+        let mut store = sandbox.store(permit, &Input::Arguments(String::new()), &execution).unwrap();
+        store.data_mut().links = true;
+        let mut did = Vec::new();
+        for _ in 0..SEQUENCES_OF_ONE_WORLD {
+            sequences += 1;
+            let state: &mut State = store.data_mut();
+            let mut open: Vec<_> =
+                state.filesystem().get_directories().unwrap().into_iter().map(|(fd, _)| fd).collect();
+            // The second stands for everything outside, and is for the tests of that.
+            let outside = open.pop().unwrap();
+            let mut watched = Watched(state);
+            HostDescriptor::drop(&mut watched, outside).unwrap();
+            for _ in 0..=dice.roll(LONGEST) {
+                operate(&world, &mut watched, &mut open, &mut dice, &mut did).await;
+            }
+            for fd in open {
+                HostDescriptor::drop(&mut watched, fd).unwrap();
+            }
+            assert!(state.places.is_empty(), "a place is forgotten with its handle");
+        }
+        assert_eq!(world.outside(), before, "after {did:#?}");
+        let counted = did.iter().filter(|line| line.ends_with("Ok(())")).count();
+        worked += u32::try_from(counted).unwrap();
+        refused += u32::try_from(did.len() - counted).unwrap();
+    }
+    // The alphabet is small enough that much of it works.
+    assert!(worked > refused / 20 && refused > worked / 20, "{worked} worked and {refused} did not");
+}

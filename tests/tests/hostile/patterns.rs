@@ -1,0 +1,269 @@
+//! Guests under a scope that is no whole tree: they find what a pattern matches and the folders on the
+//! way to it, and nothing else, whatever path they take.
+
+use super::bench::{Bench, Report};
+use super::guest::{Guest, errno};
+use crate::harness::{Options, Tool, execute};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A folder that is granted in part as `/jobs`.
+struct Disk(TempDir);
+
+impl Disk {
+    /// ```text
+    /// jobs/a.md  jobs/b.txt  jobs/docs/c.md  jobs/docs/d.txt  jobs/priv/p.md  jobs/open/sub/f.txt
+    /// and links: jobs/link.md -> b.txt  jobs/docs/out -> ../priv  jobs/in.md -> docs/c.md
+    /// ```
+    fn new() -> Self {
+        let disk = Self(tempfile::tempdir().expect("a temp folder"));
+        for folder in ["jobs/docs", "jobs/priv", "jobs/open/sub"] {
+            fs::create_dir_all(disk.at(folder)).expect("a folder");
+        }
+        for file in [
+            "jobs/a.md",
+            "jobs/b.txt",
+            "jobs/docs/c.md",
+            "jobs/docs/d.txt",
+            "jobs/priv/p.md",
+            "jobs/open/sub/f.txt",
+        ] {
+            fs::write(disk.at(file), file).expect("a file");
+        }
+        for (name, target) in [("link.md", "b.txt"), ("docs/out", "../priv"), ("in.md", "docs/c.md")] {
+            symlink(target, disk.at("jobs").join(name)).expect("a link");
+        }
+        disk
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn options(&self) -> Options {
+        Options::new().mount("/jobs", &self.at("jobs")).scope(&["/jobs/**"])
+    }
+
+    /// Every file with what stands in it, and every other name.
+    fn all(&self) -> BTreeMap<PathBuf, Option<String>> {
+        fn look(folder: &Path, seen: &mut BTreeMap<PathBuf, Option<String>>) {
+            for entry in fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                let kind = fs::symlink_metadata(&path).expect("it is there").file_type();
+                if kind.is_dir() {
+                    look(&path, seen);
+                }
+                let content = kind.is_file().then(|| fs::read_to_string(&path).expect("a file"));
+                seen.insert(path, content);
+            }
+        }
+        let mut seen = BTreeMap::new();
+        look(self.0.path(), &mut seen);
+        seen
+    }
+}
+
+const PATTERNS: [&str; 2] = ["/jobs/**/*.md", "/jobs/open/**"];
+const OUTSIDE: &str = "outside_scope";
+
+fn run(bench: &Bench, tool: &str, patterns: &[&str]) -> Report {
+    bench.call(tool).grant("filesystem_scope", json!(patterns)).send().success()
+}
+
+/// A standing policy that takes something away from whatever is granted.
+fn blocking(blocked: &[&str]) -> Value {
+    json!({ "agent_did": crate::harness::AGENT, "version": "1", "capabilities": { "tools": {
+        "tries": { "allowed": true, "constraints": { "blocked_paths": blocked } },
+    } } })
+}
+
+#[test]
+fn what_a_pattern_matches_is_there() {
+    let disk = Disk::new();
+    let body = r#"
+        (call $note (call $open (i32.const 3) @"a.md"))
+        (call $note (call $read (global.get $fd) (i32.const 512) (i32.const 64)))
+        (call $note (i32.load (i32.const 8)))
+        (call $note (call $open (i32.const 3) @"docs/../docs//./c.md"))
+        (call $note (call $open (i32.const 3) @"in.md"))
+        (call $note (call $open_dir (i32.const 3) @"docs"))
+        (call $note (call $open (global.get $fd) @"c.md"))
+        (call $note (call $create (i32.const 3) @"docs/new.md"))
+        (call $note (call $write (global.get $fd) @"hello"))
+        (call $note (call $path_rename (i32.const 3) @"docs/new.md" (i32.const 3) @"moved.md"))
+        (call $note (call $path_unlink (i32.const 3) @"docs/c.md"))
+        (call $note (call $path_mkdir (i32.const 3) @"open/made"))
+        (call $note (call $path_rename (i32.const 3) @"open/sub" (i32.const 3) @"open/made/sub"))
+        (call $note (call $open (i32.const 3) @"open/made/sub/f.txt"))
+        (call $note (call $path_stat (i32.const 3) (i32.const 0) @"priv" (i32.const 512)))"#;
+    let bench = Bench::start_with(disk.options(), [("works", Guest::new(body))]);
+    let report = run(&bench, "works", &PATTERNS);
+    assert_eq!(report.notes(), [0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "{report:?}");
+    assert!(report.denied().is_empty(), "{report:?}");
+    assert_eq!(fs::read_to_string(disk.at("jobs/moved.md")).expect("a file"), "hello");
+    assert!(!disk.at("jobs/docs/c.md").exists() && disk.at("jobs/open/made/sub/f.txt").exists());
+    let scope = report.in_force("filesystem_scope");
+    assert_eq!(scope["granted"], json!(["/jobs/**/*.md", "/jobs/open/**"]), "{report:?}");
+}
+
+#[test]
+fn what_no_pattern_matches_is_refused_whatever_the_path() {
+    let disk = Disk::new();
+    let cases: [(&str, &str, &str); 20] = [
+        (r#"(call $open (i32.const 3) @"b.txt")"#, "/jobs/b.txt", OUTSIDE),
+        (r#"(call $open (i32.const 3) @"link.md")"#, "/jobs/b.txt", OUTSIDE),
+        (r#"(call $open (i32.const 3) @"docs/../b.txt")"#, "/jobs/b.txt", OUTSIDE),
+        (r#"(call $open (i32.const 3) @"docs/d.txt")"#, "/jobs/docs/d.txt", OUTSIDE),
+        (r#"(call $open (i32.const 3) @"open/../b.txt")"#, "/jobs/b.txt", OUTSIDE),
+        (r#"(call $create (i32.const 3) @"new.txt")"#, "/jobs/new.txt", OUTSIDE),
+        (r#"(call $create (i32.const 3) @"link.md")"#, "/jobs/b.txt", OUTSIDE),
+        (r#"(call $path_mkdir (i32.const 3) @"made")"#, "/jobs/made", OUTSIDE),
+        (r#"(call $path_unlink (i32.const 3) @"b.txt")"#, "/jobs/b.txt", OUTSIDE),
+        (r#"(call $path_rmdir (i32.const 3) @"docs")"#, "/jobs/docs", OUTSIDE),
+        (r#"(call $path_rename (i32.const 3) @"a.md" (i32.const 3) @"a.txt")"#, "/jobs/a.txt", OUTSIDE),
+        (r#"(call $path_rename (i32.const 3) @"b.txt" (i32.const 3) @"b.md")"#, "/jobs/b.txt", OUTSIDE),
+        // A folder would take along what is not granted.
+        (r#"(call $path_rename (i32.const 3) @"docs" (i32.const 3) @"open/docs")"#, "/jobs/docs", OUTSIDE),
+        (r#"(call $path_rename (i32.const 3) @"priv" (i32.const 3) @"open/p.md")"#, "/jobs/priv", OUTSIDE),
+        (r#"(call $path_stat (i32.const 3) (i32.const 0) @"b.txt" (i32.const 512))"#, "/jobs/b.txt", OUTSIDE),
+        (
+            r#"(call $path_stat (i32.const 3) (i32.const 1) @"link.md" (i32.const 512))"#,
+            "/jobs/b.txt",
+            OUTSIDE,
+        ),
+        (
+            r#"(call $path_set_times (i32.const 3) (i32.const 0) @"docs" (i64.const 0) (i64.const 0) (i32.const 5))"#,
+            "/jobs/docs",
+            OUTSIDE,
+        ),
+        (
+            r#"(call $path_readlink (i32.const 3) @"docs/out" (i32.const 512) (i32.const 64) (i32.const 8))"#,
+            "/jobs/docs/out",
+            OUTSIDE,
+        ),
+        (r#"(call $path_link (i32.const 3) (i32.const 0) @"a.md" (i32.const 3) @"x.md")"#, "", "link"),
+        (r#"(call $open (i32.const 3) @"../jobs/a.md")"#, "/jobs/../jobs/a.md", "escapes_root"),
+    ];
+    let names: Vec<_> = (0..cases.len()).map(|index| format!("case_{index}")).collect();
+    let guests = cases.iter().map(|(call, ..)| Guest::new(format!("(call $note {call})")));
+    let bench = Bench::start_with(disk.options(), names.iter().map(String::as_str).zip(guests));
+    let before = disk.all();
+    for (name, (call, what, reason)) in names.iter().zip(cases) {
+        let report = run(&bench, name, &PATTERNS);
+        let errors = [errno::ACCES, errno::PERM, errno::NOTCAPABLE];
+        assert!(report.notes().iter().all(|error| errors.contains(error)), "{call}: {report:?}");
+        let denied = report.denied();
+        let seen = denied.iter().any(|(path, why, _)| (what.is_empty() || *path == what) && *why == reason);
+        assert!(seen, "{call}: {denied:?}, not {what} {reason}");
+        assert_eq!(disk.all(), before, "{call}");
+    }
+}
+
+/// Lists the folder that is open as `$fd`, name by name.
+const LIST: &str = r#"(local $at i32) (local $end i32)
+    (drop (call $fd_readdir (global.get $fd) (i32.const 32768) (i32.const 16384) (i64.const 0) (i32.const 8)))
+    (local.set $at (i32.const 32768))
+    (local.set $end (i32.add (i32.const 32768) (i32.load (i32.const 8))))
+    (call $say @"[\22")
+    (block $done (loop $next
+      (br_if $done (i32.ge_u (local.get $at) (local.get $end)))
+      (call $say (i32.add (local.get $at) (i32.const 24)) (i32.load (i32.add (local.get $at) (i32.const 16))))
+      (call $say @"\22,\22")
+      (local.set $at (i32.add (local.get $at) (i32.add (i32.const 24) (i32.load (i32.add (local.get $at) (i32.const 16))))))
+      (br $next)))
+    (call $say @"\22]")"#;
+
+#[test]
+fn a_listing_shows_what_matches_and_what_leads_there() {
+    let disk = Disk::new();
+    let list = |folder: &str| {
+        let open = format!("(drop (call $open_dir (i32.const 3) @\"{folder}\"))");
+        let (locals, rest) = LIST.split_at(LIST.find("\n").expect("two lines"));
+        Guest::new(format!("{locals}{open}{rest}")).memory("4").silent()
+    };
+    let guests = [("top", list(".")), ("docs", list("docs")), ("open", list("open/sub"))];
+    let bench = Bench::start_with(disk.options(), guests);
+    let names = |tool: &str, patterns: &[&str]| {
+        let report = run(&bench, tool, patterns);
+        let names = report.0["result"].as_array().expect("a list").iter();
+        let names = names.map(|name| name.as_str().expect("a name").to_owned());
+        let mut names: Vec<_> = names.filter(|name| !matches!(&**name, "" | "." | "..")).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names("top", &PATTERNS), ["a.md", "docs", "in.md", "link.md", "open", "priv"]);
+    assert_eq!(names("docs", &PATTERNS), ["c.md"], "a link is shown where it matches itself");
+    assert_eq!(names("open", &PATTERNS), ["f.txt"]);
+    assert_eq!(names("top", &["/jobs/{a.md,docs/*}"]), ["a.md", "docs"]);
+    assert_eq!(names("docs", &["/jobs/{a.md,docs/*}"]), ["c.md", "d.txt", "out"]);
+    assert_eq!(names("top", &["/jobs/a.md"]), ["a.md"], "an exact path is that one file");
+    assert_eq!(names("top", &["/jobs/[!a]*.md"]), ["in.md", "link.md"]);
+}
+
+#[test]
+fn what_a_standing_policy_blocks_is_taken_out_of_a_tree() {
+    let disk = Disk::new();
+    let opens = ["a.md", "priv/p.md", "priv", "docs/c.md", "docs/out/p.md", "docs/d.txt"];
+    let opens = opens.map(|path| format!("(call $note (call $open (i32.const 3) @\"{path}\"))")).concat();
+    let moves = r#"(call $note (call $path_rename (i32.const 3) @"priv" (i32.const 3) @"public"))
+        (call $note (call $path_rename (i32.const 3) @"docs" (i32.const 3) @"public"))"#;
+    let bench = Bench::start_with(disk.options(), [("tries", Guest::new(opens + moves))]);
+    let tree = |policy: &Value| {
+        crate::harness::result(&bench.executor.rpc("g2a/policy", policy));
+        run(&bench, "tries", &["/jobs/**"])
+    };
+    let before = disk.all();
+    let report = tree(&blocking(&["/jobs/priv/**", "d.txt"]));
+    assert_eq!(report.notes(), [0, 2, 2, 0, 2, 2, 2, 2], "{report:?}");
+    assert_eq!(disk.all(), before);
+    let blocked = &report.in_force("filesystem_scope")["blocked"];
+    assert_eq!(blocked[0], json!({ "pattern": "/**/d.txt", "set_by": "standing_policy" }), "{report:?}");
+    assert_eq!(blocked[1]["pattern"], "/jobs/priv");
+}
+
+#[test]
+fn a_read_only_condition_binds_under_a_pattern() {
+    let disk = Disk::new();
+    let body = r#"
+        (call $note (call $open (i32.const 3) @"a.md"))
+        (call $note (call $create (i32.const 3) @"new.md"))
+        (call $note (call $path_unlink (i32.const 3) @"a.md"))"#;
+    let bench = Bench::start_with(disk.options(), [("works", Guest::new(body))]);
+    let before = disk.all();
+    let call = bench.call("works").grant("filesystem_scope", json!(PATTERNS)).condition("read_only");
+    let report = call.send().success();
+    assert_eq!(report.notes()[0], 0);
+    assert!(report.notes()[1..].iter().all(|error| *error != 0), "{report:?}");
+    assert_eq!(disk.all(), before);
+}
+
+#[test]
+fn typed_tools_run_under_patterns_and_a_module_that_is_no_component_is_refused() {
+    let disk = Disk::new();
+    // An adapter needs the module's memory to work in.
+    let odd = r#"(module
+        (import "wasi_snapshot_preview1" "random_get" (func (param i32 i32) (result i32)))
+        (func (export "_start")))"#;
+    let catalogue = crate::harness::Catalogue::with_tools().add(Tool::command("odd", odd));
+    let executor = crate::harness::Executor::start(disk.options().catalogue(&catalogue));
+    let call = |tool: &str, arguments: Value| {
+        let mut call = execute(tool, arguments);
+        call["verdict"]["capability_manifest"]["filesystem_scope"] = json!(PATTERNS);
+        executor.rpc("a2g/execute", &call)
+    };
+    let read = call("read_file", json!({ "path": "/jobs/docs/c.md" }));
+    assert_eq!(crate::harness::result(&read)["status"], "SUCCESS", "{read}");
+    let refused = call("read_file", json!({ "path": "/jobs/docs/d.txt" }));
+    assert_eq!(refused["error"]["code"], -32001, "{refused}");
+    let listed = call("list_directory", json!({ "path": "/jobs/docs" }));
+    assert!(listed.to_string().contains("c.md") && !listed.to_string().contains("d.txt"), "{listed}");
+    let words = call("odd", json!({}));
+    let words = crate::harness::blocked(&words, "scope_unenforceable").to_owned();
+    assert!(words.contains("whole trees") && words.contains("component"), "{words}");
+    let tree = execute("odd", json!({}));
+    assert_eq!(crate::harness::result(&executor.rpc("a2g/execute", &tree))["status"], "SUCCESS");
+}
