@@ -166,7 +166,15 @@ fn permit(folder: Option<&Path>) -> Permit {
         network: false,
         trees: folder.map(|_| data.clone()).into_iter().collect(),
         access: Access::ReadOnly,
-        budgets: Budgets { written: MemoryLimit::from_mb(1024).unwrap(), created: 1000, hard_links: false },
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1024).unwrap(),
+            created: 1000,
+            handles: 1024,
+            subscriptions: 128,
+            random_bytes: 1 << 20,
+            directory_entries: 10_000,
+            hard_links: false,
+        },
     };
     let mounts =
         Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect())

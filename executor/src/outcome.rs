@@ -110,9 +110,12 @@ impl End {
                 Limit::Memory
                 | Limit::Output
                 | Limit::Stack
-                | Limit::Descriptors
+                | Limit::Handles
                 | Limit::Written
-                | Limit::Created,
+                | Limit::Created
+                | Limit::DirectoryEntries
+                | Limit::RandomBytes
+                | Limit::Subscriptions,
             ) => Status::Failure,
             Self::LimitReached(Limit::Time) => Status::Timeout,
             Self::Aborted(_) => Status::Aborted,
@@ -314,7 +317,7 @@ pub struct Usage {
     pub filesystem: Vec<GrantedTree>,
     /// The layer that left no tree at all, when there was none.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
-    /// What the run could leave on the disk.
+    /// What the run could have and take of the host beside that.
     pub budgets: Budgets,
     /// What it did spend; `None` when its process ended before it could say.
     pub spent: Option<Spent>,

@@ -519,7 +519,15 @@ fn guest(confinement: &Arc<Confinement>, compiled: &[u8], folder: &Path, cpu: u6
         network: false,
         trees: Vec::new(),
         access: Access::ReadWrite,
-        budgets: Budgets { written: memory(1024), created: 1000, hard_links: false },
+        budgets: Budgets {
+            written: memory(1024),
+            created: 1000,
+            handles: 1024,
+            subscriptions: 128,
+            random_bytes: 1 << 20,
+            directory_entries: 10_000,
+            hard_links: false,
+        },
     };
     let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings).unwrap();
     let roots = Roots::of_operator(&[(folder.to_owned(), "/".to_owned())]).unwrap();

@@ -18,7 +18,15 @@ fn ceilings() -> Ceilings {
         network: true,
         trees: vec![tree("/tmp"), tree("/workspace")],
         access: Access::ReadWrite,
-        budgets: Budgets { written: MemoryLimit::from_mb(1024).unwrap(), created: 1000, hard_links: false },
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1024).unwrap(),
+            created: 1000,
+            handles: 1024,
+            subscriptions: 128,
+            random_bytes: 1 << 20,
+            directory_entries: 10_000,
+            hard_links: false,
+        },
     }
 }
 

@@ -64,7 +64,15 @@ fn nothing() -> anyhow::Result<Permit> {
         network: false,
         trees: Vec::new(),
         access: Access::ReadOnly,
-        budgets: Budgets { written: MemoryLimit::from_mb(1024)?, created: 1000, hard_links: false },
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1024)?,
+            created: 1000,
+            handles: 1024,
+            subscriptions: 128,
+            random_bytes: 1 << 20,
+            directory_entries: 10_000,
+            hard_links: false,
+        },
     };
     let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings)?;
     Ok(Permit::new(grant, Roots::none()))

@@ -323,9 +323,12 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
             Limit::Memory
             | Limit::Output
             | Limit::Stack
-            | Limit::Descriptors
+            | Limit::Handles
             | Limit::Written
-            | Limit::Created,
+            | Limit::Created
+            | Limit::DirectoryEntries
+            | Limit::RandomBytes
+            | Limit::Subscriptions,
         )
         | End::ToolError { .. }
         | End::ResultNotJson

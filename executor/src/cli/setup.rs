@@ -102,7 +102,8 @@ impl Workshop {
             isolation: if config.inline_tools.contains(name) { Isolation::Inline } else { config.isolation },
         });
         let tools = tools.collect::<Vec<_>>();
-        let ahead = Ahead { waiting, largest_file: config.ceilings.budgets.written.bytes() };
+        let budgets = config.ceilings.budgets;
+        let ahead = Ahead { waiting, largest_file: budgets.written.bytes(), handles: budgets.handles };
         let isolate = Isolate::start(&tools, ahead, &self.sandbox, &self.clock)
             .await
             .context("the process that guests are made from cannot be started")?;

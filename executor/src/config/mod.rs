@@ -194,7 +194,11 @@ fn ranged<T>(key: &'static str, value: u64, make: impl Fn(u64) -> Result<T, OutO
 }
 
 fn within(key: &'static str, value: u64, most: u64) -> Result<u64, Wrong> {
-    if (1..=most).contains(&value) { Ok(value) } else { Err(wrong(key)(&OutOfRange { least: 1, most })) }
+    between(key, value, 1, most)
+}
+
+fn between(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, Wrong> {
+    if (least..=most).contains(&value) { Ok(value) } else { Err(wrong(key)(&OutOfRange { least, most })) }
 }
 
 fn check(file: File, base: &Path) -> Result<Config, Wrong> {
@@ -270,7 +274,24 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             output: ranged("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?,
             budgets: Budgets {
                 written: ranged("ceilings.max_written_mb", ceilings.max_written_mb, MemoryLimit::from_mb)?,
-                created: within("ceilings.max_created", ceilings.max_created, 1_000_000_000)?,
+                created: within("ceilings.max_created", ceilings.max_created, Budgets::MOST)?,
+                handles: between(
+                    "ceilings.max_handles",
+                    ceilings.max_handles,
+                    Budgets::FEWEST_HANDLES,
+                    Budgets::MOST_HANDLES,
+                )?,
+                subscriptions: within(
+                    "ceilings.max_subscriptions",
+                    ceilings.max_subscriptions,
+                    Budgets::MOST_HANDLES,
+                )?,
+                random_bytes: within("ceilings.max_random_bytes", ceilings.max_random_bytes, Budgets::MOST)?,
+                directory_entries: within(
+                    "ceilings.max_directory_entries",
+                    ceilings.max_directory_entries,
+                    Budgets::MOST,
+                )?,
                 hard_links: ceilings.hard_links,
             },
             network: ceilings.network_allowed,

@@ -61,6 +61,8 @@ pub struct Ahead {
     pub waiting: usize,
     /// The largest file that a run may make, in bytes.
     pub largest_file: u64,
+    /// How many handles a run may have.
+    pub handles: u64,
 }
 
 /// A compiled tool, and where the operator lets it run.

@@ -214,7 +214,7 @@ impl Ring {
         if let Some((output_bytes, truncated, spent, denied_truncated)) = ended {
             outcome.metrics.output_bytes = output_bytes.min(execution.output_limit());
             outcome.output.truncated |= truncated;
-            outcome.usage.spent = spent;
+            outcome.usage.spent = spent.map(|spent| outcome.usage.budgets.believed(spent));
             outcome.usage.denied_truncated |= denied_truncated;
         }
         Ok(outcome)
@@ -321,7 +321,8 @@ impl Nursery {
                 (&*compiled).rewind()?;
                 control.send(message, &[compiled.as_fd()]).await?;
             }
-            control.send(&ToZygote::Start { largest_file: self.settings.largest_file }, &[]).await?;
+            let Ahead { waiting: _, largest_file, handles } = self.settings;
+            control.send(&ToZygote::Start { largest_file, handles }, &[]).await?;
             match control.receive().await? {
                 Some(FromZygote::Ready { unusable }) => Ok(unusable),
                 Some(_) | None => Err(Error::new(ErrorKind::UnexpectedEof, "the zygote did not start")),

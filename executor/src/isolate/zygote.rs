@@ -26,6 +26,7 @@ pub(super) struct Ready {
     pub(super) null: File,
     pub(super) confinement: Arc<Confinement>,
     pub(super) largest_file: u64,
+    pub(super) handles: u64,
 }
 
 /// A child that was forked and is not reaped yet.
@@ -99,7 +100,7 @@ fn load(control: &UnixStream) -> Result<Option<Ready>> {
     let sandbox = Sandbox::new(1, Arc::new(SystemClock)).map_err(Error::other)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();
-    let largest_file = loop {
+    let (largest_file, handles) = loop {
         match receive(control)? {
             Some((ToZygote::Load { tool, component, contract }, handles)) => {
                 let [file] = <[OwnedFd; 1]>::try_from(handles).map_err(|_| protocol())?;
@@ -113,7 +114,7 @@ fn load(control: &UnixStream) -> Result<Option<Ready>> {
                     Err(error) => Some(error.to_string()),
                 });
             }
-            Some((ToZygote::Start { largest_file }, _)) => break largest_file,
+            Some((ToZygote::Start { largest_file, handles }, _)) => break (largest_file, handles),
             Some((ToZygote::Fork { .. }, _)) => return Err(protocol()),
             None => return Ok(None),
         }
@@ -123,7 +124,7 @@ fn load(control: &UnixStream) -> Result<Option<Ready>> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     confinement.list().map_err(refused)?;
     send(control, &FromZygote::Ready { unusable }, &[])?;
-    Ok(Some(Ready { sandbox, tools, null, confinement: Arc::new(confinement), largest_file }))
+    Ok(Some(Ready { sandbox, tools, null, confinement: Arc::new(confinement), largest_file, handles }))
 }
 
 /// Waits until the server says something (`true`) or children are gone (their places).

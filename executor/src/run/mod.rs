@@ -516,9 +516,12 @@ fn success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
             | Limit::Time
             | Limit::Output
             | Limit::Stack
-            | Limit::Descriptors
+            | Limit::Handles
             | Limit::Written
-            | Limit::Created),
+            | Limit::Created
+            | Limit::DirectoryEntries
+            | Limit::RandomBytes
+            | Limit::Subscriptions),
         ) => {
             let limit = *limit;
             Err(Fault::LimitReached(receipt, limit))

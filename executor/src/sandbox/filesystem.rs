@@ -6,8 +6,10 @@
 
 use super::budget::{Budget, Reading, Spending};
 use super::denials::Refusal;
+use super::listing::{Entry, Listing};
 use super::state::{Preopen, PreopenKind, State};
 use super::stop::Stop;
+use rustix::fs::FileType;
 use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, Resource};
 use wasmtime_wasi::WasiView as _;
@@ -171,11 +173,20 @@ impl HostDescriptor for Watched<'_> {
         get_type(fd: Resource<Descriptor>) -> FsResult<DescriptorType>;
         set_times(fd: Resource<Descriptor>, atim: NewTimestamp, mtim: NewTimestamp) -> FsResult<()>;
         read(fd: Resource<Descriptor>, len: Filesize, offset: Filesize) -> FsResult<(Vec<u8>, bool)>;
-        read_directory(fd: Resource<Descriptor>) -> FsResult<Resource<DirectoryEntryStream>>;
         sync(fd: Resource<Descriptor>) -> FsResult<()>;
         stat(fd: Resource<Descriptor>) -> FsResult<DescriptorStat>;
         metadata_hash(fd: Resource<Descriptor>) -> FsResult<MetadataHashValue>;
         is_same_object(a: Resource<Descriptor>, b: Resource<Descriptor>) -> wasmtime::Result<bool>;
+    }
+
+    async fn read_directory(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DirectoryEntryStream>> {
+        let table = &mut self.0.wasi.ctx().table;
+        let folder = match table.get(&fd)? {
+            Descriptor::Dir(dir) => Arc::clone(&dir.dir),
+            Descriptor::File(_) => return Err(ErrorCode::NotDirectory.into()),
+        };
+        let listing = table.push(Listing::open(&folder, 0)?)?;
+        Ok(Resource::new_own(listing.rep()))
     }
 
     async fn set_size(&mut self, fd: Resource<Descriptor>, size: Filesize) -> FsResult<()> {
@@ -311,10 +322,32 @@ impl HostDirectoryEntryStream for Watched<'_> {
         &mut self,
         stream: Resource<DirectoryEntryStream>,
     ) -> FsResult<Option<DirectoryEntry>> {
-        self.inner().read_directory_entry(stream).await
+        let listing = Resource::<Listing>::new_borrow(stream.rep());
+        let listing = self.0.wasi.ctx().table.get_mut(&listing)?;
+        let next = std::iter::from_fn(|| listing.next().transpose());
+        let mut next = next.skip_while(|entry| entry.as_ref().is_ok_and(Entry::is_dots));
+        let Some(entry) = next.next().transpose()? else { return Ok(None) };
+        self.spend(Budget::list)?;
+        let name = entry.name.into_string().map_err(|_| ErrorCode::IllegalByteSequence)?;
+        Ok(Some(DirectoryEntry { type_: kind_of(entry.kind), name }))
     }
 
     fn drop(&mut self, stream: Resource<DirectoryEntryStream>) -> wasmtime::Result<()> {
-        HostDirectoryEntryStream::drop(&mut self.inner(), stream)
+        let listing = Resource::<Listing>::new_own(stream.rep());
+        self.0.wasi.ctx().table.delete(listing)?;
+        Ok(())
+    }
+}
+
+fn kind_of(kind: FileType) -> DescriptorType {
+    match kind {
+        FileType::RegularFile => DescriptorType::RegularFile,
+        FileType::Directory => DescriptorType::Directory,
+        FileType::Symlink => DescriptorType::SymbolicLink,
+        FileType::Fifo => DescriptorType::Fifo,
+        FileType::Socket => DescriptorType::Socket,
+        FileType::CharacterDevice => DescriptorType::CharacterDevice,
+        FileType::BlockDevice => DescriptorType::BlockDevice,
+        FileType::Unknown => DescriptorType::Unknown,
     }
 }

@@ -13,11 +13,13 @@
 
 mod artifact;
 mod budget;
+mod counted;
 mod denials;
 mod engine;
 mod filesystem;
 mod limiter;
 mod linkers;
+mod listing;
 mod meter;
 mod output;
 mod preopens;
@@ -34,7 +36,7 @@ pub use witness::{Event, Witness};
 
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
-use crate::limit::{Access, Limit};
+use crate::limit::{Access, Budgets, Limit};
 use crate::outcome::{End, GrantedTree, Metrics, Outcome, Usage};
 use crate::tool::Contract;
 use artifact::Prepared;
@@ -55,12 +57,6 @@ use wasmtime_wasi::filesystem::WasiFilesystemView as _;
 use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
 use wasmtime_wasi::{WasiCtxBuilder, WasiView as _};
 
-/// The most random bytes of one call.
-const MOST_RANDOM_BYTES: u64 = 64 << 10;
-/// The most handles of one store, and the most entries of its resource table.
-const MOST_HANDLES: usize = 1024;
-/// The fewest, where the process may have few descriptors.
-const FEWEST_HANDLES: usize = 32;
 /// Descriptors of the process that no guest may have: connections, logs, the engine.
 const OWN_DESCRIPTORS: u64 = 256;
 /// The most bytes that one host call may copy out of a guest. A guest that reads or writes a file
@@ -74,7 +70,8 @@ pub struct Sandbox {
     component: ComponentLinker<State>,
     ticker: engine::Ticker,
     preopens: preopens::Preopens,
-    most_handles: usize,
+    /// How many handles a run may have, where the process has few descriptors.
+    most_handles: u64,
     clock: Arc<dyn Clock>,
 }
 
@@ -183,6 +180,7 @@ impl Execution {
             memory: self.grant.memory(),
             cpu: self.grant.cpu(),
             timeout: self.grant.timeout(),
+            handles: self.grant.budgets().handles,
             filesystem: Vec::new(),
         });
         Outcome {
@@ -202,7 +200,7 @@ impl Execution {
                 output: gauges.recorder.limit(),
                 filesystem: in_force.filesystem,
                 filesystem_emptied_by: self.grant.emptied_by(),
-                budgets: gauges.budget.granted(),
+                budgets: Budgets { handles: in_force.handles, ..gauges.budget.granted() },
                 spent: Some(gauges.budget.spent()),
                 network: self.grant.network(),
                 network_linked: linkers::NETWORK_LINKED,
@@ -401,7 +399,7 @@ impl Sandbox {
         let gauges = &execution.gauges;
         let grant = permit.grant();
         let mut wasi = WasiCtxBuilder::new();
-        wasi.allow_blocking_current_thread(true).max_random_size(MOST_RANDOM_BYTES);
+        wasi.allow_blocking_current_thread(true).max_random_size(counted::MOST_RANDOM_BYTES);
         let stream = |channel, passthrough| GuestStream {
             recorder: Arc::clone(&gauges.recorder),
             channel,
@@ -439,8 +437,11 @@ impl Sandbox {
         let mut store = Store::new(&self.engine, state);
         store.limiter(|state| &mut state.limiter);
         store.set_hostcall_fuel(MOST_HOSTCALL_BYTES);
-        store.set_max_component_handles(self.most_handles);
-        store.data_mut().wasi.ctx().table.set_max_capacity(self.most_handles);
+        let handles = grant.budgets().handles.min(self.most_handles);
+        let handles = usize::try_from(handles).unwrap_or(usize::MAX);
+        // What a component names and what the host holds for it: the same file is one of each.
+        store.set_max_component_handles(handles);
+        store.data_mut().wasi.ctx().table.set_max_capacity(handles);
         store.set_epoch_deadline(1);
         let (clock, abort) = (Arc::clone(&self.clock), Arc::clone(&execution.abort));
         store.epoch_deadline_callback(move |mut store| at_tick(store.data_mut(), &*clock, &abort));
@@ -451,13 +452,13 @@ impl Sandbox {
 
 /// How many handles one of `concurrent` guests may have, so that all of them together leave the
 /// process descriptors of its own. Raises the process's soft limit to its hard one.
-fn most_handles(concurrent: u32) -> usize {
+fn most_handles(concurrent: u32) -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _as_it_was = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let Some(most) = getrlimit(Resource::Nofile).current else { return MOST_HANDLES };
+    let Some(most) = getrlimit(Resource::Nofile).current else { return Budgets::MOST_HANDLES };
     let share = most.saturating_sub(OWN_DESCRIPTORS) / u64::from(concurrent.max(1));
-    usize::try_from(share).unwrap_or(MOST_HANDLES).clamp(FEWEST_HANDLES, MOST_HANDLES)
+    share.max(Budgets::FEWEST_HANDLES)
 }
 
 /// Looks at a running guest: is it cancelled, is it late, has it used too much CPU?
@@ -493,6 +494,7 @@ fn read_back(state: &mut State, kinds: Vec<PreopenKind>) -> wasmtime::Result<()>
         memory: state.limiter.limit(),
         cpu: state.throttle.limit(),
         timeout: state.deadline.timeout,
+        handles: u64::try_from(state.ctx().table.max_capacity()).unwrap_or(u64::MAX),
         filesystem: trees,
     };
     state.gauges.witness.see(|| Event::InForce(in_force.clone()));

@@ -1,6 +1,7 @@
 //! The JSON Schemas that the methods refer to.
 
 use super::schema;
+use crate::limit::Budgets;
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde_json::{Value, json};
 
@@ -202,6 +203,12 @@ fn limits() -> Value {
             json!({ "granted": granted, "used": known(), "slack": known(), "set_by": schema("SetBy") }),
         )
     };
+    let at_once = || {
+        object(
+            &["granted", "set_by"],
+            json!({ "granted": integer(Budgets::MOST_HANDLES), "set_by": schema("SetBy") }),
+        )
+    };
     let tree = object(
         &["path", "access", "access_set_by", "set_by"],
         json!({
@@ -219,6 +226,10 @@ fn limits() -> Value {
             "max_output_bytes",
             "max_written_mb",
             "max_created",
+            "max_random_bytes",
+            "max_directory_entries",
+            "max_handles",
+            "max_subscriptions",
             "network_allowed",
             "filesystem_scope",
         ],
@@ -228,7 +239,11 @@ fn limits() -> Value {
             "timeout_seconds": limit(integer(Timeout::MOST_SECONDS)),
             "max_output_bytes": limit(integer(OutputLimit::MOST_BYTES)),
             "max_written_mb": budget(integer(MemoryLimit::MOST_MB)),
-            "max_created": budget(integer(1_000_000_000)),
+            "max_created": budget(integer(Budgets::MOST)),
+            "max_random_bytes": budget(integer(Budgets::MOST)),
+            "max_directory_entries": budget(integer(Budgets::MOST)),
+            "max_handles": at_once(),
+            "max_subscriptions": at_once(),
             "network_allowed": object(&["granted", "linked", "set_by"], json!({
                 "granted": { "type": "boolean" },
                 "linked": { "type": "boolean" },
