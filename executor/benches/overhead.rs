@@ -122,7 +122,7 @@ pub(crate) fn tool_path(target: &Path, name: &str) -> PathBuf {
 }
 
 async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, folder: Option<&Path>) {
-    let sandbox = Sandbox::new(16, Arc::new(SystemClock)).unwrap();
+    let sandbox = Sandbox::new(16, false, Arc::new(SystemClock)).unwrap();
     let compiled = sandbox.compile(wasm).unwrap();
     let artifact = sandbox.load(&compiled, is_component(wasm), contract).unwrap();
     let plain = plain::Plain::new(wasm, contract);
@@ -173,6 +173,7 @@ fn permit(folder: Option<&Path>) -> Permit {
             subscriptions: 128,
             random_bytes: 1 << 20,
             directory_entries: 10_000,
+            fuel: None,
             hard_links: false,
         },
     };

@@ -80,6 +80,8 @@ pub enum Limit {
     RandomBytes,
     /// Things waited for in one poll.
     Subscriptions,
+    /// Instructions, as wasmtime counts them.
+    Fuel,
 }
 
 impl Limit {
@@ -97,6 +99,7 @@ impl Limit {
             Self::DirectoryEntries => "directory_entries",
             Self::RandomBytes => "random_bytes",
             Self::Subscriptions => "subscriptions",
+            Self::Fuel => "fuel",
         }
     }
 }
@@ -117,6 +120,8 @@ pub struct Budgets {
     pub random_bytes: u64,
     /// How many entries of folders it may list; one that it lists twice counts twice.
     pub directory_entries: u64,
+    /// How much of wasmtime's fuel it may burn; `None` counts none.
+    pub fuel: Option<u64>,
     /// Whether it may open files that have another name, which may lie outside of its scope.
     pub hard_links: bool,
 }
@@ -132,6 +137,8 @@ pub struct Spent {
     pub random_bytes: u64,
     /// Entries of folders listed.
     pub directory_entries: u64,
+    /// Fuel burnt; `None` where none is counted, or the guest was stopped before it had counted.
+    pub fuel: Option<u64>,
 }
 
 impl Budgets {
@@ -141,16 +148,19 @@ impl Budgets {
     pub const FEWEST_HANDLES: u64 = 32;
     /// The most handles, and the most things to wait for at once, that can be asked for.
     pub const MOST_HANDLES: u64 = 1 << 16;
+    /// The most fuel that can be asked for: what every reader of JSON can tell from its neighbours.
+    pub const MOST_FUEL: u64 = 1 << 53;
 
     /// What can have been spent of them at most, of what another process says.
     #[must_use]
     pub fn believed(&self, said: Spent) -> Spent {
-        let Spent { written_bytes, created, random_bytes, directory_entries } = said;
+        let Spent { written_bytes, created, random_bytes, directory_entries, fuel } = said;
         Spent {
             written_bytes: written_bytes.min(self.written.bytes()),
             created: created.min(self.created),
             random_bytes: random_bytes.min(self.random_bytes),
             directory_entries: directory_entries.min(self.directory_entries),
+            fuel: self.fuel.and_then(|most| Some(fuel?.min(most))),
         }
     }
 }

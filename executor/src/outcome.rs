@@ -115,7 +115,8 @@ impl End {
                 | Limit::Created
                 | Limit::DirectoryEntries
                 | Limit::RandomBytes
-                | Limit::Subscriptions,
+                | Limit::Subscriptions
+                | Limit::Fuel,
             ) => Status::Failure,
             Self::LimitReached(Limit::Time) => Status::Timeout,
             Self::Aborted(_) => Status::Aborted,

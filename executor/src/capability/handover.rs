@@ -78,6 +78,7 @@ mod tests {
                 subscriptions: 128,
                 random_bytes: 1 << 20,
                 directory_entries: 10_000,
+                fuel: None,
                 hard_links: false,
             },
         };

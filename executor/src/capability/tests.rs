@@ -25,6 +25,7 @@ fn ceilings() -> Ceilings {
             subscriptions: 128,
             random_bytes: 1 << 20,
             directory_entries: 10_000,
+            fuel: None,
             hard_links: false,
         },
     }

@@ -67,13 +67,20 @@ pub(super) enum Command {
     },
     /// Be the process that guests are made from, for the server at the other end of standard input
     #[command(hide = true)]
-    Zygote,
+    Zygote {
+        /// Count the instructions of guests
+        #[arg(long)]
+        fuel: bool,
+    },
     /// Compile a module from standard input to standard output, under limits
     #[command(hide = true)]
     CompileModule {
         /// The contract that the module should fit
         #[arg(long)]
         contract: ContractWord,
+        /// Compile it to count its instructions
+        #[arg(long)]
+        fuel: bool,
     },
 }
 

@@ -21,7 +21,7 @@ const CPU_SECONDS: u64 = 120;
 /// Bytes of memory of one compilation. A 4 MB module takes 714 MB.
 const MEMORY_BYTES: u64 = 4 << 30;
 
-pub(super) fn main(contract: ContractWord) -> anyhow::Result<ExitCode> {
+pub(super) fn main(contract: ContractWord, meters_fuel: bool) -> anyhow::Result<ExitCode> {
     let limits = [(Resource::Cpu, CPU_SECONDS), (Resource::Data, MEMORY_BYTES), (Resource::Core, 0)];
     for (resource, most) in limits {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
@@ -33,17 +33,17 @@ pub(super) fn main(contract: ContractWord) -> anyhow::Result<ExitCode> {
     let mut wasm = Vec::new();
     std::io::stdin().read_to_end(&mut wasm)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let compiled = runtime.block_on(compile(wasm, contract))?;
+    let compiled = runtime.block_on(compile(wasm, contract, meters_fuel))?;
     std::io::stdout().write_all(&compiled.encode())?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn compile(wasm: Vec<u8>, contract: Contract) -> anyhow::Result<Compiled> {
+async fn compile(wasm: Vec<u8>, contract: Contract, meters_fuel: bool) -> anyhow::Result<Compiled> {
     let wasm = match contract {
         Contract::Typed if !is_component(&wasm) && is_typed_core_module(&wasm) => componentize(&wasm)?,
         Contract::Typed | Contract::Command => wasm,
     };
-    let sandbox = Sandbox::new(1, Arc::new(SystemClock))?;
+    let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock))?;
     let module = sandbox.compile(&wasm)?;
     let component = is_component(&wasm);
     let artifact = sandbox.load(&module, component, contract)?;
@@ -71,6 +71,7 @@ fn nothing() -> anyhow::Result<Permit> {
             subscriptions: 128,
             random_bytes: 1 << 20,
             directory_entries: 10_000,
+            fuel: None,
             hard_links: false,
         },
     };

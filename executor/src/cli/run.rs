@@ -328,7 +328,8 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
             | Limit::Created
             | Limit::DirectoryEntries
             | Limit::RandomBytes
-            | Limit::Subscriptions,
+            | Limit::Subscriptions
+            | Limit::Fuel,
         )
         | End::ToolError { .. }
         | End::ResultNotJson

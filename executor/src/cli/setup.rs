@@ -68,10 +68,12 @@ impl Workshop {
     /// Sets up for `concurrent` executions at once, and as many that are stuck in a host call.
     pub(super) fn new(config: &Config, concurrent: u32) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let sandbox = Arc::new(Sandbox::new(concurrent.saturating_mul(2), Arc::clone(&clock))?);
+        let meters_fuel = config.ceilings.budgets.fuel.is_some();
+        let sandbox = Sandbox::new(concurrent.saturating_mul(2), meters_fuel, Arc::clone(&clock))?;
+        let sandbox = Arc::new(sandbox);
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
-        Ok(Self { clock, sandbox, cache, compiler: Compiler::new(this_program) })
+        Ok(Self { clock, sandbox, cache, compiler: Compiler::new(this_program, meters_fuel) })
     }
 
     /// The catalogue, with a line on standard error for each tool that has to be compiled first.
@@ -103,7 +105,12 @@ impl Workshop {
         });
         let tools = tools.collect::<Vec<_>>();
         let budgets = config.ceilings.budgets;
-        let ahead = Ahead { waiting, largest_file: budgets.written.bytes(), handles: budgets.handles };
+        let ahead = Ahead {
+            waiting,
+            largest_file: budgets.written.bytes(),
+            handles: budgets.handles,
+            meters_fuel: budgets.fuel.is_some(),
+        };
         let isolate = Isolate::start(&tools, ahead, &self.sandbox, &self.clock)
             .await
             .context("the process that guests are made from cannot be started")?;

@@ -292,6 +292,10 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
                     ceilings.max_directory_entries,
                     Budgets::MOST,
                 )?,
+                fuel: ceilings
+                    .max_fuel
+                    .map(|fuel| within("ceilings.max_fuel", fuel, Budgets::MOST_FUEL))
+                    .transpose()?,
                 hard_links: ceilings.hard_links,
             },
             network: ceilings.network_allowed,

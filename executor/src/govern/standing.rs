@@ -467,6 +467,7 @@ mod tests {
                 subscriptions: 128,
                 random_bytes: 1 << 20,
                 directory_entries: 10_000,
+                fuel: None,
                 hard_links: false,
             },
         };

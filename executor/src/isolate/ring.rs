@@ -310,6 +310,7 @@ impl Nursery {
         // The program that runs, even when its file was replaced meanwhile.
         let mut zygote = Command::new("/proc/self/exe")
             .arg("zygote")
+            .args(self.settings.meters_fuel.then_some("--fuel"))
             .env_clear()
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
@@ -321,7 +322,7 @@ impl Nursery {
                 (&*compiled).rewind()?;
                 control.send(message, &[compiled.as_fd()]).await?;
             }
-            let Ahead { waiting: _, largest_file, handles } = self.settings;
+            let Ahead { waiting: _, largest_file, handles, meters_fuel: _ } = self.settings;
             control.send(&ToZygote::Start { largest_file, handles }, &[]).await?;
             match control.receive().await? {
                 Some(FromZygote::Ready { unusable }) => Ok(unusable),

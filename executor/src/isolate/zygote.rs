@@ -36,21 +36,22 @@ struct Living {
     pidfd: OwnedFd,
 }
 
-/// The life of a zygote, whose standard input is the socket to its server.
+/// The life of a zygote, whose standard input is the socket to its server and whose engine counts
+/// instructions when it `meters_fuel`.
 ///
 /// # Errors
 /// When the engine cannot be set up, or the socket fails. The end of the server is no error.
-pub fn zygote() -> Result<()> {
-    match serve() {
+pub fn zygote(meters_fuel: bool) -> Result<()> {
+    match serve(meters_fuel) {
         Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
         served => served,
     }
 }
 
-fn serve() -> Result<()> {
+fn serve(meters_fuel: bool) -> Result<()> {
     close_inherited()?;
     let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    let Some(ready) = load(&control)? else { return Ok(()) };
+    let Some(ready) = load(&control, meters_fuel)? else { return Ok(()) };
     let mut living: Vec<Living> = Vec::new();
     loop {
         // A child that is gone is reaped before another is made, because its outcome may wait for it.
@@ -96,8 +97,8 @@ fn protocol() -> Error {
 }
 
 /// Takes the tools; `None` when the server is gone before they are complete.
-fn load(control: &UnixStream) -> Result<Option<Ready>> {
-    let sandbox = Sandbox::new(1, Arc::new(SystemClock)).map_err(Error::other)?;
+fn load(control: &UnixStream, meters_fuel: bool) -> Result<Option<Ready>> {
+    let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock)).map_err(Error::other)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();
     let (largest_file, handles) = loop {

@@ -521,7 +521,8 @@ fn success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
             | Limit::Created
             | Limit::DirectoryEntries
             | Limit::RandomBytes
-            | Limit::Subscriptions),
+            | Limit::Subscriptions
+            | Limit::Fuel),
         ) => {
             let limit = *limit;
             Err(Fault::LimitReached(receipt, limit))

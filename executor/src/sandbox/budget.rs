@@ -9,8 +9,8 @@ use super::stop::Stop;
 use crate::limit::{Budgets, Limit, Spent};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use wasmtime_wasi::p2::{
     DynInputStream, DynOutputStream, InputStream, OutputStream, Pollable, StreamError, StreamResult,
 };
@@ -23,6 +23,7 @@ pub(super) struct Budget {
     created: AtomicU64,
     random_bytes: AtomicU64,
     directory_entries: AtomicU64,
+    fuel: OnceLock<u64>,
 }
 
 impl Budget {
@@ -33,6 +34,7 @@ impl Budget {
             created: AtomicU64::new(0),
             random_bytes: AtomicU64::new(0),
             directory_entries: AtomicU64::new(0),
+            fuel: OnceLock::new(),
         }
     }
 
@@ -64,6 +66,13 @@ impl Budget {
         Ok(())
     }
 
+    /// Takes note of the fuel that a guest had left at its end.
+    pub(super) fn fuel_left(&self, left: u64) {
+        if let Some(granted) = self.granted.fuel {
+            let _at_the_end_once = self.fuel.set(granted.saturating_sub(left));
+        }
+    }
+
     /// What is spent so far.
     pub(super) fn spent(&self) -> Spent {
         Spent {
@@ -71,6 +80,7 @@ impl Budget {
             created: self.created.load(Ordering::Relaxed),
             random_bytes: self.random_bytes.load(Ordering::Relaxed),
             directory_entries: self.directory_entries.load(Ordering::Relaxed),
+            fuel: self.fuel.get().copied(),
         }
     }
 

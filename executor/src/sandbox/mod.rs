@@ -72,6 +72,7 @@ pub struct Sandbox {
     preopens: preopens::Preopens,
     /// How many handles a run may have, where the process has few descriptors.
     most_handles: u64,
+    meters_fuel: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -212,16 +213,17 @@ impl Execution {
 }
 
 impl Sandbox {
-    /// Sets up the engine for `concurrent` executions at once.
+    /// Sets up the engine for `concurrent` executions at once. One that `meters_fuel` has its guests count
+    /// their instructions, which makes them slower; what the two kinds compile does not fit each other.
     ///
     /// # Ambient Authority
     /// Makes an empty folder in the system's temporary folder and takes its name away again.
     ///
     /// # Errors
     /// [`SandboxError`] when the machine cannot reserve the address space.
-    pub fn new(concurrent: u32, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
+    pub fn new(concurrent: u32, meters_fuel: bool, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
         let refused = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
-        let engine = engine::engine(concurrent).map_err(refused)?;
+        let engine = engine::engine(concurrent, meters_fuel).map_err(refused)?;
         Ok(Self {
             core: linkers::core(&engine).map_err(refused)?,
             component: linkers::component(&engine).map_err(refused)?,
@@ -229,6 +231,7 @@ impl Sandbox {
             engine,
             preopens: preopens::Preopens::new()?,
             most_handles: most_handles(concurrent),
+            meters_fuel,
             clock,
         })
     }
@@ -369,29 +372,12 @@ impl Sandbox {
             Ok(store) => store,
             Err(error) => return End::Unlinkable(format!("the store cannot be made: {error:#}")),
         };
-        let governed = matches!(input, Input::Arguments(_));
-        let ended = match &artifact.0 {
-            Prepared::CoreCommand(pre) => core_command(pre, &mut store).await,
-            Prepared::ComponentCommand(pre) => component_command(pre, &mut store).await,
-            Prepared::Typed(pre) => match input {
-                Input::Arguments(arguments) => return typed_tool(pre, &mut store, &arguments, gauges).await,
-                Input::Passthrough { .. } => {
-                    return End::Unlinkable("a typed tool is run by its name, with arguments".to_owned());
-                }
-            },
-        };
-        let failed = match &ended {
-            Ok(()) => None,
-            Err(error) => end_of(error, &gauges.memory),
-        };
-        match failed {
-            Some(End::Exited { code, .. }) => {
-                End::Exited { code, stderr_tail: gauges.recorder.stderr_tail() }
-            }
-            Some(end) => end,
-            None if governed => command_result(&gauges.recorder.take_stdout()),
-            None => End::Returned(Value::Null),
+        let end = run(artifact, &mut store, input, gauges).await;
+        // What is stopped between two instructions has not written down how far it came.
+        if let (false, Ok(left)) = (is_stopped(&end), store.get_fuel()) {
+            gauges.budget.fuel_left(left);
         }
+        end
     }
 
     /// Makes the store of one execution and reads its limits back.
@@ -442,6 +428,12 @@ impl Sandbox {
         // What a component names and what the host holds for it: the same file is one of each.
         store.set_max_component_handles(handles);
         store.data_mut().wasi.ctx().table.set_max_capacity(handles);
+        match (grant.budgets().fuel, self.meters_fuel) {
+            // An engine that counts none refuses.
+            (Some(fuel), _) => store.set_fuel(fuel)?,
+            (None, true) => store.set_fuel(u64::MAX)?,
+            (None, false) => {}
+        }
         store.set_epoch_deadline(1);
         let (clock, abort) = (Arc::clone(&self.clock), Arc::clone(&execution.abort));
         store.epoch_deadline_callback(move |mut store| at_tick(store.data_mut(), &*clock, &abort));
@@ -500,6 +492,36 @@ fn read_back(state: &mut State, kinds: Vec<PreopenKind>) -> wasmtime::Result<()>
     state.gauges.witness.see(|| Event::InForce(in_force.clone()));
     let _set_once = state.gauges.in_force.set(in_force);
     Ok(())
+}
+
+/// Runs a guest in its store.
+async fn run(artifact: &Artifact, store: &mut Store<State>, input: Input, gauges: &Gauges) -> End {
+    let governed = matches!(input, Input::Arguments(_));
+    let ended = match &artifact.0 {
+        Prepared::CoreCommand(pre) => core_command(pre, store).await,
+        Prepared::ComponentCommand(pre) => component_command(pre, store).await,
+        Prepared::Typed(pre) => match input {
+            Input::Arguments(arguments) => return typed_tool(pre, store, &arguments, gauges).await,
+            Input::Passthrough { .. } => {
+                return End::Unlinkable("a typed tool is run by its name, with arguments".to_owned());
+            }
+        },
+    };
+    let failed = match &ended {
+        Ok(()) => None,
+        Err(error) => end_of(error, &gauges.memory),
+    };
+    match failed {
+        Some(End::Exited { code, .. }) => End::Exited { code, stderr_tail: gauges.recorder.stderr_tail() },
+        Some(end) => end,
+        None if governed => command_result(&gauges.recorder.take_stdout()),
+        None => End::Returned(Value::Null),
+    }
+}
+
+/// Whether a guest was ended at a moment that was not its own.
+fn is_stopped(end: &End) -> bool {
+    matches!(end, End::Aborted(_) | End::LimitReached(Limit::Time))
 }
 
 async fn core_command(pre: &wasmtime::InstancePre<State>, store: &mut Store<State>) -> wasmtime::Result<()> {

@@ -81,6 +81,9 @@ pub(super) fn end_of(error: &wasmtime::Error, memory: &MemoryGauge) -> Option<En
             code => Some(End::Exited { code, stderr_tail: String::new() }),
         };
     }
+    if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) {
+        return Some(End::LimitReached(Limit::Fuel));
+    }
     if error.downcast_ref::<Trap>() == Some(&Trap::StackOverflow) {
         return Some(End::LimitReached(Limit::Stack));
     }

@@ -1,7 +1,7 @@
 //! Guests that want more of the host than the executor's own ceilings give: random bytes, handles,
 //! subscriptions, entries of folders.
 
-use super::bench::{Bench, Call};
+use super::bench::{Bench, Call, Report};
 use super::guest::{Guest, errno, wasm};
 use crate::harness::{Options, Tool};
 use serde_json::{Value, json};
@@ -303,4 +303,67 @@ fn the_host_reads_no_more_of_a_folder_than_the_guest_takes() {
     let report = bench.call("peeks").scope("/workspace/**").grant("timeout_seconds", 5).send().success();
     let listed = report.in_force("max_directory_entries")["used"].as_u64().expect("a number");
     assert!((1500..=3500).contains(&listed), "{listed}");
+}
+
+/// Counts down from so many.
+fn counts(times: u32) -> Guest {
+    Guest::new(format!(
+        "(local $left i32)
+        (local.set $left (i32.const {times}))
+        (loop $more (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"
+    ))
+}
+
+#[test]
+fn fuel_is_a_limit_and_a_meter() {
+    let guests = [
+        ("counts", counts(100_000)),
+        ("counts_on", counts(2_000_000)),
+        ("traps", Guest::new("(unreachable)")),
+        ("never_ends", Guest::new("(loop $more (br $more))")),
+        ("sleeps", Guest::new("(drop (call $sleep (i64.const 3600000000000)))")),
+    ];
+    let granted = 5_000_000_u64;
+    let bench = Bench::start_with(Options::new().set("ceilings.max_fuel", granted), guests);
+    let fuel = |report: &Report| report.in_force("max_fuel").clone();
+    let first = bench.call("counts").send().success();
+    let used = first.in_force("max_fuel")["used"].as_u64().expect("it is counted");
+    // Four instructions each time round, and a few more.
+    assert!((400_000..500_000).contains(&used), "{used}");
+    assert_eq!(fuel(&first), spent(used, granted));
+    for _ in 0..5 {
+        assert_eq!(fuel(&bench.call("counts").send().success()), spent(used, granted), "each time the same");
+    }
+    assert!(
+        bench.call("traps").send().failure("unreachable").in_force("max_fuel")["used"].as_u64() < Some(100)
+    );
+    for tool in ["counts_on", "never_ends"] {
+        let report = bench.call(tool).send().limit("fuel");
+        assert_eq!(fuel(&report), spent(granted, granted), "{tool}");
+        assert_eq!(
+            report.sentence(),
+            "the tool reached its fuel limit of 5000000, set by the executor's configuration (`ceilings.max_fuel`)"
+        );
+    }
+    // What was stopped had not counted yet.
+    let stopped = bench.call("sleeps").grant("timeout_seconds", 1).send().limit("time");
+    let unknown = json!({ "granted": granted, "used": null, "slack": null, "set_by": "executor" });
+    assert_eq!(fuel(&stopped), unknown);
+}
+
+#[test]
+fn a_component_burns_fuel_as_well_and_nobody_does_without_a_ceiling() {
+    let hash = |bench: &Bench| {
+        std::fs::write(bench.executor.workspace().join("file"), [7; 100_000]).expect("a file");
+        let arguments = json!({ "path": "/workspace/file", "algorithm": "sha256" });
+        bench.call("hash_file").scope("/workspace/**").arguments(arguments).send()
+    };
+    let metered = Bench::start_typed(Options::new().set("ceilings.max_fuel", 1_000_000_000_u64));
+    let used = || hash(&metered).success().in_force("max_fuel")["used"].as_u64();
+    let first = used();
+    assert!(first > Some(100_000), "{first:?}");
+    assert_eq!((used(), used()), (first, first));
+    hash(&Bench::start_typed(Options::new().set("ceilings.max_fuel", 100_000_u64))).limit("fuel");
+    let report = hash(&Bench::start_typed(Options::new())).success();
+    assert!(report.0["usage"]["limits"].get("max_fuel").is_none(), "{report:?}");
 }

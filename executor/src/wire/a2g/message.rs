@@ -148,6 +148,9 @@ pub(super) struct Limits<'a> {
     pub(super) max_created: Amount<u64, Option<u64>>,
     pub(super) max_random_bytes: Amount<u64, Option<u64>>,
     pub(super) max_directory_entries: Amount<u64, Option<u64>>,
+    /// Left out where none is counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_fuel: Option<Amount<u64, Option<u64>>>,
     pub(super) max_handles: AtOnce,
     pub(super) max_subscriptions: AtOnce,
     pub(super) network_allowed: Network,

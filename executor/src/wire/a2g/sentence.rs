@@ -51,6 +51,10 @@ fn limit_reached(limit: Limit, usage: &Usage) -> String {
             over("listed directory entries", usage.budgets.directory_entries, "max_directory_entries")
         }
         Limit::RandomBytes => over("random bytes", usage.budgets.random_bytes, "max_random_bytes"),
+        Limit::Fuel => match usage.budgets.fuel {
+            Some(fuel) => over("fuel", fuel, "max_fuel"),
+            None => "the tool ran out of fuel".to_owned(),
+        },
         Limit::Subscriptions => over("subscriptions", usage.budgets.subscriptions, "max_subscriptions"),
     }
 }

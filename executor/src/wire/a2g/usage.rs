@@ -39,6 +39,7 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
             max_created: budget(budgets.created, spent.map(|s| s.created)),
             max_random_bytes: budget(budgets.random_bytes, spent.map(|s| s.random_bytes)),
             max_directory_entries: budget(budgets.directory_entries, spent.map(|s| s.directory_entries)),
+            max_fuel: budgets.fuel.map(|fuel| budget(fuel, spent.and_then(|s| s.fuel))),
             max_handles: at_once(budgets.handles),
             max_subscriptions: at_once(budgets.subscriptions),
             network_allowed: network_message(*network, *network_linked),

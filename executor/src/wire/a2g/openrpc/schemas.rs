@@ -242,6 +242,7 @@ fn limits() -> Value {
             "max_created": budget(integer(Budgets::MOST)),
             "max_random_bytes": budget(integer(Budgets::MOST)),
             "max_directory_entries": budget(integer(Budgets::MOST)),
+            "max_fuel": budget(integer(Budgets::MOST_FUEL)),
             "max_handles": at_once(),
             "max_subscriptions": at_once(),
             "network_allowed": object(&["granted", "linked", "set_by"], json!({
