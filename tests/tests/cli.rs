@@ -473,8 +473,15 @@ fn shells_get_completions() {
 fn config_check_says_what_is_in_force() {
     let place = Place::new();
     let done = place.run(&["config", "check"]).ended(0).says("the configuration is valid");
-    for line in ["listen      127.0.0.1:7420", "governor    inside this process", "scope       /workspace/**"]
-    {
+    for line in [
+        "listen      127.0.0.1:7420",
+        "governor    inside this process",
+        "policies    built in, for every other agent",
+        "scope       /workspace/**",
+        "budgets     1024 MB written, 10000 created, 1024 handles, 128 subscriptions, 16777216 random bytes",
+        "1000000 directory entries, no limit of fuel, files with several names refused",
+        "mount       /workspace is ./workspace",
+    ] {
         assert!(done.stdout.contains(line), "{}", done.stdout);
     }
     assert!(done.stderr.is_empty(), "{}", done.stderr);
@@ -526,3 +533,16 @@ fn a_port_that_is_taken_is_told_and_ends_with_code_1() {
     place.run(&["serve", "--listen", &address]).ended(1).says(&address);
     place.run(&["governor", "--listen", &address]).ended(1).says(&address);
 }
+    let written = std::fs::read_to_string(place.path("executor.toml")).unwrap();
+    place.put("executor.toml", format!("{written}\n[governor]\npolicies = \"nowhere\"\n"));
+    place.run(&["config", "check"]).ended(2).says("nowhere");
+    place.put(
+        "executor.toml",
+        format!("{written}\n[executor]\ninline_tools = [\"hash_file\", \"nothing\"]\n"),
+    );
+    place.run(&["config", "check"]).ended(2).says("`executor.inline_tools` names `nothing`").says(" line ");
+    place.put("executor.toml", format!("{written}\n[executor]\ninline_tools = [\"hash_file\"]\n"));
+    place.run(&["config", "check"]).ended(0).says("inline      hash_file");
+    place.put("executor.toml", written);
+    let executor = Executor::start(Options::new().set("executor.inline_tools", json!(["nothing"])));
+    executor.line_with("`executor.inline_tools` names it, and the catalogue has no such tool");

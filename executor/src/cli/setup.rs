@@ -95,6 +95,9 @@ impl Workshop {
     /// processes ahead of time. What is not compiled yet is compiled on this thread.
     pub(super) async fn load(&self, config: &Config, waiting: usize) -> anyhow::Result<Loaded> {
         let catalog = tokio::task::block_in_place(|| self.catalog(config))?;
+        for tool in config.inline_tools.iter().filter(|name| catalog.get(name).is_none()) {
+            tracing::warn!(%tool, "`executor.inline_tools` names it, and the catalogue has no such tool");
+        }
         let tools = catalog.iter().filter_map(|(name, entry)| Some((name, entry.as_ref().ok()?)));
         let tools = tools.map(|(name, tool)| Module {
             name,

@@ -130,8 +130,8 @@ impl Config {
             .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
     }
 
-    /// Checks that the folders are there which the file at `path` names. A server needs them later:
-    /// this is for whoever asks whether it will find them.
+    /// Checks that the folders and the tools are there which the file at `path` names. A server needs
+    /// them later: this is for whoever asks whether it will find them.
     ///
     /// # Ambient Authority
     /// Looks at the folders, and reads the file again for its lines.
@@ -142,10 +142,18 @@ impl Config {
         let mounts = self.mounts.as_slice().iter().enumerate();
         let hosts = mounts.map(|(nth, mount)| ("mount.host", nth, &mount.host));
         let mut named = std::iter::once(("catalog.tools", 0, &self.catalog)).chain(hosts);
-        let Some((key, nth, folder)) = named.find(|(_, _, folder)| !folder.is_dir()) else { return Ok(()) };
+        let missing = named.find(|(_, _, folder)| !folder.is_dir()).map(|(key, nth, folder)| {
+            (key, nth, format!("names `{}`, and there is no such folder", folder.display()))
+        });
+        let no_tool = || {
+            let mut inline = self.inline_tools.iter();
+            let tool = inline.find(|tool| !self.catalog.join(tool.as_str()).join("tool.toml").is_file())?;
+            let reason = format!("names `{tool}`, and there is no such tool in `{}`", self.catalog.display());
+            Some(("executor.inline_tools", 0, reason))
+        };
+        let Some((key, nth, reason)) = missing.or_else(no_tool) else { return Ok(()) };
         // Without a file, which is no fault, there is no line to name.
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        let reason = format!("names `{}`, and there is no such folder", folder.display());
         Err(Wrong { key, reason }.at(path, &text, nth))
     }
 
