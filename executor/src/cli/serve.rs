@@ -140,6 +140,8 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     let executor = Arc::new(Executor::new(settings, loaded, governor, Arc::clone(&workshop.clock)));
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
+    // Who cannot be reached must not say that it is there.
+    let door = if stdio { None } else { Some(bind(config, rpc.clone()).await?) };
     if let Some(pushes) = pushes {
         tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
     }
@@ -147,20 +149,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
     let did = config.did.clone();
     tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat));
-    if stdio {
-        tokio::select! {
-            served = tokio::spawn(serve_stdio(rpc)) => served??,
-            () = stop_signal() => {}
-        }
-    } else {
-        let http = HttpSettings {
-            allowed_hosts: config.allowed_hosts.clone(),
-            allowed_origins: config.allowed_origins.clone(),
-            pushes: None,
-        };
-        let door = HttpDoor::bind(config.listen, rpc, http)
-            .await
-            .with_context(|| format!("cannot listen on {}", config.listen))?;
+    if let Some(door) = door {
         let tools = executor.tools().len();
         tracing::info!(address = %door.address(), tools, "ready");
         if !door.address().ip().is_loopback() {
@@ -181,9 +170,25 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
         let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
         return Ok(());
     }
+    tokio::select! {
+        served = tokio::spawn(serve_stdio(rpc)) => served??,
+        () = stop_signal() => {}
+    }
     executor.close();
     drain(&executor, config.drain).await;
     Ok(())
+}
+
+/// The port of the configuration.
+async fn bind(config: &Config, rpc: Rpc) -> anyhow::Result<HttpDoor> {
+    let http = HttpSettings {
+        allowed_hosts: config.allowed_hosts.clone(),
+        allowed_origins: config.allowed_origins.clone(),
+        pushes: None,
+    };
+    HttpDoor::bind(config.listen, rpc, http)
+        .await
+        .with_context(|| format!("cannot listen on {}", config.listen))
 }
 
 /// Reads the catalogue again at SIGHUP. One that cannot be read leaves the old one in place.
