@@ -284,29 +284,35 @@ impl Sandbox {
         contract: Contract,
     ) -> Result<Artifact, ArtifactError> {
         let load = |error: wasmtime::Error| ArtifactError::Load(format!("{error:#}"));
-        let unlinkable = artifact::unlinkable(contract);
-        let prepared = match (component, contract) {
-            (false, Contract::Command) => {
-                let module = artifact::load_module(&self.engine, compiled).map_err(load)?;
-                let start = module.get_export("_start");
-                let start = start.as_ref().and_then(wasmtime::ExternType::func);
-                if !start.is_some_and(|start| start.params().len() == 0 && start.results().len() == 0) {
-                    let missing = "it exports no function `_start` without parameters and results";
-                    return Err(unlinkable(wasmtime::Error::msg(missing)));
+        let prepared = if component {
+            let component = artifact::load_component(&self.engine, compiled).map_err(load)?;
+            let shape = component.component_type();
+            let exports = shape.exports(&self.engine).map(|(name, _)| name).collect::<Vec<_>>();
+            let misfit = artifact::misfit(contract, &exports);
+            let pre = self.component.instantiate_pre(&component).map_err(artifact::unlinkable(contract))?;
+            match contract {
+                Contract::Command => Prepared::ComponentCommand(
+                    wasmtime_wasi::p2::bindings::CommandPre::new(pre).map_err(misfit)?,
+                ),
+                Contract::Typed => Prepared::Typed(typed::ToolPre::new(pre).map_err(misfit)?),
+            }
+        } else {
+            let module = artifact::load_module(&self.engine, compiled).map_err(load)?;
+            let exports = module.exports().map(|export| export.name()).collect::<Vec<_>>();
+            let misfit = artifact::misfit(contract, &exports);
+            match contract {
+                Contract::Command => {
+                    let start = module.get_export("_start");
+                    let start = start.as_ref().and_then(wasmtime::ExternType::func);
+                    if !start.is_some_and(|start| start.params().len() == 0 && start.results().len() == 0) {
+                        let missing = "it exports no function `_start` without parameters and results";
+                        return Err(misfit(wasmtime::Error::msg(missing)));
+                    }
+                    let pre = self.core.instantiate_pre(&module);
+                    Prepared::CoreCommand(pre.map_err(artifact::unlinkable(contract))?)
                 }
-                Prepared::CoreCommand(self.core.instantiate_pre(&module).map_err(unlinkable)?)
-            }
-            (false, Contract::Typed) => {
-                return Err(unlinkable(wasmtime::Error::msg("a typed tool has to be a component")));
-            }
-            (true, contract) => {
-                let component = artifact::load_component(&self.engine, compiled).map_err(load)?;
-                let pre = self.component.instantiate_pre(&component).map_err(&unlinkable)?;
-                match contract {
-                    Contract::Command => Prepared::ComponentCommand(
-                        wasmtime_wasi::p2::bindings::CommandPre::new(pre).map_err(unlinkable)?,
-                    ),
-                    Contract::Typed => Prepared::Typed(typed::ToolPre::new(pre).map_err(unlinkable)?),
+                Contract::Typed => {
+                    return Err(misfit(wasmtime::Error::msg("a typed tool has to be a component")));
                 }
             }
         };
