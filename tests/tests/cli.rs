@@ -562,6 +562,19 @@ fn config_check_finds_folders_that_are_missing() {
     std::fs::remove_dir(place.path("workspace")).unwrap();
     place.run(&["config", "check"]).ended(2).says("`mount.host` names `").says("executor.toml` line ");
     std::fs::create_dir(place.path("workspace")).unwrap();
+    let written = std::fs::read_to_string(place.path("executor.toml")).unwrap();
+    place.put("executor.toml", format!("{written}\n[governor]\npolicies = \"nowhere\"\n"));
+    place.run(&["config", "check"]).ended(2).says("nowhere");
+    place.put(
+        "executor.toml",
+        format!("{written}\n[executor]\ninline_tools = [\"hash_file\", \"nothing\"]\n"),
+    );
+    place.run(&["config", "check"]).ended(2).says("`executor.inline_tools` names `nothing`").says(" line ");
+    place.put("executor.toml", format!("{written}\n[executor]\ninline_tools = [\"hash_file\"]\n"));
+    place.run(&["config", "check"]).ended(0).says("inline      hash_file");
+    place.put("executor.toml", written);
+    let executor = Executor::start(Options::new().set("executor.inline_tools", json!(["nothing"])));
+    executor.line_with("`executor.inline_tools` names it, and the catalogue has no such tool");
     place.run(&["config", "check", "--tools", "missing"]).ended(2).says("`--tools` names `missing`");
     std::fs::remove_file(place.path("executor.toml")).unwrap();
     place.run(&["config", "check"]).ended(2).says("`catalog.tools` names `./tools`");
@@ -598,16 +611,3 @@ fn a_port_that_is_taken_is_told_and_ends_with_code_1() {
     place.run(&["serve", "--listen", &address]).ended(1).says(&address);
     place.run(&["governor", "--listen", &address]).ended(1).says(&address);
 }
-    let written = std::fs::read_to_string(place.path("executor.toml")).unwrap();
-    place.put("executor.toml", format!("{written}\n[governor]\npolicies = \"nowhere\"\n"));
-    place.run(&["config", "check"]).ended(2).says("nowhere");
-    place.put(
-        "executor.toml",
-        format!("{written}\n[executor]\ninline_tools = [\"hash_file\", \"nothing\"]\n"),
-    );
-    place.run(&["config", "check"]).ended(2).says("`executor.inline_tools` names `nothing`").says(" line ");
-    place.put("executor.toml", format!("{written}\n[executor]\ninline_tools = [\"hash_file\"]\n"));
-    place.run(&["config", "check"]).ended(0).says("inline      hash_file");
-    place.put("executor.toml", written);
-    let executor = Executor::start(Options::new().set("executor.inline_tools", json!(["nothing"])));
-    executor.line_with("`executor.inline_tools` names it, and the catalogue has no such tool");

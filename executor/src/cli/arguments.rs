@@ -19,7 +19,8 @@ Exit codes:
 
 Environment:
   RUST_LOG   what is logged, such as `info` or `a2g_executor=debug`
-  NO_COLOR   no colours, also on a terminal";
+  NO_COLOR   no colours, also on a terminal
+  COLUMNS    how wide a table is that goes to no terminal";
 
 /// Runs approved agent intents as WebAssembly tools, under exactly the capabilities that their
 /// verdict grants.
