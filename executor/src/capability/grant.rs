@@ -26,7 +26,7 @@ pub struct Ceilings {
     pub trees: Vec<Tree>,
     /// Whether files may be changed at all.
     pub access: Access,
-    /// What one run may leave on the disk.
+    /// What one run may have and take of the host beside that.
     pub budgets: Budgets,
 }
 
@@ -174,7 +174,7 @@ impl Grant {
         self.emptied_by
     }
 
-    /// What the run may leave on the disk.
+    /// What the run may have and take of the host beside that.
     #[must_use]
     pub fn budgets(&self) -> Budgets {
         self.budgets
