@@ -122,7 +122,7 @@ pub(crate) fn tool_path(target: &Path, name: &str) -> PathBuf {
 }
 
 async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, folder: Option<&Path>) {
-    let sandbox = Sandbox::new(16, Arc::new(SystemClock)).unwrap();
+    let sandbox = Sandbox::new(16, false, Arc::new(SystemClock)).unwrap();
     let compiled = sandbox.compile(wasm).unwrap();
     let code = Code { module: &compiled, component: is_component(wasm), componentised: None, contract };
     let artifact = sandbox.load(code).unwrap();
@@ -167,7 +167,16 @@ fn permit(folder: Option<&Path>) -> Permit {
         network: false,
         areas: folder.map(|_| data.clone().into()).into_iter().collect(),
         access: Access::ReadOnly,
-        budgets: Budgets { written: MemoryLimit::from_mb(1024).unwrap(), created: 1000, hard_links: false },
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1024).unwrap(),
+            created: 1000,
+            handles: 1024,
+            subscriptions: 128,
+            random_bytes: 1 << 20,
+            directory_entries: 10_000,
+            fuel: None,
+            hard_links: false,
+        },
     };
     let mounts =
         Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect())

@@ -68,12 +68,20 @@ pub enum Limit {
     Output,
     /// The guest's call stack.
     Stack,
-    /// Open files, folders and other handles together.
-    Descriptors,
+    /// Open files, folders and other handles at once.
+    Handles,
     /// Bytes written to files.
     Written,
     /// Files, folders and links made.
     Created,
+    /// Entries of folders listed.
+    DirectoryEntries,
+    /// Random bytes taken.
+    RandomBytes,
+    /// Things waited for in one poll.
+    Subscriptions,
+    /// Instructions, as wasmtime counts them.
+    Fuel,
 }
 
 impl Limit {
@@ -85,20 +93,35 @@ impl Limit {
             Self::Time => "time",
             Self::Output => "output",
             Self::Stack => "stack",
-            Self::Descriptors => "descriptors",
+            Self::Handles => "handles",
             Self::Written => "written_bytes",
             Self::Created => "created",
+            Self::DirectoryEntries => "directory_entries",
+            Self::RandomBytes => "random_bytes",
+            Self::Subscriptions => "subscriptions",
+            Self::Fuel => "fuel",
         }
     }
 }
 
-/// What one run may do with the disk. The executor's own ceilings alone set it.
+/// What one run may have and take of the host beside memory, CPU, time and output. The executor's own
+/// ceilings alone set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budgets {
     /// The most that it may write to files.
     pub written: MemoryLimit,
     /// How many files, folders and links it may make.
     pub created: u64,
+    /// How many files, folders and other handles it may have open at once.
+    pub handles: u64,
+    /// How many things it may wait for in one poll.
+    pub subscriptions: u64,
+    /// How many random bytes it may take.
+    pub random_bytes: u64,
+    /// How many entries of folders it may list; one that it lists twice counts twice.
+    pub directory_entries: u64,
+    /// How much of wasmtime's fuel it may burn; `None` counts none.
+    pub fuel: Option<u64>,
     /// Whether it may open files that have another name, which may lie outside of its scope.
     pub hard_links: bool,
 }
@@ -110,6 +133,36 @@ pub struct Spent {
     pub written_bytes: u64,
     /// Files, folders and links made.
     pub created: u64,
+    /// Random bytes taken.
+    pub random_bytes: u64,
+    /// Entries of folders listed.
+    pub directory_entries: u64,
+    /// Fuel burnt; `None` where none is counted, or the guest was stopped before it had counted.
+    pub fuel: Option<u64>,
+}
+
+impl Budgets {
+    /// The most of any count that can be asked for.
+    pub const MOST: u64 = 1_000_000_000;
+    /// The fewest handles with which a guest can start: its own streams and folders are among them.
+    pub const FEWEST_HANDLES: u64 = 32;
+    /// The most handles, and the most things to wait for at once, that can be asked for.
+    pub const MOST_HANDLES: u64 = 1 << 16;
+    /// The most fuel that can be asked for: what every reader of JSON can tell from its neighbours.
+    pub const MOST_FUEL: u64 = 1 << 53;
+
+    /// What can have been spent of them at most, of what another process says.
+    #[must_use]
+    pub fn believed(&self, said: Spent) -> Spent {
+        let Spent { written_bytes, created, random_bytes, directory_entries, fuel } = said;
+        Spent {
+            written_bytes: written_bytes.min(self.written.bytes()),
+            created: created.min(self.created),
+            random_bytes: random_bytes.min(self.random_bytes),
+            directory_entries: directory_entries.min(self.directory_entries),
+            fuel: self.fuel.and_then(|most| Some(fuel?.min(most))),
+        }
+    }
 }
 
 /// Whether files may be changed.

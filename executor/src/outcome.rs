@@ -110,9 +110,13 @@ impl End {
                 Limit::Memory
                 | Limit::Output
                 | Limit::Stack
-                | Limit::Descriptors
+                | Limit::Handles
                 | Limit::Written
-                | Limit::Created,
+                | Limit::Created
+                | Limit::DirectoryEntries
+                | Limit::RandomBytes
+                | Limit::Subscriptions
+                | Limit::Fuel,
             ) => Status::Failure,
             Self::LimitReached(Limit::Time) => Status::Timeout,
             Self::Aborted(_) => Status::Aborted,
@@ -318,7 +322,7 @@ pub struct Usage {
     pub blocked: Vec<Bound<String>>,
     /// The layer that left nothing of the filesystem, when there was nothing.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
-    /// What the run could leave on the disk.
+    /// What the run could have and take of the host beside that.
     pub budgets: Budgets,
     /// What it did spend; `None` when its process ended before it could say.
     pub spent: Option<Spent>,

@@ -501,14 +501,14 @@ fn a_child_whose_parent_is_gone_goes_no_further() {
 
 /// Compiles a guest, before a child is forked: the compiler has threads.
 fn compiled(wat: &str) -> Vec<u8> {
-    Sandbox::new(1, Arc::new(SystemClock)).unwrap().compile(&wat::parse_str(wat).unwrap()).unwrap()
+    Sandbox::new(1, false, Arc::new(SystemClock)).unwrap().compile(&wat::parse_str(wat).unwrap()).unwrap()
 }
 
 /// Runs a guest in a confined child, with `folder` as its `/`.
 fn guest(confinement: &Arc<Confinement>, compiled: &[u8], folder: &Path, cpu: u64, timeout: u64) -> Outcome {
     let own = Arc::clone(confinement);
     let first = move || own.bystander().map_err(std::io::Error::other);
-    let sandbox = Sandbox::new(1, Arc::new(SystemClock)).unwrap();
+    let sandbox = Sandbox::new(1, false, Arc::new(SystemClock)).unwrap();
     sandbox.start_ticker(first).unwrap();
     let artifact = sandbox
         .load(Code { module: compiled, component: false, componentised: None, contract: Contract::Command })
@@ -521,7 +521,16 @@ fn guest(confinement: &Arc<Confinement>, compiled: &[u8], folder: &Path, cpu: u6
         network: false,
         areas: Vec::new(),
         access: Access::ReadWrite,
-        budgets: Budgets { written: memory(1024), created: 1000, hard_links: false },
+        budgets: Budgets {
+            written: memory(1024),
+            created: 1000,
+            handles: 1024,
+            subscriptions: 128,
+            random_bytes: 1 << 20,
+            directory_entries: 10_000,
+            fuel: None,
+            hard_links: false,
+        },
     };
     let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings).unwrap();
     let roots = Roots::of_operator(&[(folder.to_owned(), "/".to_owned())]).unwrap();

@@ -270,6 +270,71 @@ fn a_tool_is_added_with_its_digest_and_then_runs() {
 }
 
 #[test]
+fn a_module_of_the_other_contract_is_told_from_one_of_none() {
+    let catalogue = Catalogue::empty();
+    let place = Place::with(&catalogue.folder());
+    let typed = std::fs::read(tools().join("write_file/tool.wasm")).unwrap();
+    let component = r#"(component
+        (core module $m (func (export "run") (result i32) (i32.const 0)))
+        (core instance $i (instantiate $m))
+        (func $run (result (result)) (canon lift (core func $i "run")))
+        (instance $command (export "run" (func $run)))
+        (export "wasi:cli/run@0.2.0" (instance $command)))"#;
+    let typed_component = r#"(component
+        (core module $m (func (export "f")))
+        (core instance $i (instantiate $m))
+        (func $f (canon lift (core func $i "f")))
+        (export "describe" (func $f)) (export "invoke" (func $f)))"#;
+    let wat = |text: &str| wat::parse_str(text).unwrap();
+    let command_in = "it looks like a command: write `contract = \"command\"`";
+    let typed_in = "it looks like a typed tool: write `contract = \"typed\"`";
+    for (nth, (tool, says)) in [
+        (Tool::command_bytes("other", typed.clone()), typed_in),
+        (Tool::command_bytes("other", wat(typed_component)), typed_in),
+        (Tool::typed_bytes("other", wat(GATE)), command_in),
+        (Tool::typed_bytes("other", wat(component)), command_in),
+        (Tool::command("other", "(module)"), "exports no function `_start`"),
+        (Tool::typed_bytes("other", wat("(module)")), "has to be a component"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let source = format!("source{nth}");
+        tool.write(&place.path(&source), false);
+        place.run(&["tool", "add", &source]).ended(1).says(says);
+    }
+    place.put("typed.wasm", typed);
+    place.run(&["run", "./typed.wasm"]).ended(1).says(typed_in);
+}
+
+#[test]
+fn a_broken_manifest_takes_one_line_and_a_table_as_many_columns_as_are_wanted() {
+    let catalogue = Catalogue::empty();
+    let place = Place::with(&catalogue.folder());
+    for name in ["half", "odd"] {
+        std::fs::create_dir(catalogue.folder().join(name)).unwrap();
+    }
+    std::fs::write(catalogue.folder().join("odd/tool.toml"), "name = \"odd\"\nversoin = \"1\"\n").unwrap();
+    std::fs::write(catalogue.folder().join("half/tool.toml"), "name = \"half\"\n[capabilities\n").unwrap();
+    let wide = |columns: &str| {
+        let mut command = std::process::Command::new(program());
+        command.current_dir(place.folder.path()).env_remove("RUST_LOG").env("COLUMNS", columns);
+        let output = command.args(["tool", "list"]).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let list = wide("300");
+    assert!(!list.contains("u000a"), "{list}");
+    assert!(list.contains("line 2: unknown field `versoin`") && list.contains("line 2: "), "{list}");
+    for (columns, fits) in [("60", 60), ("120", 120), ("none", 100), ("1", 40)] {
+        let widest = wide(columns).lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= fits && widest > fits - 20, "COLUMNS={columns}: {widest}");
+    }
+    let listed = place.run(&["tool", "list", "--json"]).ended(0).json();
+    assert!(listed[1]["error"].as_str().unwrap().contains("line 2: unknown field"), "{listed}");
+}
+
+#[test]
 fn a_tool_takes_its_arguments_from_the_command_line_a_file_or_standard_input() {
     let place = Place::new();
     let write = r#"{"path":"/workspace/a.txt","content":"Hello, World!"}"#;
@@ -473,8 +538,15 @@ fn shells_get_completions() {
 fn config_check_says_what_is_in_force() {
     let place = Place::new();
     let done = place.run(&["config", "check"]).ended(0).says("the configuration is valid");
-    for line in ["listen      127.0.0.1:7420", "governor    inside this process", "scope       /workspace/**"]
-    {
+    for line in [
+        "listen      127.0.0.1:7420",
+        "governor    inside this process",
+        "policies    built in, for every other agent",
+        "scope       /workspace/**",
+        "budgets     1024 MB written, 10000 created, 1024 handles, 128 subscriptions, 16777216 random bytes",
+        "1000000 directory entries, no limit of fuel, files with several names refused",
+        "mount       /workspace is ./workspace",
+    ] {
         assert!(done.stdout.contains(line), "{}", done.stdout);
     }
     assert!(done.stderr.is_empty(), "{}", done.stderr);
@@ -490,6 +562,19 @@ fn config_check_finds_folders_that_are_missing() {
     std::fs::remove_dir(place.path("workspace")).unwrap();
     place.run(&["config", "check"]).ended(2).says("`mount.host` names `").says("executor.toml` line ");
     std::fs::create_dir(place.path("workspace")).unwrap();
+    let written = std::fs::read_to_string(place.path("executor.toml")).unwrap();
+    place.put("executor.toml", format!("{written}\n[governor]\npolicies = \"nowhere\"\n"));
+    place.run(&["config", "check"]).ended(2).says("nowhere");
+    place.put(
+        "executor.toml",
+        format!("{written}\n[executor]\ninline_tools = [\"hash_file\", \"nothing\"]\n"),
+    );
+    place.run(&["config", "check"]).ended(2).says("`executor.inline_tools` names `nothing`").says(" line ");
+    place.put("executor.toml", format!("{written}\n[executor]\ninline_tools = [\"hash_file\"]\n"));
+    place.run(&["config", "check"]).ended(0).says("inline      hash_file");
+    place.put("executor.toml", written);
+    let executor = Executor::start(Options::new().set("executor.inline_tools", json!(["nothing"])));
+    executor.line_with("`executor.inline_tools` names it, and the catalogue has no such tool");
     place.run(&["config", "check", "--tools", "missing"]).ended(2).says("`--tools` names `missing`");
     std::fs::remove_file(place.path("executor.toml")).unwrap();
     place.run(&["config", "check"]).ended(2).says("`catalog.tools` names `./tools`");

@@ -55,6 +55,46 @@ fn a_governor_decides_and_gets_every_report_exactly_once() {
 }
 
 #[test]
+fn a_governor_says_what_it_decided_and_why() {
+    let catalogue = methods::catalogue();
+    let governor = Governor::start(&[methods::policy()]);
+    let executor = Executor::start(options(&catalogue, &governor.http_url()));
+    for (tool, arguments, verdict, why) in [
+        ("write_file", write("said", "x"), "APPROVED", ""),
+        ("hash_file", json!({ "path": "/workspace/said" }), "DENIED", "hash_file"),
+    ] {
+        let call = intent(tool, arguments);
+        executor.rpc("a2g/intent", &call);
+        let line = governor.line_with(&format!("intent={}", call["intent_id"].as_str().unwrap()));
+        let agent = format!("agent={}", call["agent_did"].as_str().unwrap());
+        for word in ["INFO", "decided", &agent, &format!("tool={tool}"), &format!("verdict=\"{verdict}\"")] {
+            assert!(line.contains(word), "no {word}: {line}");
+        }
+        let said = line.split("why=").nth(1).expect("why");
+        assert!(said.contains(why), "{line}");
+    }
+}
+
+#[test]
+fn who_cannot_listen_does_not_register() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let governor = FakeGovernor::start(|_, _| Reply::Result(json!({ "accepted": true })));
+    let home = tempfile::tempdir().unwrap();
+    let config = json!({
+        "server": { "listen": address },
+        "governor": { "url": governor.url() },
+        "catalog": { "tools": tools(), "cache": cache() },
+        "ceilings": { "filesystem_scope": [] },
+    });
+    std::fs::write(home.path().join("executor.toml"), toml::to_string(&config).unwrap()).unwrap();
+    let output = run_in(home.path(), ["serve"], b"");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains(&format!("cannot listen on {address}")), "{said}");
+    assert_eq!(governor.seen(), []);
+}
+
+#[test]
 fn a_governor_that_forgot_the_executor_is_registered_with_again() {
     let catalogue = methods::catalogue();
     let mut governor = Governor::start(&[methods::policy()]);
@@ -114,7 +154,8 @@ fn an_executor_starts_before_its_governor() {
     for url in urls(&governor) {
         governor.stop();
         let executor = Executor::start(options(&catalogue, &url));
-        executor.line_with("not registered yet");
+        let warning = executor.line_with("not registered yet");
+        assert!(warning.contains(&url), "{warning}");
         blocked(&executor.rpc("a2g/intent", &intent("write_file", write("x", "x"))), "governor_unavailable");
         executor.assert_workspace_is_empty("no governor");
         governor.restart();

@@ -30,7 +30,7 @@ pub struct Ceilings {
     pub areas: Vec<Area>,
     /// Whether files may be changed at all.
     pub access: Access,
-    /// What one run may leave on the disk.
+    /// What one run may have and take of the host beside that.
     pub budgets: Budgets,
 }
 
@@ -157,7 +157,7 @@ impl Grant {
         self.emptied_by
     }
 
-    /// What the run may leave on the disk.
+    /// What the run may have and take of the host beside that.
     #[must_use]
     pub fn budgets(&self) -> Budgets {
         self.budgets

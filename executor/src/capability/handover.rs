@@ -69,6 +69,11 @@ mod tests {
             budgets: Budgets {
                 written: MemoryLimit::from_mb(1024).unwrap(),
                 created: 1000,
+                handles: 1024,
+                subscriptions: 128,
+                random_bytes: 1 << 20,
+                directory_entries: 10_000,
+                fuel: None,
                 hard_links: false,
             },
         };

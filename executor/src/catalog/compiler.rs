@@ -17,6 +17,7 @@ pub(super) const MOST_MODULE_BYTES: usize = 64 << 20;
 #[derive(Debug, Clone)]
 pub struct Compiler {
     program: PathBuf,
+    meters_fuel: bool,
 }
 
 /// What is to be compiled.
@@ -87,10 +88,11 @@ impl Compiled {
 }
 
 impl Compiler {
-    /// A compiler that starts `program`, which has to be this program.
+    /// A compiler that starts `program`, which has to be this program, for an engine that counts
+    /// instructions when it `meters_fuel`.
     #[must_use]
-    pub fn new(program: PathBuf) -> Self {
-        Self { program }
+    pub fn new(program: PathBuf, meters_fuel: bool) -> Self {
+        Self { program, meters_fuel }
     }
 
     /// Compiles one module.
@@ -107,6 +109,7 @@ impl Compiler {
         let io = |error| CatalogError::io(&self.program, error);
         let mut child = Command::new(&self.program)
             .args(["compile-module", "--contract", job.contract.as_str()])
+            .args(self.meters_fuel.then_some("--fuel"))
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -94,7 +94,15 @@ impl ToolManifest {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        let file: File = toml::from_str(text).map_err(|error| {
+            let line = error
+                .span()
+                .and_then(|span| text.get(..span.start))
+                .map(|before| 1 + before.matches('\n').count());
+            let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            // One line, for tables and logs.
+            format!("{line}{}", error.message().replace('\n', ", "))
+        })?;
         let File { name, version, description, contract, module, sha256, capabilities, arguments } = file;
         let contract = match contract {
             ContractWord::Command => Contract::Command,

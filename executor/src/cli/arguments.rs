@@ -19,7 +19,8 @@ Exit codes:
 
 Environment:
   RUST_LOG   what is logged, such as `info` or `a2g_executor=debug`
-  NO_COLOR   no colours, also on a terminal";
+  NO_COLOR   no colours, also on a terminal
+  COLUMNS    how wide a table is that goes to no terminal";
 
 /// Runs approved agent intents as WebAssembly tools, under exactly the capabilities that their
 /// verdict grants.
@@ -67,13 +68,20 @@ pub(super) enum Command {
     },
     /// Be the process that guests are made from, for the server at the other end of standard input
     #[command(hide = true)]
-    Zygote,
+    Zygote {
+        /// Count the instructions of guests
+        #[arg(long)]
+        fuel: bool,
+    },
     /// Compile a module from standard input to standard output, under limits
     #[command(hide = true)]
     CompileModule {
         /// The contract that the module should fit
         #[arg(long)]
         contract: ContractWord,
+        /// Compile it to count its instructions
+        #[arg(long)]
+        fuel: bool,
     },
 }
 

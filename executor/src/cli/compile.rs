@@ -21,7 +21,7 @@ const CPU_SECONDS: u64 = 120;
 /// Bytes of memory of one compilation. A 4 MB module takes 714 MB.
 const MEMORY_BYTES: u64 = 4 << 30;
 
-pub(super) fn main(contract: ContractWord) -> anyhow::Result<ExitCode> {
+pub(super) fn main(contract: ContractWord, meters_fuel: bool) -> anyhow::Result<ExitCode> {
     let limits = [(Resource::Cpu, CPU_SECONDS), (Resource::Data, MEMORY_BYTES), (Resource::Core, 0)];
     for (resource, most) in limits {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
@@ -33,19 +33,19 @@ pub(super) fn main(contract: ContractWord) -> anyhow::Result<ExitCode> {
     let mut wasm = Vec::new();
     std::io::stdin().read_to_end(&mut wasm)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let compiled = runtime.block_on(compile(wasm, contract))?;
+    let compiled = runtime.block_on(compile(wasm, contract, meters_fuel))?;
     std::io::stdout().write_all(&compiled.encode())?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn compile(wasm: Vec<u8>, contract: Contract) -> anyhow::Result<Compiled> {
+async fn compile(wasm: Vec<u8>, contract: Contract, meters_fuel: bool) -> anyhow::Result<Compiled> {
     let wasm = match contract {
         Contract::Typed if !is_component(&wasm) && is_typed_core_module(&wasm) => {
             componentize(&wasm, contract)?
         }
         Contract::Typed | Contract::Command => wasm,
     };
-    let sandbox = Sandbox::new(1, Arc::new(SystemClock))?;
+    let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock))?;
     let module = sandbox.compile(&wasm)?;
     let component = is_component(&wasm);
     let componentised = (!component).then(|| componentised(&sandbox, &wasm, contract));
@@ -78,7 +78,16 @@ fn nothing() -> anyhow::Result<Permit> {
         network: false,
         areas: Vec::new(),
         access: Access::ReadOnly,
-        budgets: Budgets { written: MemoryLimit::from_mb(1024)?, created: 1000, hard_links: false },
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1024)?,
+            created: 1000,
+            handles: 1024,
+            subscriptions: 128,
+            random_bytes: 1 << 20,
+            directory_entries: 10_000,
+            fuel: None,
+            hard_links: false,
+        },
     };
     let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings)?;
     Ok(Permit::new(grant, Roots::none()))

@@ -32,11 +32,11 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
             clap_complete::generate(shell, &mut Cli::command(), "a2g-executor", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
-        Command::Zygote => {
-            crate::isolate::zygote()?;
+        Command::Zygote { fuel } => {
+            crate::isolate::zygote(fuel)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::CompileModule { contract } => compile::main(contract),
+        Command::CompileModule { contract, fuel } => compile::main(contract, fuel),
     }
 }
 

@@ -9,8 +9,10 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 use tracing_subscriber::EnvFilter;
 
-/// How wide a table is that goes to no terminal.
+/// How wide a table is that goes to no terminal, unless `COLUMNS` says it.
 const COLUMNS_WITHOUT_A_TERMINAL: u16 = 100;
+/// The narrowest table that can be read.
+const FEWEST_COLUMNS: u16 = 40;
 
 /// Whether colours may go to a stream.
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of the environment")]
@@ -33,7 +35,7 @@ pub(super) fn start_logging(default: &str) {
 /// A table with a header, as wide as the terminal that `stream` goes to.
 pub(super) fn table(stream: &(impl IsTerminal + AsFd), header: &[&str]) -> Table {
     let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| size.ws_col);
-    let columns = if columns == 0 { COLUMNS_WITHOUT_A_TERMINAL } else { columns };
+    let columns = if columns == 0 { columns_wanted() } else { columns };
     let mut table = Table::new();
     table.load_style(UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
     // Left to itself, it would look at standard output, whatever the stream.
@@ -43,6 +45,13 @@ pub(super) fn table(stream: &(impl IsTerminal + AsFd), header: &[&str]) -> Table
     }
     table.set_header(header.iter().map(Cell::new));
     table
+}
+
+/// How wide a table should be that goes to no terminal.
+#[allow(clippy::disallowed_methods, reason = "COLUMNS is a convention of the environment")]
+fn columns_wanted() -> u16 {
+    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<u16>().ok());
+    said.map_or(COLUMNS_WITHOUT_A_TERMINAL, |columns| columns.max(FEWEST_COLUMNS))
 }
 
 /// A cell with any text.

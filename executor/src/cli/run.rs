@@ -325,9 +325,13 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
             Limit::Memory
             | Limit::Output
             | Limit::Stack
-            | Limit::Descriptors
+            | Limit::Handles
             | Limit::Written
-            | Limit::Created,
+            | Limit::Created
+            | Limit::DirectoryEntries
+            | Limit::RandomBytes
+            | Limit::Subscriptions
+            | Limit::Fuel,
         )
         | End::ToolError { .. }
         | End::ResultNotJson

@@ -54,10 +54,16 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let config = config(setup)?;
     config.check_folders(file(setup).unwrap_or(Path::new("the defaults")))?;
     check_containment(&config)?;
+    // A governor elsewhere has policies of its own.
+    let inside = config.governor.is_none().then(|| policies(config.policies.as_deref())).transpose()?;
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     print(format_args!("listen      {}", config.listen));
     let governor = config.governor.as_ref().map_or("inside this process", GovernorUrl::as_str);
     print(format_args!("governor    {governor}"));
+    if let Some(policies) = inside {
+        let from = config.policies.as_ref().map_or("built in".to_owned(), |from| from.display().to_string());
+        print(format_args!("policies    {from}, for {}", policies.agents().collect::<Vec<_>>().join(", ")));
+    }
     print(format_args!("tools       {}", config.catalog.display()));
     print(format_args!("cache       {}", config.cache.display()));
     let ahead = match config.isolation {
@@ -65,6 +71,10 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         Isolation::Inline => "inline: tools run on threads of the server".to_owned(),
     };
     print(format_args!("isolation   {ahead}"));
+    if !config.inline_tools.is_empty() {
+        let inline = config.inline_tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        print(format_args!("inline      {inline}"));
+    }
     print(format_args!("at once     {} running, {} waiting", config.concurrent, config.queue));
     let ceilings = &config.ceilings;
     print(format_args!(
@@ -76,7 +86,23 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         if ceilings.network { "allowed" } else { "off" },
         ceilings.access.as_str()
     ));
+    let budgets = &ceilings.budgets;
+    print(format_args!(
+        "budgets     {} written, {} created, {} handles, {} subscriptions, {} random bytes, {} directory entries, \
+         {} fuel, files with several names {}",
+        budgets.written,
+        budgets.created,
+        budgets.handles,
+        budgets.subscriptions,
+        budgets.random_bytes,
+        budgets.directory_entries,
+        budgets.fuel.map_or("no limit of".to_owned(), |fuel| fuel.to_string()),
+        if budgets.hard_links { "opened" } else { "refused" }
+    ));
     print(format_args!("scope       {scope}"));
+    for mount in config.mounts.as_slice() {
+        print(format_args!("mount       {} is {}", mount.guest.path(), mount.host.display()));
+    }
     print("the configuration is valid");
     Ok(ExitCode::SUCCESS)
 }
@@ -114,6 +140,8 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     let executor = Arc::new(Executor::new(settings, loaded, governor, Arc::clone(&workshop.clock)));
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
+    // Who cannot be reached must not say that it is there.
+    let door = if stdio { None } else { Some(bind(config, rpc.clone()).await?) };
     if let Some(pushes) = pushes {
         tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
     }
@@ -121,20 +149,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
     let did = config.did.clone();
     tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat));
-    if stdio {
-        tokio::select! {
-            served = tokio::spawn(serve_stdio(rpc)) => served??,
-            () = stop_signal() => {}
-        }
-    } else {
-        let http = HttpSettings {
-            allowed_hosts: config.allowed_hosts.clone(),
-            allowed_origins: config.allowed_origins.clone(),
-            pushes: None,
-        };
-        let door = HttpDoor::bind(config.listen, rpc, http)
-            .await
-            .with_context(|| format!("cannot listen on {}", config.listen))?;
+    if let Some(door) = door {
         let tools = executor.tools().len();
         tracing::info!(address = %door.address(), tools, "ready");
         if !door.address().ip().is_loopback() {
@@ -155,9 +170,25 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
         let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
         return Ok(());
     }
+    tokio::select! {
+        served = tokio::spawn(serve_stdio(rpc)) => served??,
+        () = stop_signal() => {}
+    }
     executor.close();
     drain(&executor, config.drain).await;
     Ok(())
+}
+
+/// The port of the configuration.
+async fn bind(config: &Config, rpc: Rpc) -> anyhow::Result<HttpDoor> {
+    let http = HttpSettings {
+        allowed_hosts: config.allowed_hosts.clone(),
+        allowed_origins: config.allowed_origins.clone(),
+        pushes: None,
+    };
+    HttpDoor::bind(config.listen, rpc, http)
+        .await
+        .with_context(|| format!("cannot listen on {}", config.listen))
 }
 
 /// Reads the catalogue again at SIGHUP. One that cannot be read leaves the old one in place.
@@ -212,11 +243,14 @@ pub(super) fn local_governor(
     policies: Option<&Path>,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<LocalGovernor> {
-    let policies = match policies {
+    Ok(LocalGovernor::new(self::policies(policies)?, clock))
+}
+
+fn policies(folder: Option<&Path>) -> anyhow::Result<PolicySet> {
+    Ok(match folder {
         Some(folder) => PolicySet::load(folder)?,
         None => PolicySet::builtin()?,
-    };
-    Ok(LocalGovernor::new(policies, clock))
+    })
 }
 
 /// Where a governor keeps its reports.

@@ -68,10 +68,12 @@ impl Workshop {
     /// Sets up for `concurrent` executions at once, and as many that are stuck in a host call.
     pub(super) fn new(config: &Config, concurrent: u32) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let sandbox = Arc::new(Sandbox::new(concurrent.saturating_mul(2), Arc::clone(&clock))?);
+        let meters_fuel = config.ceilings.budgets.fuel.is_some();
+        let sandbox = Sandbox::new(concurrent.saturating_mul(2), meters_fuel, Arc::clone(&clock))?;
+        let sandbox = Arc::new(sandbox);
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
-        Ok(Self { clock, sandbox, cache, compiler: Compiler::new(this_program) })
+        Ok(Self { clock, sandbox, cache, compiler: Compiler::new(this_program, meters_fuel) })
     }
 
     /// The catalogue, with a line on standard error for each tool that has to be compiled first.
@@ -93,6 +95,9 @@ impl Workshop {
     /// processes ahead of time. What is not compiled yet is compiled on this thread.
     pub(super) async fn load(&self, config: &Config, waiting: usize) -> anyhow::Result<Loaded> {
         let catalog = tokio::task::block_in_place(|| self.catalog(config))?;
+        for tool in config.inline_tools.iter().filter(|name| catalog.get(name).is_none()) {
+            tracing::warn!(%tool, "`executor.inline_tools` names it, and the catalogue has no such tool");
+        }
         let tools = catalog.iter().filter_map(|(name, entry)| Some((name, entry.as_ref().ok()?)));
         let tools = tools.map(|(name, tool)| Module {
             name,
@@ -105,7 +110,13 @@ impl Workshop {
             isolation: if config.inline_tools.contains(name) { Isolation::Inline } else { config.isolation },
         });
         let tools = tools.collect::<Vec<_>>();
-        let ahead = Ahead { waiting, largest_file: config.ceilings.budgets.written.bytes() };
+        let budgets = config.ceilings.budgets;
+        let ahead = Ahead {
+            waiting,
+            largest_file: budgets.written.bytes(),
+            handles: budgets.handles,
+            meters_fuel: budgets.fuel.is_some(),
+        };
         let isolate = Isolate::start(&tools, ahead, &self.sandbox, &self.clock)
             .await
             .context("the process that guests are made from cannot be started")?;

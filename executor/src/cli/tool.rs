@@ -76,12 +76,21 @@ fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
                 verdict_cell("ready", true),
                 cell(&tool.description),
             ]),
-            Err(error) => {
-                table.add_row([cell(name), cell(""), cell(""), verdict_cell("broken", false), cell(error)])
-            }
+            Err(error) => table.add_row([
+                cell(name),
+                cell(""),
+                cell(""),
+                verdict_cell("broken", false),
+                cell(in_one_line(error)),
+            ]),
         };
     }
     show(&table, std::io::stdout());
+}
+
+/// What may have come from a parser or a compiler, which draw into several lines.
+fn in_one_line(error: &CatalogError) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {

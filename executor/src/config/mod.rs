@@ -130,8 +130,8 @@ impl Config {
             .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
     }
 
-    /// Checks that the folders are there which the file at `path` names. A server needs them later:
-    /// this is for whoever asks whether it will find them.
+    /// Checks that the folders and the tools are there which the file at `path` names. A server needs
+    /// them later: this is for whoever asks whether it will find them.
     ///
     /// # Ambient Authority
     /// Looks at the folders, and reads the file again for its lines.
@@ -142,10 +142,18 @@ impl Config {
         let mounts = self.mounts.as_slice().iter().enumerate();
         let hosts = mounts.map(|(nth, mount)| ("mount.host", nth, &mount.host));
         let mut named = std::iter::once(("catalog.tools", 0, &self.catalog)).chain(hosts);
-        let Some((key, nth, folder)) = named.find(|(_, _, folder)| !folder.is_dir()) else { return Ok(()) };
+        let missing = named.find(|(_, _, folder)| !folder.is_dir()).map(|(key, nth, folder)| {
+            (key, nth, format!("names `{}`, and there is no such folder", folder.display()))
+        });
+        let no_tool = || {
+            let mut inline = self.inline_tools.iter();
+            let tool = inline.find(|tool| !self.catalog.join(tool.as_str()).join("tool.toml").is_file())?;
+            let reason = format!("names `{tool}`, and there is no such tool in `{}`", self.catalog.display());
+            Some(("executor.inline_tools", 0, reason))
+        };
+        let Some((key, nth, reason)) = missing.or_else(no_tool) else { return Ok(()) };
         // Without a file, which is no fault, there is no line to name.
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        let reason = format!("names `{}`, and there is no such folder", folder.display());
         Err(Wrong { key, reason }.at(path, &text, nth))
     }
 
@@ -194,7 +202,11 @@ fn ranged<T>(key: &'static str, value: u64, make: impl Fn(u64) -> Result<T, OutO
 }
 
 fn within(key: &'static str, value: u64, most: u64) -> Result<u64, Wrong> {
-    if (1..=most).contains(&value) { Ok(value) } else { Err(wrong(key)(&OutOfRange { least: 1, most })) }
+    between(key, value, 1, most)
+}
+
+fn between(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, Wrong> {
+    if (least..=most).contains(&value) { Ok(value) } else { Err(wrong(key)(&OutOfRange { least, most })) }
 }
 
 fn check(file: File, base: &Path) -> Result<Config, Wrong> {
@@ -271,7 +283,28 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             output: ranged("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?,
             budgets: Budgets {
                 written: ranged("ceilings.max_written_mb", ceilings.max_written_mb, MemoryLimit::from_mb)?,
-                created: within("ceilings.max_created", ceilings.max_created, 1_000_000_000)?,
+                created: within("ceilings.max_created", ceilings.max_created, Budgets::MOST)?,
+                handles: between(
+                    "ceilings.max_handles",
+                    ceilings.max_handles,
+                    Budgets::FEWEST_HANDLES,
+                    Budgets::MOST_HANDLES,
+                )?,
+                subscriptions: within(
+                    "ceilings.max_subscriptions",
+                    ceilings.max_subscriptions,
+                    Budgets::MOST_HANDLES,
+                )?,
+                random_bytes: within("ceilings.max_random_bytes", ceilings.max_random_bytes, Budgets::MOST)?,
+                directory_entries: within(
+                    "ceilings.max_directory_entries",
+                    ceilings.max_directory_entries,
+                    Budgets::MOST,
+                )?,
+                fuel: ceilings
+                    .max_fuel
+                    .map(|fuel| within("ceilings.max_fuel", fuel, Budgets::MOST_FUEL))
+                    .transpose()?,
                 hard_links: ceilings.hard_links,
             },
             network: ceilings.network_allowed,

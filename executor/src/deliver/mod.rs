@@ -35,7 +35,9 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
 async fn deliver(executor: &Executor, receipt: &Receipt) {
     let mut pause = FIRST_PAUSE;
     while let Err(error) = executor.governor().report(receipt).await {
-        tracing::warn!(intent = %receipt.intent, %error, pause_ms = pause.as_millis(), "the report is sent again");
+        let governor = executor.governor().place();
+        let pause_ms = pause.as_millis();
+        tracing::warn!(governor, intent = %receipt.intent, %error, pause_ms, "the report is sent again");
         tokio::time::sleep(jittered(pause)).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
@@ -65,7 +67,9 @@ pub async fn stay_registered(executor: Arc<Executor>, did: AgentDid, every: Dura
             match executor.governor().heartbeat(&pulse).await {
                 Ok(()) => {}
                 Err(RemoteError::Refused(Fault::SessionExpired(_))) => break,
-                Err(error) => tracing::warn!(%error, "the heartbeat failed"),
+                Err(error) => {
+                    tracing::warn!(governor = executor.governor().place(), %error, "the heartbeat failed");
+                }
             }
         }
     }
@@ -73,17 +77,18 @@ pub async fn stay_registered(executor: Arc<Executor>, did: AgentDid, every: Dura
 
 async fn register(executor: &Executor, introduction: &Introduction) {
     let mut pause = FIRST_PAUSE;
+    let governor = executor.governor().place();
     loop {
         match executor.governor().register(introduction).await {
             Ok(policy) => {
-                tracing::info!(agent = %introduction.agent, "registered with the governor");
+                tracing::info!(governor, agent = %introduction.agent, "registered with the governor");
                 if let Some(policy) = policy {
                     executor.set_policy(policy);
                 }
                 return;
             }
             Err(error) => {
-                tracing::warn!(%error, pause_ms = pause.as_millis(), "not registered yet");
+                tracing::warn!(governor, %error, pause_ms = pause.as_millis(), "not registered yet");
                 tokio::time::sleep(jittered(pause)).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
@@ -95,7 +100,8 @@ async fn register(executor: &Executor, introduction: &Introduction) {
 pub async fn follow(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
     while let Some(push) = pushes.recv().await {
         if let Err(fault) = obey(&executor, &push) {
-            tracing::warn!(method = push.method, ?fault, "a push of the governor was refused");
+            let governor = executor.governor().place();
+            tracing::warn!(governor, method = push.method, ?fault, "a push of the governor was refused");
         }
     }
 }

@@ -57,6 +57,15 @@ pub struct Pulse {
 }
 
 impl Governor {
+    /// Where it is, for logs: its URL, or that it is inside.
+    #[must_use]
+    pub fn place(&self) -> &str {
+        match self {
+            Self::Local(..) => "inside this process",
+            Self::Remote(remote) => remote.url().as_str(),
+        }
+    }
+
     /// Asks for a verdict.
     ///
     /// # Errors
@@ -65,7 +74,7 @@ impl Governor {
         let verdict = match self {
             Self::Local(local, _) => local.decide(call),
             Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
-                tracing::warn!(intent = %call.intent, %error, "the governor could not be asked");
+                tracing::warn!(governor = self.place(), intent = %call.intent, %error, "the governor could not be asked");
                 Fault::Refused {
                     intent: Some(call.intent),
                     risk_score: None,

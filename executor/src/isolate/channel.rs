@@ -35,8 +35,9 @@ const READ_BYTES: usize = 64 << 10;
 pub(super) enum ToZygote {
     /// A compiled tool, in the memory file beside it; in a second one, the same as a component.
     Load { tool: String, component: bool, contract: ContractWord },
-    /// There are no more tools. No file may become larger than this, in bytes.
-    Start { largest_file: u64 },
+    /// There are no more tools. No file may become larger than this, in bytes, and no guest may have
+    /// more handles.
+    Start { largest_file: u64, handles: u64 },
     /// Fork a child that talks over the socket beside this.
     Fork { child: u64 },
 }

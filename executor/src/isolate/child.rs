@@ -11,8 +11,8 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// How many descriptors a child may have: the guest's handles, and its own few.
-const MOST_FILES: u64 = 1280;
+/// How many descriptors a child may have beside its guest's handles.
+const OWN_FILES: u64 = 256;
 
 /// Lives the life of a child, and never comes back to the zygote's code.
 pub(super) fn live(ready: &Ready, socket: UnixStream) -> ! {
@@ -33,7 +33,7 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     rustix::stdio::dup2_stdout(&ready.null)?;
     rustix::stdio::dup2_stderr(&ready.null)?;
     // All that needs no job is done while there is none.
-    ready.confinement.waiting(MOST_FILES, ready.largest_file).map_err(refused)?;
+    ready.confinement.waiting(ready.handles + OWN_FILES, ready.largest_file).map_err(refused)?;
     let bystander = Arc::clone(&ready.confinement);
     ready.sandbox.start_ticker(move || bystander.bystander().map_err(refused))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;

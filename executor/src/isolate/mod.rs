@@ -60,6 +60,10 @@ pub struct Ahead {
     pub waiting: usize,
     /// The largest file that a run may make, in bytes.
     pub largest_file: u64,
+    /// How many handles a run may have.
+    pub handles: u64,
+    /// Whether their instructions are counted.
+    pub meters_fuel: bool,
 }
 
 /// A compiled tool, and where the operator lets it run.

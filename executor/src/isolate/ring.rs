@@ -219,7 +219,7 @@ impl Ring {
         if let Some((output_bytes, truncated, spent, denied_truncated)) = ended {
             outcome.metrics.output_bytes = output_bytes.min(execution.output_limit());
             outcome.output.truncated |= truncated;
-            outcome.usage.spent = spent;
+            outcome.usage.spent = spent.map(|spent| outcome.usage.budgets.believed(spent));
             outcome.usage.denied_truncated |= denied_truncated;
         }
         Ok(outcome)
@@ -315,6 +315,7 @@ impl Nursery {
         // The program that runs, even when its file was replaced meanwhile.
         let mut zygote = Command::new("/proc/self/exe")
             .arg("zygote")
+            .args(self.settings.meters_fuel.then_some("--fuel"))
             .env_clear()
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
@@ -327,7 +328,8 @@ impl Nursery {
                 let files = files.iter().map(File::as_fd).collect::<Vec<_>>();
                 control.send(message, &files).await?;
             }
-            control.send(&ToZygote::Start { largest_file: self.settings.largest_file }, &[]).await?;
+            let Ahead { waiting: _, largest_file, handles, meters_fuel: _ } = self.settings;
+            control.send(&ToZygote::Start { largest_file, handles }, &[]).await?;
             match control.receive().await? {
                 Some(FromZygote::Ready { unusable }) => Ok(unusable),
                 Some(_) | None => Err(Error::new(ErrorKind::UnexpectedEof, "the zygote did not start")),

@@ -26,6 +26,7 @@ pub(super) struct Ready {
     pub(super) null: File,
     pub(super) confinement: Arc<Confinement>,
     pub(super) largest_file: u64,
+    pub(super) handles: u64,
 }
 
 /// A child that was forked and is not reaped yet.
@@ -35,21 +36,22 @@ struct Living {
     pidfd: OwnedFd,
 }
 
-/// The life of a zygote, whose standard input is the socket to its server.
+/// The life of a zygote, whose standard input is the socket to its server and whose engine counts
+/// instructions when it `meters_fuel`.
 ///
 /// # Errors
 /// When the engine cannot be set up, or the socket fails. The end of the server is no error.
-pub fn zygote() -> Result<()> {
-    match serve() {
+pub fn zygote(meters_fuel: bool) -> Result<()> {
+    match serve(meters_fuel) {
         Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
         served => served,
     }
 }
 
-fn serve() -> Result<()> {
+fn serve(meters_fuel: bool) -> Result<()> {
     close_inherited()?;
     let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    let Some(ready) = load(&control)? else { return Ok(()) };
+    let Some(ready) = load(&control, meters_fuel)? else { return Ok(()) };
     let mut living: Vec<Living> = Vec::new();
     loop {
         // A child that is gone is reaped before another is made, because its outcome may wait for it.
@@ -95,11 +97,11 @@ fn protocol() -> Error {
 }
 
 /// Takes the tools; `None` when the server is gone before they are complete.
-fn load(control: &UnixStream) -> Result<Option<Ready>> {
-    let sandbox = Sandbox::new(1, Arc::new(SystemClock)).map_err(Error::other)?;
+fn load(control: &UnixStream, meters_fuel: bool) -> Result<Option<Ready>> {
+    let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock)).map_err(Error::other)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();
-    let largest_file = loop {
+    let (largest_file, handles) = loop {
         match receive(control)? {
             Some((ToZygote::Load { tool, component, contract }, handles)) => {
                 let mut files = handles.into_iter().map(|file| {
@@ -118,7 +120,7 @@ fn load(control: &UnixStream) -> Result<Option<Ready>> {
                     Err(error) => Some(error.to_string()),
                 });
             }
-            Some((ToZygote::Start { largest_file }, _)) => break largest_file,
+            Some((ToZygote::Start { largest_file, handles }, _)) => break (largest_file, handles),
             Some((ToZygote::Fork { .. }, _)) => return Err(protocol()),
             None => return Ok(None),
         }
@@ -128,7 +130,7 @@ fn load(control: &UnixStream) -> Result<Option<Ready>> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     confinement.list().map_err(refused)?;
     send(control, &FromZygote::Ready { unusable }, &[])?;
-    Ok(Some(Ready { sandbox, tools, null, confinement: Arc::new(confinement), largest_file }))
+    Ok(Some(Ready { sandbox, tools, null, confinement: Arc::new(confinement), largest_file, handles }))
 }
 
 /// Waits until the server says something (`true`) or children are gone (their places).

@@ -526,9 +526,13 @@ fn success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
             | Limit::Time
             | Limit::Output
             | Limit::Stack
-            | Limit::Descriptors
+            | Limit::Handles
             | Limit::Written
-            | Limit::Created),
+            | Limit::Created
+            | Limit::DirectoryEntries
+            | Limit::RandomBytes
+            | Limit::Subscriptions
+            | Limit::Fuel),
         ) => {
             let limit = *limit;
             Err(Fault::LimitReached(receipt, limit))

@@ -91,6 +91,41 @@ pub(super) fn load_component(engine: &Engine, compiled: &[u8]) -> wasmtime::Resu
     Ok(component)
 }
 
+/// The contract that a module with these exports was most likely made for, and by which of them.
+fn looks_like(exports: &[&str]) -> Option<(Contract, String)> {
+    let command = exports.iter().find(|name| **name == "_start" || name.starts_with("wasi:cli/run@"));
+    if let Some(export) = command {
+        return Some((Contract::Command, format!("`{export}`")));
+    }
+    let typed = ["describe", "invoke"].iter().all(|name| exports.contains(name));
+    typed.then(|| (Contract::Typed, "`describe` and `invoke`".to_owned()))
+}
+
+/// Why a module with these exports does not fit a contract: that it was made for the other one, when it
+/// looks like that, and otherwise what wasmtime says.
+pub(super) fn misfit(
+    contract: Contract,
+    exports: &[&str],
+) -> impl Fn(wasmtime::Error) -> ArtifactError + use<> {
+    let looks = looks_like(exports).filter(|(other, _)| *other != contract);
+    move |error| {
+        let Some((other, exports)) = &looks else { return unlinkable(contract)(error) };
+        let (kind, change) = match other {
+            Contract::Command => (
+                "a command",
+                "write `contract = \"command\"` and the schema of its arguments as `[arguments]` in its `tool.toml`",
+            ),
+            Contract::Typed => (
+                "a typed tool",
+                "write `contract = \"typed\"` in its `tool.toml` and leave out `[arguments]`, or add the bare module \
+                 with `a2g-executor tool add`",
+            ),
+        };
+        let reason = format!("it exports {exports}, so it looks like {kind}: {change}");
+        ArtifactError::Unlinkable { contract: contract.as_str(), reason }
+    }
+}
+
 pub(super) fn unlinkable(contract: Contract) -> impl Fn(wasmtime::Error) -> ArtifactError {
     move |error| ArtifactError::Unlinkable { contract: contract.as_str(), reason: format!("{error:#}") }
 }

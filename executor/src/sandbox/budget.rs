@@ -1,15 +1,16 @@
-//! What a guest may leave on the disk: bytes that it writes to files, and names that it makes; and the
-//! streams by which a component's file calls spend it, on the guest's own thread.
+//! What a guest may take of the host: bytes that it writes to files, names that it makes, entries of
+//! folders that it lists, random bytes; and the streams by which a component's file calls spend it, on
+//! the guest's own thread.
 //!
-//! Both are counted before the call that uses them, so that no call goes over. Bytes written twice
+//! All are counted before the call that uses them, so that no call goes over. Bytes written twice
 //! to the same place count twice, and a write beyond the end counts for all that the file grows by.
 
 use super::stop::Stop;
 use crate::limit::{Budgets, Limit, Spent};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use wasmtime_wasi::p2::{
     DynInputStream, DynOutputStream, InputStream, OutputStream, Pollable, StreamError, StreamResult,
 };
@@ -20,11 +21,21 @@ pub(super) struct Budget {
     granted: Budgets,
     written_bytes: AtomicU64,
     created: AtomicU64,
+    random_bytes: AtomicU64,
+    directory_entries: AtomicU64,
+    fuel: OnceLock<u64>,
 }
 
 impl Budget {
     pub(super) fn new(granted: Budgets) -> Self {
-        Self { granted, written_bytes: AtomicU64::new(0), created: AtomicU64::new(0) }
+        Self {
+            granted,
+            written_bytes: AtomicU64::new(0),
+            created: AtomicU64::new(0),
+            random_bytes: AtomicU64::new(0),
+            directory_entries: AtomicU64::new(0),
+            fuel: OnceLock::new(),
+        }
     }
 
     /// Spends `bytes` of what may be written, or ends the run.
@@ -37,11 +48,39 @@ impl Budget {
         spend(&self.created, 1, self.granted.created, Limit::Created)
     }
 
+    /// Spends `bytes` of what may be taken of random bytes, or ends the run.
+    pub(super) fn random(&self, bytes: u64) -> Result<(), Stop> {
+        spend(&self.random_bytes, bytes, self.granted.random_bytes, Limit::RandomBytes)
+    }
+
+    /// Spends one entry of a folder, or ends the run.
+    pub(super) fn list(&self) -> Result<(), Stop> {
+        spend(&self.directory_entries, 1, self.granted.directory_entries, Limit::DirectoryEntries)
+    }
+
+    /// Ends the run when it waits for more at once than it may.
+    pub(super) fn poll(&self, subscriptions: u64) -> Result<(), Stop> {
+        if subscriptions > self.granted.subscriptions {
+            return Err(Stop::Limit(Limit::Subscriptions));
+        }
+        Ok(())
+    }
+
+    /// Takes note of the fuel that a guest had left at its end.
+    pub(super) fn fuel_left(&self, left: u64) {
+        if let Some(granted) = self.granted.fuel {
+            let _at_the_end_once = self.fuel.set(granted.saturating_sub(left));
+        }
+    }
+
     /// What is spent so far.
     pub(super) fn spent(&self) -> Spent {
         Spent {
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
             created: self.created.load(Ordering::Relaxed),
+            random_bytes: self.random_bytes.load(Ordering::Relaxed),
+            directory_entries: self.directory_entries.load(Ordering::Relaxed),
+            fuel: self.fuel.get().copied(),
         }
     }
 

@@ -44,11 +44,12 @@ const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::EXTENDED_CONST)
     .union(WasmFeatures::COMPONENT_MODEL);
 
-/// An engine for `concurrent` executions at once.
+/// An engine for `concurrent` executions at once, whose guests count their instructions when it
+/// `meters_fuel`.
 ///
 /// # Errors
 /// When the machine cannot reserve the address space.
-pub(super) fn engine(concurrent: u32) -> wasmtime::Result<Engine> {
+pub(super) fn engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Engine> {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(concurrent)
         .total_core_instances(concurrent.saturating_mul(MOST_INSTANCES))
@@ -63,20 +64,21 @@ pub(super) fn engine(concurrent: u32) -> wasmtime::Result<Engine> {
         .table_elements(MOST_TABLE_ELEMENTS)
         .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
         .table_keep_resident(KEEP_RESIDENT_BYTES);
-    let mut config = config();
+    let mut config = config(meters_fuel);
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     Engine::new(&config)
 }
 
 /// What decides whether a compiled module fits an engine: the same in the server and in the
 /// compiler's child.
-fn config() -> Config {
+fn config(meters_fuel: bool) -> Config {
     let mut config = Config::new();
     for (_, flag) in WasmFeatures::all().iter_names() {
         config.wasm_features(flag, FEATURES.contains(flag));
     }
     config
         .epoch_interruption(true)
+        .consume_fuel(meters_fuel)
         .concurrency_support(false)
         .max_wasm_stack(WASM_STACK_BYTES)
         .async_stack_size(FIBRE_STACK_BYTES)

@@ -7,9 +7,11 @@
 
 use super::budget::{Budget, Reading, Spending};
 use super::denials::Refusal;
+use super::listing::{Entry, Listing};
 use super::state::{Preopen, PreopenKind, State};
 use super::stop::Stop;
 use super::walk::{Need, Place, Reached};
+use rustix::fs::FileType;
 use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, Resource};
 use wasmtime_wasi::WasiView as _;
@@ -265,6 +267,20 @@ impl HostDescriptor for Watched<'_> {
         is_same_object(a: Resource<Descriptor>, b: Resource<Descriptor>) -> wasmtime::Result<bool>;
     }
 
+    async fn read_directory(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DirectoryEntryStream>> {
+        let place = self.place_of_folder(&fd)?;
+        let table = &mut self.0.wasi.ctx().table;
+        let folder = match table.get(&fd)? {
+            Descriptor::Dir(dir) => Arc::clone(&dir.dir),
+            Descriptor::File(_) => return Err(ErrorCode::NotDirectory.into()),
+        };
+        let listing = table.push(Listing::open(&folder, 0)?)?;
+        if let Some(place) = place {
+            self.0.places.insert(listing.rep(), place);
+        }
+        Ok(Resource::new_own(listing.rep()))
+    }
+
     async fn set_size(&mut self, fd: Resource<Descriptor>, size: Filesize) -> FsResult<()> {
         self.spend(|budget| budget.write(size))?;
         self.inner().set_size(fd, size).await
@@ -295,15 +311,6 @@ impl HostDescriptor for Watched<'_> {
             return Err(self.not_granted(&place).into());
         }
         self.inner().set_times(fd, atim, mtim).await
-    }
-
-    async fn read_directory(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DirectoryEntryStream>> {
-        let place = self.place_of_folder(&fd)?;
-        let listing = self.inner().read_directory(fd).await?;
-        if let Some(place) = place {
-            self.0.places.insert(listing.rep(), place);
-        }
-        Ok(listing)
     }
 
     async fn create_directory_at(&mut self, fd: Resource<Descriptor>, path: String) -> FsResult<()> {
@@ -430,18 +437,37 @@ impl HostDirectoryEntryStream for Watched<'_> {
         stream: Resource<DirectoryEntryStream>,
     ) -> FsResult<Option<DirectoryEntry>> {
         let place = self.0.places.get(&stream.rep()).cloned();
-        loop {
-            let again = Resource::new_borrow(stream.rep());
-            let entry = self.inner().read_directory_entry(again).await?;
-            match (&entry, &place) {
-                (Some(DirectoryEntry { type_, name }), Some(place)) if !place.shows(name, *type_) => {}
-                (Some(_) | None, _) => return Ok(entry),
-            }
-        }
+        let hidden = |entry: &Entry| {
+            let shown = |place: &Place| place.shows(&entry.name.to_string_lossy(), kind_of(entry.kind));
+            entry.is_dots() || !place.as_ref().is_none_or(shown)
+        };
+        let listing = Resource::<Listing>::new_borrow(stream.rep());
+        let listing = self.0.wasi.ctx().table.get_mut(&listing)?;
+        let next = std::iter::from_fn(|| listing.next().transpose());
+        let mut next = next.skip_while(|entry| entry.as_ref().is_ok_and(hidden));
+        let Some(entry) = next.next().transpose()? else { return Ok(None) };
+        self.spend(Budget::list)?;
+        let name = entry.name.into_string().map_err(|_| ErrorCode::IllegalByteSequence)?;
+        Ok(Some(DirectoryEntry { type_: kind_of(entry.kind), name }))
     }
 
     fn drop(&mut self, stream: Resource<DirectoryEntryStream>) -> wasmtime::Result<()> {
         self.0.places.remove(&stream.rep());
-        HostDirectoryEntryStream::drop(&mut self.inner(), stream)
+        let listing = Resource::<Listing>::new_own(stream.rep());
+        self.0.wasi.ctx().table.delete(listing)?;
+        Ok(())
+    }
+}
+
+fn kind_of(kind: FileType) -> DescriptorType {
+    match kind {
+        FileType::RegularFile => DescriptorType::RegularFile,
+        FileType::Directory => DescriptorType::Directory,
+        FileType::Symlink => DescriptorType::SymbolicLink,
+        FileType::Fifo => DescriptorType::Fifo,
+        FileType::Socket => DescriptorType::Socket,
+        FileType::CharacterDevice => DescriptorType::CharacterDevice,
+        FileType::BlockDevice => DescriptorType::BlockDevice,
+        FileType::Unknown => DescriptorType::Unknown,
     }
 }

@@ -4,15 +4,14 @@
 //! [`NETWORK_LINKED`] is what a report says about it.
 
 use super::state::State;
-use super::{filesystem, preview1, typed};
+use super::{counted, filesystem, preview1, typed};
 use wasmtime::component::{HasData, HasSelf, Linker as ComponentLinker, ResourceTable};
 use wasmtime::{Engine, Linker as CoreLinker};
 use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
 use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
 use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemView as _};
-use wasmtime_wasi::p2::bindings::{cli, clocks, filesystem as wasi_filesystem, io, random};
-use wasmtime_wasi::random::WasiRandom;
+use wasmtime_wasi::p2::bindings::{cli, clocks, filesystem as wasi_filesystem, io};
 
 /// Whether any linker has a network interface.
 pub(super) const NETWORK_LINKED: bool = false;
@@ -35,13 +34,10 @@ pub(super) fn component(engine: &Engine) -> wasmtime::Result<ComponentLinker<Sta
     let mut linker = ComponentLinker::new(engine);
     let l = &mut linker;
     io::error::add_to_linker::<State, HasTable>(l, |state| state.ctx().table)?;
-    io::poll::add_to_linker::<State, HasTable>(l, |state| state.ctx().table)?;
+    counted::add_to_linker(l)?;
     io::streams::add_to_linker::<State, HasTable>(l, |state| state.ctx().table)?;
     clocks::wall_clock::add_to_linker::<State, WasiClocks>(l, State::clocks)?;
     clocks::monotonic_clock::add_to_linker::<State, WasiClocks>(l, State::clocks)?;
-    random::random::add_to_linker::<State, WasiRandom>(l, |state| state.ctx().ctx.random())?;
-    random::insecure::add_to_linker::<State, WasiRandom>(l, |state| state.ctx().ctx.random())?;
-    random::insecure_seed::add_to_linker::<State, WasiRandom>(l, |state| state.ctx().ctx.random())?;
     wasi_filesystem::preopens::add_to_linker::<State, WasiFilesystem>(l, State::filesystem)?;
     filesystem::add_to_linker(l)?;
     cli::exit::add_to_linker::<State, WasiCli>(l, State::cli)?;

@@ -13,11 +13,13 @@
 
 mod artifact;
 mod budget;
+mod counted;
 mod denials;
 mod engine;
 mod filesystem;
 mod limiter;
 mod linkers;
+mod listing;
 mod meter;
 mod output;
 mod preopens;
@@ -35,7 +37,7 @@ pub use witness::{Event, Witness};
 
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
-use crate::limit::{Access, Bound, Layer, Limit};
+use crate::limit::{Access, Bound, Budgets, Layer, Limit};
 use crate::outcome::{End, GrantedArea, Metrics, Outcome, Usage};
 use crate::tool::Contract;
 use artifact::Prepared;
@@ -51,19 +53,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use stop::{Stop, end_of};
-use wasmtime::component::Linker as ComponentLinker;
+use wasmtime::component::{InstancePre, Linker as ComponentLinker};
 use wasmtime::{Engine, Linker as CoreLinker, Store, UpdateDeadline};
 use wasmtime_wasi::filesystem::WasiFilesystemView as _;
 use wasmtime_wasi::p2::bindings::CommandPre;
 use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
 use wasmtime_wasi::{WasiCtxBuilder, WasiView as _};
 
-/// The most random bytes of one call.
-const MOST_RANDOM_BYTES: u64 = 64 << 10;
-/// The most handles of one store, and the most entries of its resource table.
-const MOST_HANDLES: usize = 1024;
-/// The fewest, where the process may have few descriptors.
-const FEWEST_HANDLES: usize = 32;
 /// Descriptors of the process that no guest may have: connections, logs, the engine.
 const OWN_DESCRIPTORS: u64 = 256;
 /// The most bytes that one host call may copy out of a guest. A guest that reads or writes a file
@@ -77,7 +73,9 @@ pub struct Sandbox {
     component: ComponentLinker<State>,
     ticker: engine::Ticker,
     preopens: preopens::Preopens,
-    most_handles: usize,
+    /// How many handles a run may have, where the process has few descriptors.
+    most_handles: u64,
+    meters_fuel: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -186,6 +184,7 @@ impl Execution {
             memory: self.grant.memory(),
             cpu: self.grant.cpu(),
             timeout: self.grant.timeout(),
+            handles: self.grant.budgets().handles,
             filesystem: Vec::new(),
             blocked: Vec::new(),
         });
@@ -207,7 +206,7 @@ impl Execution {
                 filesystem: in_force.filesystem,
                 blocked: in_force.blocked,
                 filesystem_emptied_by: self.grant.emptied_by(),
-                budgets: gauges.budget.granted(),
+                budgets: Budgets { handles: in_force.handles, ..gauges.budget.granted() },
                 spent: Some(gauges.budget.spent()),
                 network: self.grant.network(),
                 network_linked: linkers::NETWORK_LINKED,
@@ -219,16 +218,17 @@ impl Execution {
 }
 
 impl Sandbox {
-    /// Sets up the engine for `concurrent` executions at once.
+    /// Sets up the engine for `concurrent` executions at once. One that `meters_fuel` has its guests count
+    /// their instructions, which makes them slower; what the two kinds compile does not fit each other.
     ///
     /// # Ambient Authority
     /// Makes an empty folder in the system's temporary folder and takes its name away again.
     ///
     /// # Errors
     /// [`SandboxError`] when the machine cannot reserve the address space.
-    pub fn new(concurrent: u32, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
+    pub fn new(concurrent: u32, meters_fuel: bool, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
         let refused = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
-        let engine = engine::engine(concurrent).map_err(refused)?;
+        let engine = engine::engine(concurrent, meters_fuel).map_err(refused)?;
         Ok(Self {
             core: linkers::core(&engine).map_err(refused)?,
             component: linkers::component(&engine).map_err(refused)?,
@@ -236,6 +236,7 @@ impl Sandbox {
             engine,
             preopens: preopens::Preopens::new()?,
             most_handles: most_handles(concurrent),
+            meters_fuel,
             clock,
         })
     }
@@ -284,42 +285,58 @@ impl Sandbox {
     pub fn load(&self, code: Code<'_>) -> Result<Artifact, ArtifactError> {
         let Code { module, component, componentised, contract } = code;
         let load = |error: wasmtime::Error| ArtifactError::Load(format!("{error:#}"));
-        let unlinkable = artifact::unlinkable(contract);
-        let prepared = match (component, contract) {
-            (false, Contract::Command) => {
-                let module = artifact::load_module(&self.engine, module).map_err(load)?;
-                let start = module.get_export("_start");
-                let start = start.as_ref().and_then(wasmtime::ExternType::func);
-                if !start.is_some_and(|start| start.params().len() == 0 && start.results().len() == 0) {
-                    let missing = "it exports no function `_start` without parameters and results";
-                    return Err(unlinkable(wasmtime::Error::msg(missing)));
-                }
-                Prepared::CoreCommand {
-                    native: self.core.instantiate_pre(&module).map_err(&unlinkable)?,
-                    componentised: componentised.map(|code| self.component_command(code)).transpose()?,
-                }
-            }
-            (false, Contract::Typed) => {
-                return Err(unlinkable(wasmtime::Error::msg("a typed tool has to be a component")));
-            }
-            (true, contract) => match contract {
+        let prepared = if component {
+            match contract {
                 Contract::Command => Prepared::ComponentCommand(self.component_command(module)?),
                 Contract::Typed => {
-                    let component = artifact::load_component(&self.engine, module).map_err(load)?;
-                    let pre = self.component.instantiate_pre(&component).map_err(&unlinkable)?;
-                    Prepared::Typed(typed::ToolPre::new(pre).map_err(unlinkable)?)
+                    let (pre, misfit) = self.component(module, contract)?;
+                    Prepared::Typed(typed::ToolPre::new(pre).map_err(misfit)?)
                 }
-            },
+            }
+        } else {
+            let module = artifact::load_module(&self.engine, module).map_err(load)?;
+            let exports = module.exports().map(|export| export.name()).collect::<Vec<_>>();
+            let misfit = artifact::misfit(contract, &exports);
+            match contract {
+                Contract::Command => {
+                    let start = module.get_export("_start");
+                    let start = start.as_ref().and_then(wasmtime::ExternType::func);
+                    if !start.is_some_and(|start| start.params().len() == 0 && start.results().len() == 0) {
+                        let missing = "it exports no function `_start` without parameters and results";
+                        return Err(misfit(wasmtime::Error::msg(missing)));
+                    }
+                    let native = self.core.instantiate_pre(&module);
+                    Prepared::CoreCommand {
+                        native: native.map_err(artifact::unlinkable(contract))?,
+                        componentised: componentised.map(|code| self.component_command(code)).transpose()?,
+                    }
+                }
+                Contract::Typed => {
+                    return Err(misfit(wasmtime::Error::msg("a typed tool has to be a component")));
+                }
+            }
         };
         Ok(Artifact(prepared))
     }
 
     fn component_command(&self, compiled: &[u8]) -> Result<CommandPre<State>, ArtifactError> {
-        let unlinkable = artifact::unlinkable(Contract::Command);
+        let (pre, misfit) = self.component(compiled, Contract::Command)?;
+        CommandPre::new(pre).map_err(misfit)
+    }
+
+    /// A component, linked, and what to say when it does not fit its contract.
+    fn component(
+        &self,
+        compiled: &[u8],
+        contract: Contract,
+    ) -> Result<(InstancePre<State>, impl Fn(wasmtime::Error) -> ArtifactError + use<>), ArtifactError> {
         let component = artifact::load_component(&self.engine, compiled)
             .map_err(|error| ArtifactError::Load(format!("{error:#}")))?;
-        let pre = self.component.instantiate_pre(&component).map_err(&unlinkable)?;
-        CommandPre::new(pre).map_err(unlinkable)
+        let shape = component.component_type();
+        let exports = shape.exports(&self.engine).map(|(name, _)| name).collect::<Vec<_>>();
+        let misfit = artifact::misfit(contract, &exports);
+        let pre = self.component.instantiate_pre(&component).map_err(artifact::unlinkable(contract))?;
+        Ok((pre, misfit))
     }
 
     /// The handle by which a run under `permit` can be watched, and stopped by `abort`. The run's
@@ -381,37 +398,12 @@ impl Sandbox {
             Ok(store) => store,
             Err(error) => return End::Unlinkable(format!("the store cannot be made: {error:#}")),
         };
-        let governed = matches!(input, Input::Arguments(_));
-        let ended = match &artifact.0 {
-            Prepared::CoreCommand { native, .. } if !store.data().walks => {
-                core_command(native, &mut store).await
-            }
-            Prepared::CoreCommand { componentised: Some(pre), .. } => {
-                component_command(pre, &mut store).await
-            }
-            Prepared::CoreCommand { componentised: None, .. } => {
-                return End::Unlinkable("it cannot run under a scope other than whole trees".to_owned());
-            }
-            Prepared::ComponentCommand(pre) => component_command(pre, &mut store).await,
-            Prepared::Typed(pre) => match input {
-                Input::Arguments(arguments) => return typed_tool(pre, &mut store, &arguments, gauges).await,
-                Input::Passthrough { .. } => {
-                    return End::Unlinkable("a typed tool is run by its name, with arguments".to_owned());
-                }
-            },
-        };
-        let failed = match &ended {
-            Ok(()) => None,
-            Err(error) => end_of(error, &gauges.memory),
-        };
-        match failed {
-            Some(End::Exited { code, .. }) => {
-                End::Exited { code, stderr_tail: gauges.recorder.stderr_tail() }
-            }
-            Some(end) => end,
-            None if governed => command_result(&gauges.recorder.take_stdout()),
-            None => End::Returned(Value::Null),
+        let end = run(artifact, &mut store, input, gauges).await;
+        // What is stopped between two instructions has not written down how far it came.
+        if let (false, Ok(left)) = (is_stopped(&end), store.get_fuel()) {
+            gauges.budget.fuel_left(left);
         }
+        end
     }
 
     /// Makes the store of one execution and reads its limits back.
@@ -419,7 +411,7 @@ impl Sandbox {
         let gauges = &execution.gauges;
         let grant = permit.grant();
         let mut wasi = WasiCtxBuilder::new();
-        wasi.allow_blocking_current_thread(true).max_random_size(MOST_RANDOM_BYTES);
+        wasi.allow_blocking_current_thread(true).max_random_size(counted::MOST_RANDOM_BYTES);
         let stream = |channel, passthrough| GuestStream {
             recorder: Arc::clone(&gauges.recorder),
             channel,
@@ -459,8 +451,17 @@ impl Sandbox {
         let mut store = Store::new(&self.engine, state);
         store.limiter(|state| &mut state.limiter);
         store.set_hostcall_fuel(MOST_HOSTCALL_BYTES);
-        store.set_max_component_handles(self.most_handles);
-        store.data_mut().wasi.ctx().table.set_max_capacity(self.most_handles);
+        let handles = grant.budgets().handles.min(self.most_handles);
+        let handles = usize::try_from(handles).unwrap_or(usize::MAX);
+        // What a component names and what the host holds for it: the same file is one of each.
+        store.set_max_component_handles(handles);
+        store.data_mut().wasi.ctx().table.set_max_capacity(handles);
+        match (grant.budgets().fuel, self.meters_fuel) {
+            // An engine that counts none refuses.
+            (Some(fuel), _) => store.set_fuel(fuel)?,
+            (None, true) => store.set_fuel(u64::MAX)?,
+            (None, false) => {}
+        }
         store.set_epoch_deadline(1);
         let (clock, abort) = (Arc::clone(&self.clock), Arc::clone(&execution.abort));
         store.epoch_deadline_callback(move |mut store| at_tick(store.data_mut(), &*clock, &abort));
@@ -471,13 +472,13 @@ impl Sandbox {
 
 /// How many handles one of `concurrent` guests may have, so that all of them together leave the
 /// process descriptors of its own. Raises the process's soft limit to its hard one.
-fn most_handles(concurrent: u32) -> usize {
+fn most_handles(concurrent: u32) -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _as_it_was = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let Some(most) = getrlimit(Resource::Nofile).current else { return MOST_HANDLES };
+    let Some(most) = getrlimit(Resource::Nofile).current else { return Budgets::MOST_HANDLES };
     let share = most.saturating_sub(OWN_DESCRIPTORS) / u64::from(concurrent.max(1));
-    usize::try_from(share).unwrap_or(MOST_HANDLES).clamp(FEWEST_HANDLES, MOST_HANDLES)
+    share.max(Budgets::FEWEST_HANDLES)
 }
 
 /// Looks at a running guest: is it cancelled, is it late, has it used too much CPU?
@@ -535,12 +536,47 @@ fn read_back(state: &mut State, kinds: Vec<PreopenKind>) -> wasmtime::Result<()>
         memory: state.limiter.limit(),
         cpu: state.throttle.limit(),
         timeout: state.deadline.timeout,
+        handles: u64::try_from(state.ctx().table.max_capacity()).unwrap_or(u64::MAX),
         filesystem,
         blocked,
     };
     state.gauges.witness.see(|| Event::InForce(in_force.clone()));
     let _set_once = state.gauges.in_force.set(in_force);
     Ok(())
+}
+
+/// Runs a guest in its store.
+async fn run(artifact: &Artifact, store: &mut Store<State>, input: Input, gauges: &Gauges) -> End {
+    let governed = matches!(input, Input::Arguments(_));
+    let ended = match &artifact.0 {
+        Prepared::CoreCommand { native, .. } if !store.data().walks => core_command(native, store).await,
+        Prepared::CoreCommand { componentised: Some(pre), .. } => component_command(pre, store).await,
+        Prepared::CoreCommand { componentised: None, .. } => {
+            return End::Unlinkable("it cannot run under a scope other than whole trees".to_owned());
+        }
+        Prepared::ComponentCommand(pre) => component_command(pre, store).await,
+        Prepared::Typed(pre) => match input {
+            Input::Arguments(arguments) => return typed_tool(pre, store, &arguments, gauges).await,
+            Input::Passthrough { .. } => {
+                return End::Unlinkable("a typed tool is run by its name, with arguments".to_owned());
+            }
+        },
+    };
+    let failed = match &ended {
+        Ok(()) => None,
+        Err(error) => end_of(error, &gauges.memory),
+    };
+    match failed {
+        Some(End::Exited { code, .. }) => End::Exited { code, stderr_tail: gauges.recorder.stderr_tail() },
+        Some(end) => end,
+        None if governed => command_result(&gauges.recorder.take_stdout()),
+        None => End::Returned(Value::Null),
+    }
+}
+
+/// Whether a guest was ended at a moment that was not its own.
+fn is_stopped(end: &End) -> bool {
+    matches!(end, End::Aborted(_) | End::LimitReached(Limit::Time))
 }
 
 async fn core_command(pre: &wasmtime::InstancePre<State>, store: &mut Store<State>) -> wasmtime::Result<()> {

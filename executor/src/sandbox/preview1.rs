@@ -2,30 +2,38 @@
 //!
 //! Every call that takes a path is linked over wasmtime's, does the same, and then looks at the
 //! result: a refusal is recorded, and a path under the folder that stands for all that is not
-//! granted is refused with `EACCES`. `poll_oneoff` is bounded, because each subscription costs the
-//! host memory.
+//! granted is refused with `EACCES`. What takes of the host is counted first. Folders are listed here
+//! and not by wasmtime, which would read them whole at each call.
 
+use super::counted::MOST_RANDOM_BYTES;
 use super::denials::Refusal;
+use super::listing::Listing;
 use super::state::{PreopenKind, State};
+use rustix::fs::FileType;
+use std::sync::Arc;
 use std::time::Duration;
+use wasmtime::component::Resource;
 use wasmtime::{Caller, Extern, Linker};
+use wasmtime_wasi::WasiView as _;
+use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView as _};
 use wasmtime_wasi::p1::wasi_snapshot_preview1 as wasi;
+use wasmtime_wasi::p2::bindings::filesystem::types::{HostDescriptor as _, PathFlags};
 use wiggle::{GuestMemory, GuestPtr};
 
 /// The first preopened descriptor.
 const FIRST_PREOPEN: i32 = 3;
-/// The most subscriptions of one `poll_oneoff`.
-///
-/// Each takes some entries of the store's resource table, and a full table would end the guest.
-const MOST_SUBSCRIPTIONS: i32 = 128;
-
 /// How much of a path is looked at: the kernel's own limit.
 const LONGEST_PATH: usize = 4096;
 
 /// The preview 1 error numbers that this file gives or recognises.
 mod errno {
+    pub(super) const SUCCESS: i32 = 0;
     pub(super) const ACCES: i32 = 2;
+    pub(super) const BADF: i32 = 8;
+    pub(super) const ILSEQ: i32 = 25;
     pub(super) const INVAL: i32 = 28;
+    pub(super) const IO: i32 = 29;
+    pub(super) const NOENT: i32 = 44;
     pub(super) const NOTCAPABLE: i32 = 76;
     pub(super) const NOTSUP: i32 = 58;
     pub(super) const PERM: i32 = 63;
@@ -37,6 +45,8 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     linker.allow_shadowing(true);
     watch_paths(linker)?;
     spend_writes(linker)?;
+    spend_listings(linker)?;
+    spend_random(linker)?;
     // wasmtime's own traps at codes from 126 on.
     linker.func_wrap("wasi_snapshot_preview1", "proc_exit", |code: i32| -> wasmtime::Result<()> {
         Err(wasmtime_wasi::I32Exit(code).into())
@@ -154,10 +164,8 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         "poll_oneoff",
         |mut caller: Caller<'_, State>, (input, output, count, out): (i32, i32, i32, i32)| {
             Box::new(async move {
-                if !(0..=MOST_SUBSCRIPTIONS).contains(&count) {
-                    return Ok(errno::INVAL);
-                }
                 let (mut memory, state) = guest(&mut caller)?;
+                state.gauges.budget.poll(count.cast_unsigned().into())?;
                 // wasmtime would sleep for a single clock on this thread, where no deadline and no
                 // cancellation ends it. So the waiting is ours, and wasmtime writes the event.
                 let pause = if count == 1 { Pause::read(&memory, input) } else { None };
@@ -233,6 +241,154 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
+/// Links the call that lists a folder, as our own.
+fn spend_listings(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    linker.func_wrap_async(
+        "wasi_snapshot_preview1",
+        "fd_readdir",
+        |mut caller: Caller<'_, State>, (fd, buffer, length, cookie, out): (i32, i32, i32, i64, i32)| {
+            Box::new(async move {
+                let (mut memory, state) = guest(&mut caller)?;
+                let (folder, hash) = match open_folder(state, fd).await? {
+                    Ok(folder) => folder,
+                    Err(error) => return Ok(error),
+                };
+                let room = GuestPtr::<u8>::new(buffer.cast_unsigned()).as_array(length.cast_unsigned());
+                match list(&mut memory, state, &folder, hash, room, cookie.cast_unsigned()).await? {
+                    Ok(used) => memory.write(GuestPtr::new(out.cast_unsigned()), used)?,
+                    Err(error) => return Ok(error),
+                }
+                Ok(errno::SUCCESS)
+            })
+        },
+    )?;
+    Ok(())
+}
+
+/// The folder behind a descriptor, with what preview 1 calls its inode number; or an error number.
+///
+/// Which handle a descriptor of preview 1 stands for is wasmtime's own knowledge. It tells the hash of
+/// its device and inode, though, and whichever open handle has the same is the same folder.
+async fn open_folder(
+    state: &mut State,
+    fd: i32,
+) -> wasmtime::Result<Result<(Resource<Descriptor>, u64), i32>> {
+    let mut scratch = vec![0; FILESTAT_BYTES];
+    let mut own = GuestMemory::Unshared(&mut scratch);
+    let error = wasi::fd_filestat_get(&mut state.wasi, &mut own, fd, 0).await?;
+    if error != errno::SUCCESS {
+        return Ok(Err(error));
+    }
+    if scratch.get(TYPE) != Some(&DIRECTORY) {
+        return Ok(Err(errno::BADF));
+    }
+    let hash = number(&scratch, INODE);
+    let handles = u32::try_from(state.wasi.ctx().table.max_capacity()).unwrap_or(u32::MAX);
+    for handle in 0..handles {
+        let open = || Resource::<Descriptor>::new_borrow(handle);
+        if !matches!(state.wasi.ctx().table.get(&open()), Ok(Descriptor::Dir(_))) {
+            continue;
+        }
+        if state.filesystem().metadata_hash(open()).await.is_ok_and(|known| known.lower == hash) {
+            return Ok(Ok((open(), hash)));
+        }
+    }
+    Err(wasmtime::Error::msg("an open folder has no handle"))
+}
+
+/// Writes the entries of a folder, from a cookie on, as many as there is room for: how many bytes that
+/// took, or an error number. The last one may be cut, as preview 1 wants it; only whole ones are spent.
+async fn list(
+    memory: &mut GuestMemory<'_>,
+    state: &mut State,
+    folder: &Resource<Descriptor>,
+    hash: u64,
+    room: GuestPtr<[u8]>,
+    cookie: u64,
+) -> wasmtime::Result<Result<u32, i32>> {
+    let Descriptor::Dir(dir) = state.wasi.ctx().table.get(folder)? else { return Ok(Err(errno::BADF)) };
+    let mut listing = match Listing::open(&Arc::clone(&dir.dir), cookie) {
+        Ok(listing) => listing,
+        Err(error) => return Ok(Err(number_of(&error))),
+    };
+    let mut used = 0;
+    while used < room.len() {
+        let entry = match listing.next() {
+            Ok(Some(entry)) => entry,
+            Ok(None) => break,
+            Err(error) => return Ok(Err(number_of(&error))),
+        };
+        let dots = entry.is_dots();
+        let Ok(name) = entry.name.into_string() else { return Ok(Err(errno::ILSEQ)) };
+        let inode = if dots {
+            hash
+        } else {
+            // 0 is an inode number that is not known.
+            let folder = Resource::new_borrow(folder.rep());
+            let known = state.filesystem().metadata_hash_at(folder, PathFlags::empty(), name.clone()).await;
+            known.map_or(0, |known| known.lower)
+        };
+        let mut dirent = Vec::with_capacity(DIRENT_BYTES + name.len());
+        dirent.extend(entry.next.to_le_bytes());
+        dirent.extend(inode.to_le_bytes());
+        dirent.extend(u32::try_from(name.len()).unwrap_or(u32::MAX).to_le_bytes());
+        dirent.extend([kind_of(entry.kind), 0, 0, 0]);
+        dirent.extend(name.as_bytes());
+        let left = usize::try_from(room.len() - used).unwrap_or(usize::MAX);
+        if dirent.len() <= left && !dots {
+            state.gauges.budget.list()?;
+        }
+        dirent.truncate(left);
+        let length = u32::try_from(dirent.len()).unwrap_or(u32::MAX);
+        let Some(at) = room.get_range(used..used.saturating_add(length)) else { break };
+        memory.copy_from_slice(&dirent, at)?;
+        used += length;
+    }
+    Ok(Ok(used))
+}
+
+/// What stands before the name in a `dirent` of preview 1.
+const DIRENT_BYTES: usize = 24;
+
+fn kind_of(kind: FileType) -> u8 {
+    match kind {
+        FileType::Unknown | FileType::Fifo => 0,
+        FileType::BlockDevice => 1,
+        FileType::CharacterDevice => 2,
+        FileType::Directory => DIRECTORY,
+        FileType::RegularFile => REGULAR_FILE,
+        FileType::Socket => 6,
+        FileType::Symlink => SYMBOLIC_LINK,
+    }
+}
+
+fn number_of(error: &std::io::Error) -> i32 {
+    match error.raw_os_error() {
+        Some(libc::EACCES) => errno::ACCES,
+        Some(libc::EINVAL) => errno::INVAL,
+        Some(libc::ENOENT) => errno::NOENT,
+        Some(_) | None => errno::IO,
+    }
+}
+
+/// Links the call that takes random bytes again, so that it spends of the budget first.
+fn spend_random(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    linker.func_wrap(
+        "wasi_snapshot_preview1",
+        "random_get",
+        |mut caller: Caller<'_, State>, buffer: i32, length: i32| {
+            let (mut memory, state) = guest(&mut caller)?;
+            let bytes = length.cast_unsigned().into();
+            // What one call may not ask for, wasmtime refuses.
+            if bytes <= MOST_RANDOM_BYTES {
+                state.gauges.budget.random(bytes)?;
+            }
+            wasi::random_get(&mut state.wasi, &mut memory, buffer, length)
+        },
+    )?;
+    Ok(())
+}
+
 /// Spends the bytes of a list of buffers, written at `offset` or where the descriptor stands, or what the
 /// file grows by, if that is more. What goes to standard output and error has a limit of its own, as long
 /// as the guest has not put something else in their place.
@@ -277,6 +433,7 @@ async fn spend_write(
 
 /// A `filestat` of preview 1, and where its parts are.
 const FILESTAT_BYTES: usize = 64;
+const INODE: usize = 8;
 const TYPE: usize = 16;
 const LINKS: usize = 24;
 const SIZE: usize = 32;

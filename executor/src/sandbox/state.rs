@@ -96,6 +96,7 @@ pub struct InForce {
     pub(super) memory: Bound<MemoryLimit>,
     pub(super) cpu: Bound<CpuPercent>,
     pub(super) timeout: Bound<Timeout>,
+    pub(super) handles: u64,
     pub(super) filesystem: Vec<GrantedArea>,
     pub(super) blocked: Vec<Bound<String>>,
 }

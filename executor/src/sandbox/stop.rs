@@ -81,6 +81,9 @@ pub(super) fn end_of(error: &wasmtime::Error, memory: &MemoryGauge) -> Option<En
             code => Some(End::Exited { code, stderr_tail: String::new() }),
         };
     }
+    if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) {
+        return Some(End::LimitReached(Limit::Fuel));
+    }
     if error.downcast_ref::<Trap>() == Some(&Trap::StackOverflow) {
         return Some(End::LimitReached(Limit::Stack));
     }
@@ -90,8 +93,11 @@ pub(super) fn end_of(error: &wasmtime::Error, memory: &MemoryGauge) -> Option<En
     if refused_memory || error.downcast_ref().is_some_and(no_room) {
         return Some(End::LimitReached(Limit::Memory));
     }
-    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {
-        return Some(End::LimitReached(Limit::Descriptors));
+    // The handles that a component makes of its own resources have no error type in wasmtime.
+    if matches!(error.downcast_ref(), Some(ResourceTableError::Full))
+        || error.root_cause().to_string() == "cannot allocate another handle: store handle limit exceeded"
+    {
+        return Some(End::LimitReached(Limit::Handles));
     }
     if error.is::<PoolConcurrencyLimitError>() {
         return Some(End::Unlinkable("too many guests are stuck in host calls to start another".to_owned()));

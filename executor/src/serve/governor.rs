@@ -2,6 +2,7 @@
 //! the executors that are connected by WebSocket.
 
 use super::rpc::error_object;
+use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::Records;
 use crate::govern::local::LocalGovernor;
@@ -41,7 +42,11 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
         Ok(encode::registered(policy.as_ref()))
     })?;
     register(&mut module, "a2g/intent", |door, params| {
-        let verdict = door.governor.decide(&decode::intent(params)?);
+        let call = decode::intent(params)?;
+        let verdict = door.governor.decide(&call);
+        let (decision, why) = (verdict.decision.as_str(), verdict.reason.as_deref().unwrap_or_default());
+        let Call { agent, intent, tool, .. } = &call;
+        tracing::info!(%intent, %agent, %tool, verdict = decision, why, "decided");
         if verdict.decision == Decision::Denied {
             Err(denied(verdict))
         } else {

@@ -72,6 +72,11 @@ impl Governor {
         assert_eq!(self.process.listens_on(), self.address);
     }
 
+    /// Waits for a line on standard error.
+    pub fn line_with(&self, mark: &str) -> String {
+        self.process.line_with(mark)
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address

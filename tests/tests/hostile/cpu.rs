@@ -2,6 +2,7 @@
 
 use super::bench::{Bench, Report};
 use super::guest::Guest;
+use crate::harness::Options;
 use std::thread::scope;
 
 /// Computes for so many seconds of wall time.
@@ -31,7 +32,9 @@ fn assert_held(report: &Report, percent: u32) {
 
 #[test]
 fn a_busy_guest_gets_its_share_and_no_more() {
-    let bench = Bench::start([("busy", busy(4)), ("host", Guest::new(BUSY_IN_HOST_CALLS))]);
+    let options = Options::new().set("ceilings.max_random_bytes", 1_000_000_000);
+    let guests = [("busy", busy(4)), ("host", Guest::new(BUSY_IN_HOST_CALLS))];
+    let bench = Bench::start_with(options, guests);
     let run = |tool: &str, percent: u32| {
         let call = bench.call(tool).grant("max_cpu_percent", percent).grant("timeout_seconds", 60);
         call.send().success()

@@ -7,6 +7,7 @@
 //! what the attack would take.
 
 mod bench;
+mod ceilings;
 mod cpu;
 mod ends;
 mod files;

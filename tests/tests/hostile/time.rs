@@ -81,7 +81,9 @@ fn whatever_a_guest_waits_for_the_deadline_comes() {
     ];
     let tools = guests.into_iter().map(|(name, guest)| Tool::command_bytes(name, guest.wasm()));
     let tools = tools.chain(components.map(|(name, text)| Tool::command_bytes(name, wasm(text))));
-    let bench = Bench::start_tools(Options::new().set("executor.concurrent", 32), tools);
+    let options =
+        Options::new().set("executor.concurrent", 32).set("ceilings.max_random_bytes", 1_000_000_000);
+    let bench = Bench::start_tools(options, tools);
 
     let names = names.into_iter().chain(components.map(|(name, _)| name));
     std::thread::scope(|scope| {

@@ -87,7 +87,7 @@ fn summary(report: &Value, step: Option<usize>) -> String {
     let step =
         step.map_or_else(|| painted("an unknown report", Ink::Red), |number| format!("step {number:>2}"));
     format!(
-        "  {step}  {}  {:<7}  duration_ms {:>4}  cpu_percent {:>5}  memory_used_mb {:>2}  process {:>2} MB",
+        "  {step}  {:.8}  {:<7} {:>5} ms  cpu {:>5} %  memory {:>2} MB  process {:>2} MB",
         text("/intent_id"),
         text("/status"),
         text("/metrics/duration_ms"),

@@ -1,24 +1,18 @@
-//! The table of the story: a row for each step as soon as it is over, its note below it.
+//! The table of the story: a row for each step as soon as it is over, what it used and its note below
+//! it. It fits 80 columns; where `COLUMNS` says that there are more, notes take them.
 
 use super::paint::{Ink, painted, say};
 use super::reply::Reply;
 use super::story::Step;
 
-/// The width of the table, and of every note.
-const WIDTH: usize = 110;
+/// The width of the table, and of every note where there is no more room.
+const WIDTH: usize = 80;
 /// Where the second column starts, and with it the notes.
 const INDENT: usize = 6;
 
 /// A column: its title and its width in characters.
-const COLUMNS: [(&str, usize); 7] = [
-    ("What the agent asked for", 35),
-    ("Verdict", 8),
-    ("Risk", 4),
-    ("Outcome", 7),
-    ("Time of limit", 13),
-    ("CPU of limit", 14),
-    ("Memory", 11),
-];
+const COLUMNS: [(&str, usize); 4] =
+    [("What the agent asked for", 49), ("Verdict", 8), ("Risk", 4), ("Outcome", 7)];
 
 /// The titles.
 pub(super) fn header() {
@@ -47,36 +41,38 @@ pub(super) fn row(number: usize, step: &Step) {
         (verdict, verdict_ink),
         (reply.risk().map_or_else(String::new, |risk| format!("{risk:.2}")), Ink::Plain),
         (outcome.to_owned(), outcome_ink),
-        (time(reply), Ink::Plain),
-        (cpu(reply), Ink::Plain),
-        (memory(reply), Ink::Plain),
     ];
     say(line(&format!("{mark} {number:>2}  "), &cells));
-    for text in wrapped(note) {
+    if let Some(used) = used(reply) {
+        say(format_args!("{:INDENT$}{used}", ""));
+    }
+    let most = width() - INDENT;
+    for text in wrapped(note, most) {
         say(format_args!("{:INDENT$}{}", "", painted(&text, Ink::Faint)));
     }
-    for text in unexpected.iter().flat_map(|why| wrapped(&format!("not as expected: {why}"))) {
+    for text in unexpected.iter().flat_map(|why| wrapped(&format!("not as expected: {why}"), most)) {
         say(format_args!("{:INDENT$}{}", "", painted(&text, Ink::Red)));
     }
 }
 
-fn time(reply: &Reply) -> String {
-    let amount = reply.limit("timeout_seconds");
-    amount.map_or_else(String::new, |time| format!("{:.3} of {} s", time.used, time.granted))
+/// What a run used of its limits; `None` when nothing ran.
+fn used(reply: &Reply) -> Option<String> {
+    let (time, cpu) = (reply.limit("timeout_seconds")?, reply.limit("max_cpu_percent")?);
+    let memory = reply.limit("max_memory_mb")?;
+    Some(format!(
+        "time {:.3} of {} s, CPU {:.1} of {} %, memory {} of {} MB",
+        time.used, time.granted, cpu.used, cpu.granted, memory.used, memory.granted
+    ))
 }
 
-fn cpu(reply: &Reply) -> String {
-    let amount = reply.limit("max_cpu_percent");
-    amount.map_or_else(String::new, |cpu| format!("{:.1} of {} %", cpu.used, cpu.granted))
-}
-
-fn memory(reply: &Reply) -> String {
-    let amount = reply.limit("max_memory_mb");
-    amount.map_or_else(String::new, |memory| format!("{} of {} MB", memory.used, memory.granted))
+/// How wide notes may be.
+fn width() -> usize {
+    let said = std::env::var_os("COLUMNS").and_then(|columns| columns.to_str()?.parse().ok());
+    said.unwrap_or(WIDTH).max(WIDTH)
 }
 
 /// Cells side by side. Colours come after the padding: they have no width.
-fn line(start: &str, cells: &[(String, Ink); 7]) -> String {
+fn line(start: &str, cells: &[(String, Ink); 4]) -> String {
     let cells = cells.iter().zip(COLUMNS).map(|((text, ink), (_, width))| {
         let padding = " ".repeat(width.saturating_sub(text.chars().count()));
         format!("{}{padding}", painted(text, *ink))
@@ -86,8 +82,7 @@ fn line(start: &str, cells: &[(String, Ink); 7]) -> String {
 }
 
 /// The text in lines that fit below the second column, broken at spaces.
-fn wrapped(text: &str) -> Vec<String> {
-    let most = WIDTH - INDENT;
+fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
@@ -114,9 +109,9 @@ mod tests {
 
     #[test]
     fn long_notes_are_broken_at_spaces() {
-        let lines = wrapped(&"word ".repeat(50));
-        assert_eq!(lines.len(), 3);
-        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH - INDENT));
-        assert!(wrapped("").is_empty());
+        let lines = wrapped(&"word ".repeat(50), 74);
+        assert_eq!(lines.len(), 4);
+        assert!(lines.iter().all(|line| line.chars().count() <= 74));
+        assert!(wrapped("", 74).is_empty());
     }
 }

@@ -108,6 +108,11 @@ impl PolicySet {
         Ok(set)
     }
 
+    /// The agents that have a policy, and what all others are called when there is one for them.
+    pub fn agents(&self) -> impl Iterator<Item = &str> {
+        self.by_agent.keys().map(|agent| agent.as_ref().map_or("every other agent", AgentDid::as_str))
+    }
+
     /// Reads one file.
     ///
     /// # Errors

@@ -214,6 +214,11 @@ fn grant() -> (Grant, Ceilings) {
         budgets: Budgets {
             written: MemoryLimit::from_mb(1 << 20).unwrap(),
             created: u64::MAX,
+            handles: 1024,
+            subscriptions: 128,
+            random_bytes: 1 << 20,
+            directory_entries: u64::MAX,
+            fuel: None,
             hard_links: true,
         },
     };
@@ -323,7 +328,7 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
     world.build();
     let guest = Tree::parse_path("/w").unwrap();
     let mounts = Mounts::new(vec![Mount { guest, host: world.at("w") }]).unwrap();
-    let sandbox = Sandbox::new(1, Arc::new(SystemClock)).unwrap();
+    let sandbox = Sandbox::new(1, false, Arc::new(SystemClock)).unwrap();
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     let (mut sequences, mut worked, mut refused) = (0, 0u32, 0u32);
     while sequences < SEQUENCES {

@@ -146,6 +146,13 @@ pub(super) struct Limits<'a> {
     pub(super) max_output_bytes: Amount<u64, u64>,
     pub(super) max_written_mb: Amount<u64, Option<u64>>,
     pub(super) max_created: Amount<u64, Option<u64>>,
+    pub(super) max_random_bytes: Amount<u64, Option<u64>>,
+    pub(super) max_directory_entries: Amount<u64, Option<u64>>,
+    /// Left out where none is counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_fuel: Option<Amount<u64, Option<u64>>>,
+    pub(super) max_handles: AtOnce,
+    pub(super) max_subscriptions: AtOnce,
     pub(super) network_allowed: Network,
     pub(super) filesystem_scope: Filesystem<'a>,
 }
@@ -157,6 +164,13 @@ pub(super) struct Amount<G, U> {
     pub(super) used: U,
     /// What was left, never below zero.
     pub(super) slack: U,
+    pub(super) set_by: &'static str,
+}
+
+/// A limit on how much there may be at one moment, of which nothing is used up.
+#[derive(Serialize)]
+pub(super) struct AtOnce {
+    pub(super) granted: u64,
     pub(super) set_by: &'static str,
 }
 

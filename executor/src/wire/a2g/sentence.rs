@@ -44,14 +44,28 @@ fn limit_reached(limit: Limit, usage: &Usage) -> String {
         ),
         Limit::Output => reached("output", usage.output.value, usage.output.layer),
         Limit::Stack => "the tool used up its call stack".to_owned(),
-        Limit::Written => reached("written bytes", usage.budgets.written, Layer::Executor),
-        Limit::Created => reached("created files and folders", usage.budgets.created, Layer::Executor),
-        Limit::Descriptors => "the tool opened more files and handles than one run may have".to_owned(),
+        Limit::Written => over("written bytes", usage.budgets.written, "max_written_mb"),
+        Limit::Created => over("created files and folders", usage.budgets.created, "max_created"),
+        Limit::Handles => over("open files and handles", usage.budgets.handles, "max_handles"),
+        Limit::DirectoryEntries => {
+            over("listed directory entries", usage.budgets.directory_entries, "max_directory_entries")
+        }
+        Limit::RandomBytes => over("random bytes", usage.budgets.random_bytes, "max_random_bytes"),
+        Limit::Fuel => match usage.budgets.fuel {
+            Some(fuel) => over("fuel", fuel, "max_fuel"),
+            None => "the tool ran out of fuel".to_owned(),
+        },
+        Limit::Subscriptions => over("subscriptions", usage.budgets.subscriptions, "max_subscriptions"),
     }
 }
 
 fn reached(what: &str, value: impl Display, layer: Layer) -> String {
     format!("the tool reached its {what} limit of {value}, set by {}", author(layer))
+}
+
+/// A limit that the executor's ceilings alone set, by the key to change.
+fn over(what: &str, value: impl Display, key: &str) -> String {
+    format!("{} (`ceilings.{key}`)", reached(what, value, Layer::Executor))
 }
 
 /// Whom to ask for more.

@@ -38,6 +38,11 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
                 spent.map(|s| s.written_bytes.div_ceil(BYTES_PER_MB)),
             ),
             max_created: budget(budgets.created, spent.map(|s| s.created)),
+            max_random_bytes: budget(budgets.random_bytes, spent.map(|s| s.random_bytes)),
+            max_directory_entries: budget(budgets.directory_entries, spent.map(|s| s.directory_entries)),
+            max_fuel: budgets.fuel.map(|fuel| budget(fuel, spent.and_then(|s| s.fuel))),
+            max_handles: at_once(budgets.handles),
+            max_subscriptions: at_once(budgets.subscriptions),
             network_allowed: network_message(*network, *network_linked),
             filesystem_scope: filesystem_message(filesystem, blocked, *filesystem_emptied_by),
         },
@@ -52,6 +57,10 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
 fn budget(granted: u64, used: Option<u64>) -> message::Amount<u64, Option<u64>> {
     let slack = used.map(|used| granted.saturating_sub(used));
     message::Amount { granted, used, slack, set_by: Layer::Executor.as_str() }
+}
+
+fn at_once(granted: u64) -> message::AtOnce {
+    message::AtOnce { granted, set_by: Layer::Executor.as_str() }
 }
 
 fn whole<T>(bound: Bound<T>, granted: u64, used: u64) -> message::Amount<u64, u64> {

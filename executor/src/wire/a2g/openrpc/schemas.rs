@@ -1,6 +1,7 @@
 //! The JSON Schemas that the methods refer to.
 
 use super::schema;
+use crate::limit::Budgets;
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde_json::{Value, json};
 
@@ -202,6 +203,12 @@ fn limits() -> Value {
             json!({ "granted": granted, "used": known(), "slack": known(), "set_by": schema("SetBy") }),
         )
     };
+    let at_once = || {
+        object(
+            &["granted", "set_by"],
+            json!({ "granted": integer(Budgets::MOST_HANDLES), "set_by": schema("SetBy") }),
+        )
+    };
     let blocked =
         object(&["pattern", "set_by"], json!({ "pattern": { "type": "string" }, "set_by": schema("SetBy") }));
     let tree = object(
@@ -222,6 +229,10 @@ fn limits() -> Value {
             "max_output_bytes",
             "max_written_mb",
             "max_created",
+            "max_random_bytes",
+            "max_directory_entries",
+            "max_handles",
+            "max_subscriptions",
             "network_allowed",
             "filesystem_scope",
         ],
@@ -231,7 +242,12 @@ fn limits() -> Value {
             "timeout_seconds": limit(integer(Timeout::MOST_SECONDS)),
             "max_output_bytes": limit(integer(OutputLimit::MOST_BYTES)),
             "max_written_mb": budget(integer(MemoryLimit::MOST_MB)),
-            "max_created": budget(integer(1_000_000_000)),
+            "max_created": budget(integer(Budgets::MOST)),
+            "max_random_bytes": budget(integer(Budgets::MOST)),
+            "max_directory_entries": budget(integer(Budgets::MOST)),
+            "max_fuel": budget(integer(Budgets::MOST_FUEL)),
+            "max_handles": at_once(),
+            "max_subscriptions": at_once(),
             "network_allowed": object(&["granted", "linked", "set_by"], json!({
                 "granted": { "type": "boolean" },
                 "linked": { "type": "boolean" },

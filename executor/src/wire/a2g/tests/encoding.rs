@@ -44,6 +44,12 @@ fn the_documents_report_with_usage_behind_it() {
                     { "granted": 1_048_576, "used": 44, "slack": 1_048_532, "set_by": "executor" },
                 "max_written_mb": { "granted": 1024, "used": 1, "slack": 1023, "set_by": "executor" },
                 "max_created": { "granted": 1000, "used": 2, "slack": 998, "set_by": "executor" },
+                "max_random_bytes":
+                    { "granted": 1_048_576, "used": 16, "slack": 1_048_560, "set_by": "executor" },
+                "max_directory_entries":
+                    { "granted": 10_000, "used": 3, "slack": 9_997, "set_by": "executor" },
+                "max_handles": { "granted": 1024, "set_by": "executor" },
+                "max_subscriptions": { "granted": 128, "set_by": "executor" },
                 "network_allowed": { "granted": false, "linked": false, "set_by": "verdict" },
                 "filesystem_scope": {
                     "granted": ["/tmp/**"],

@@ -118,9 +118,20 @@ fn receipt(end: End) -> Receipt {
                 budgets: Budgets {
                     written: MemoryLimit::from_mb(1024).unwrap(),
                     created: 1000,
+                    handles: 1024,
+                    subscriptions: 128,
+                    random_bytes: 1 << 20,
+                    directory_entries: 10_000,
+                    fuel: None,
                     hard_links: false,
                 },
-                spent: Some(Spent { written_bytes: 5, created: 2 }),
+                spent: Some(Spent {
+                    written_bytes: 5,
+                    created: 2,
+                    random_bytes: 16,
+                    directory_entries: 3,
+                    fuel: None,
+                }),
                 network: Bound { value: false, layer: Layer::Verdict },
                 network_linked: false,
                 denied: vec![Denial {

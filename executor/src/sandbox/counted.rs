@@ -1,0 +1,86 @@
+//! The host calls of WASI 0.2 that take of a budget and have no room of their own: random bytes and
+//! polls. Each is wasmtime's, behind the budget.
+
+use super::state::State;
+use wasmtime::component::{HasData, Linker, Resource};
+use wasmtime_wasi::WasiView as _;
+use wasmtime_wasi::p2::DynPollable;
+use wasmtime_wasi::p2::bindings::io::poll;
+use wasmtime_wasi::p2::bindings::random::{insecure, insecure_seed, random};
+use wasmtime_wasi::random::WasiRandomCtx;
+
+/// The most random bytes of one call: wasmtime makes them all before the guest has the first.
+pub(super) const MOST_RANDOM_BYTES: u64 = 64 << 10;
+
+/// Links `wasi:random` and `wasi:io/poll`.
+pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    random::add_to_linker::<State, HasCounted>(linker, |state| Counted(state))?;
+    insecure::add_to_linker::<State, HasCounted>(linker, |state| Counted(state))?;
+    insecure_seed::add_to_linker::<State, HasCounted>(linker, |state| Counted(state))?;
+    poll::add_to_linker::<State, HasCounted>(linker, |state| Counted(state))
+}
+
+struct HasCounted;
+
+impl HasData for HasCounted {
+    type Data<'a> = Counted<'a>;
+}
+
+struct Counted<'a>(&'a mut State);
+
+impl Counted<'_> {
+    /// wasmtime's own, once `bytes` are spent. What one call may not ask for is left to it to refuse.
+    fn random(&mut self, bytes: u64) -> wasmtime::Result<&mut WasiRandomCtx> {
+        if bytes <= MOST_RANDOM_BYTES {
+            self.0.gauges.budget.random(bytes)?;
+        }
+        Ok(self.0.wasi.ctx().ctx.random())
+    }
+}
+
+impl random::Host for Counted<'_> {
+    fn get_random_bytes(&mut self, bytes: u64) -> wasmtime::Result<Vec<u8>> {
+        self.random(bytes)?.get_random_bytes(bytes)
+    }
+
+    fn get_random_u64(&mut self) -> wasmtime::Result<u64> {
+        self.random(8)?.get_random_u64()
+    }
+}
+
+impl insecure::Host for Counted<'_> {
+    fn get_insecure_random_bytes(&mut self, bytes: u64) -> wasmtime::Result<Vec<u8>> {
+        self.random(bytes)?.get_insecure_random_bytes(bytes)
+    }
+
+    fn get_insecure_random_u64(&mut self) -> wasmtime::Result<u64> {
+        self.random(8)?.get_insecure_random_u64()
+    }
+}
+
+impl insecure_seed::Host for Counted<'_> {
+    fn insecure_seed(&mut self) -> wasmtime::Result<(u64, u64)> {
+        self.random(16)?.insecure_seed()
+    }
+}
+
+impl poll::Host for Counted<'_> {
+    async fn poll(&mut self, pollables: Vec<Resource<DynPollable>>) -> wasmtime::Result<Vec<u32>> {
+        self.0.gauges.budget.poll(u64::try_from(pollables.len()).unwrap_or(u64::MAX))?;
+        poll::Host::poll(self.0.wasi.ctx().table, pollables).await
+    }
+}
+
+impl poll::HostPollable for Counted<'_> {
+    async fn block(&mut self, pollable: Resource<DynPollable>) -> wasmtime::Result<()> {
+        poll::HostPollable::block(self.0.wasi.ctx().table, pollable).await
+    }
+
+    async fn ready(&mut self, pollable: Resource<DynPollable>) -> wasmtime::Result<bool> {
+        poll::HostPollable::ready(self.0.wasi.ctx().table, pollable).await
+    }
+
+    fn drop(&mut self, pollable: Resource<DynPollable>) -> wasmtime::Result<()> {
+        poll::HostPollable::drop(self.0.wasi.ctx().table, pollable)
+    }
+}
