@@ -97,9 +97,10 @@ fn tell(workspace: &Workspace, stage: &Stage) -> Result<(), Failure> {
 fn say_started(process: &Process, with: &str) {
     let Process { name, .. } = process;
     paint::say(format_args!(
-        "{name:<9} http://{}/jsonrpc  (process {}; {with})",
+        "{name:<9} http://{}/jsonrpc  (process {})\n{:10}{with}",
         process.address(),
-        process.id()
+        process.id(),
+        ""
     ));
 }
 

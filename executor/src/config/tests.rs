@@ -12,6 +12,10 @@ fn the_defaults_are_whole() {
     assert_eq!(config.listen.to_string(), "127.0.0.1:7420");
     assert_eq!(config.ceilings.memory.mb(), 256);
     assert!(!config.ceilings.network);
+    let budgets = config.ceilings.budgets;
+    let counts = [budgets.created, budgets.handles, budgets.subscriptions, budgets.random_bytes];
+    assert_eq!(counts, [10_000, 1024, 128, 16 << 20]);
+    assert_eq!((budgets.directory_entries, budgets.fuel), (1_000_000, None));
     assert_eq!(config.catalog, Path::new("/srv/a2g/tools"));
 }
 
@@ -24,6 +28,15 @@ fn errors_name_line_and_key() {
         ("[executor]\ndid = \"me\"", "line 2", "executor.did"),
         ("[governor]\nurl = \"ftp://x\"", "line 2", "governor.url"),
         ("[ceilings]\nmax_memry_mb = 5\n", "line 2", "max_memry_mb"),
+        (
+            "[ceilings]\nmax_handles = 31\n",
+            "line 2",
+            "`ceilings.max_handles` must be an integer from 32 to 65536",
+        ),
+        ("[ceilings]\nmax_subscriptions = 0\n", "line 2", "ceilings.max_subscriptions"),
+        ("[ceilings]\nmax_random_bytes = 1000000001\n", "line 2", "ceilings.max_random_bytes"),
+        ("[ceilings]\nmax_directory_entries = 0\n", "line 2", "ceilings.max_directory_entries"),
+        ("[ceilings]\nmax_fuel = 0\n", "line 2", "ceilings.max_fuel"),
         ("[ceilings]\nmax_memory_mb = \"5\"\n", "line 2", "max_memory_mb"),
         ("[executor]\nisolation = \"proces\"\n", "line 2", "isolation"),
         ("[server\n", "line 1", "server"),

@@ -56,8 +56,7 @@ pub(super) fn show(record: &Path, steps: &[Step]) -> Result<bool, Failure> {
     let not_run = steps.len() - runs;
     if agree {
         let sentence = format!(
-            "{runs} runs, {runs} reports, each the same as the agent's; none for the {not_run} intents \
-             that did not run"
+            "{runs} runs, {runs} reports, the same as the agent's; none for {not_run} that did not run"
         );
         say(format_args!("{} {sentence}", painted("✓", Ink::Green)));
     } else {
