@@ -20,7 +20,7 @@ mod refusal;
 mod resolve;
 mod target;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use address::{Lifted, LiftedError};
 pub use connection::TlsError;
