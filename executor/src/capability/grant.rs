@@ -1,9 +1,10 @@
 //! The grant: every limit of one run, each with the layer that set it.
 
 use super::limits::{Claims, Limits};
+use super::reach::{HostClaims, Reach};
 use super::root::Root;
 use super::scope::{Area, ScopeError};
-use crate::limit::{Access, Bound, Budgets, Layer};
+use crate::limit::{Access, Bound, Budgets, Layer, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -26,6 +27,10 @@ pub struct Ceilings {
     pub output: OutputLimit,
     /// Whether any run may have the network.
     pub network: bool,
+    /// Whom a run with a network may reach at all. An absent list allows nobody.
+    pub hosts: HostClaims,
+    /// What one run may do with the network.
+    pub network_budgets: NetworkBudgets,
     /// The parts of the filesystem that may be granted at all.
     pub areas: Vec<Area>,
     /// Whether files may be changed at all.
@@ -44,13 +49,16 @@ pub struct Grant {
     timeout: Bound<Timeout>,
     output: Bound<OutputLimit>,
     network: Bound<bool>,
+    reach: Reach,
+    network_budgets: NetworkBudgets,
     roots: Vec<Arc<Root>>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
     budgets: Budgets,
 }
 
-/// A grant as it is written down on its way to another process; see [`super::handover`].
+/// A grant as it is written down on its way to another process; see [`super::handover`]. Whom the run
+/// may reach stays behind: the process that is asked to reach someone decides by its own grant.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Carried {
     memory: Bound<MemoryLimit>,
@@ -58,6 +66,7 @@ pub(super) struct Carried {
     timeout: Bound<Timeout>,
     output: Bound<OutputLimit>,
     network: Bound<bool>,
+    network_budgets: NetworkBudgets,
     roots: Vec<super::root::Carried>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
@@ -66,15 +75,50 @@ pub(super) struct Carried {
 
 impl Grant {
     pub(super) fn carry(self) -> Carried {
-        let Self { memory, cpu, timeout, output, network, roots, emptied_by, access, budgets } = self;
+        let Self {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            reach: _,
+            network_budgets,
+            roots,
+            emptied_by,
+            access,
+            budgets,
+        } = self;
         let roots = roots.iter().map(|root| root.carry()).collect();
-        Carried { memory, cpu, timeout, output, network, roots, emptied_by, access, budgets }
+        Carried { memory, cpu, timeout, output, network, network_budgets, roots, emptied_by, access, budgets }
     }
 
     pub(super) fn carried(carried: Carried) -> Option<Self> {
-        let Carried { memory, cpu, timeout, output, network, roots, emptied_by, access, budgets } = carried;
+        let Carried {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            network_budgets,
+            roots,
+            emptied_by,
+            access,
+            budgets,
+        } = carried;
         let roots = roots.into_iter().map(|root| Root::carried(root).map(Arc::new)).collect::<Option<_>>()?;
-        Some(Self { memory, cpu, timeout, output, network, roots, emptied_by, access, budgets })
+        Some(Self {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            reach: Reach::default(),
+            network_budgets,
+            roots,
+            emptied_by,
+            access,
+            budgets,
+        })
     }
 
     /// The meet of the layers under the executor's ceilings, and of the ceilings themselves.
@@ -85,23 +129,38 @@ impl Grant {
         layers: impl IntoIterator<Item = (Layer, Claims)>,
         ceilings: &Ceilings,
     ) -> Result<Self, ScopeError> {
-        let own = Claims { areas: Some(ceilings.areas.clone()), ..Claims::default() };
+        let hosts = HostClaims {
+            allowed: Some(ceilings.hosts.allowed.clone().unwrap_or_default()),
+            ..ceilings.hosts.clone()
+        };
+        let own = Claims { areas: Some(ceilings.areas.clone()), hosts, ..Claims::default() };
         let mut met = Limits::default();
         let mut emptied_by = None;
+        let mut cut_off_by = None;
         for (layer, claims) in layers.into_iter().chain([(Layer::Executor, own)]) {
             few(claims.areas.as_ref().map_or(0, Vec::len))?;
             met = met.meet(Limits::of(layer, claims));
             few(met.areas.as_ref().map_or(0, BTreeSet::len))?;
             let empty = met.areas.as_ref().is_some_and(BTreeSet::is_empty);
             emptied_by = emptied_by.or(empty.then_some(layer));
+            cut_off_by = cut_off_by.or(met.reach.is_nobody().then_some(layer));
         }
+        // A network with nobody in it is none.
+        let cut_off = cut_off_by.map(|layer| Bound { value: false, layer });
+        let network = under(ceilings.network, met.network);
+        let network = match cut_off {
+            Some(cut_off) if network.value => cut_off,
+            Some(_) | None => network,
+        };
         let (roots, blocked_by) = Root::of(&met);
         Ok(Self {
             memory: under(ceilings.memory, met.memory),
             cpu: under(ceilings.cpu, met.cpu),
             timeout: under(ceilings.timeout, met.timeout),
             output: under(ceilings.output, met.output),
-            network: under(ceilings.network, met.network),
+            network,
+            reach: met.reach,
+            network_budgets: ceilings.network_budgets,
             access: under(ceilings.access, met.access),
             roots: roots.into_iter().map(Arc::new).collect(),
             emptied_by: emptied_by.or(blocked_by),
@@ -133,10 +192,22 @@ impl Grant {
         self.output
     }
 
-    /// Whether the network is granted.
+    /// Whether the network is granted. One in which nobody may be reached is not.
     #[must_use]
     pub fn network(&self) -> Bound<bool> {
         self.network
+    }
+
+    /// Whom the run may reach. In the process of a guest nobody: it asks, and its server decides.
+    #[must_use]
+    pub fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// What the run may do with the network.
+    #[must_use]
+    pub fn network_budgets(&self) -> NetworkBudgets {
+        self.network_budgets
     }
 
     /// The granted roots, sorted by path; none of them lies in another.

@@ -5,6 +5,7 @@
 //! property tests in `tests.rs` hold it to that.
 
 use super::glob::Glob;
+use super::reach::{HostClaims, Reach};
 use super::scope::Area;
 use crate::limit::{Access, Bound, Layer};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
@@ -23,6 +24,8 @@ pub struct Claims {
     pub output: Option<OutputLimit>,
     /// Whether the network is on.
     pub network: Option<bool>,
+    /// Whom a run with a network may reach.
+    pub hosts: HostClaims,
     /// The parts of the filesystem that may be touched; an empty list allows none.
     pub areas: Option<Vec<Area>>,
     /// Whether files may be changed.
@@ -39,6 +42,7 @@ pub struct Limits {
     pub(super) timeout: Option<Bound<Timeout>>,
     pub(super) output: Option<Bound<OutputLimit>>,
     pub(super) network: Option<Bound<bool>>,
+    pub(super) reach: Reach,
     /// An antichain: no area in it covers another.
     pub(super) areas: Option<BTreeSet<Area>>,
     /// Every area that some layer named, so that it can be told whose an area is.
@@ -54,13 +58,14 @@ impl Limits {
         fn bound<T>(layer: Layer, value: Option<T>) -> Option<Bound<T>> {
             value.map(|value| Bound { value, layer })
         }
-        let Claims { memory, cpu, timeout, output, network, areas, access, blocked } = claims;
+        let Claims { memory, cpu, timeout, output, network, hosts, areas, access, blocked } = claims;
         Self {
             memory: bound(layer, memory),
             cpu: bound(layer, cpu),
             timeout: bound(layer, timeout),
             output: bound(layer, output),
             network: bound(layer, network),
+            reach: Reach::of(layer, hosts),
             named: areas.iter().flatten().map(|area| (area.clone(), layer)).collect(),
             areas: areas.map(|areas| outermost(areas.into_iter().collect())),
             access: bound(layer, access),
@@ -95,6 +100,7 @@ impl Limits {
             timeout: narrower(self.timeout, other.timeout),
             output: narrower(self.output, other.output),
             network: narrower(self.network, other.network),
+            reach: self.reach.meet(other.reach),
             areas: match (self.areas, other.areas) {
                 (Some(a), Some(b)) => Some(common(&a, &b)),
                 (said, None) | (None, said) => said,

@@ -1,12 +1,18 @@
 //! The laws of the meet, and patterns that try to be wider than they look.
 
 use super::*;
-use crate::limit::{Access, Bound, Budgets, Layer};
+use crate::limit::{Access, Bound, Budgets, Layer, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use proptest::prelude::*;
 
 fn tree(path: &str) -> Tree {
     Tree::parse_path(path).unwrap()
+}
+
+fn hosts(allowed: Option<&[&str]>, blocked: &[&str]) -> HostClaims {
+    let patterns =
+        |texts: &[&str]| texts.iter().map(|text| HostPattern::parse(text).unwrap()).collect::<Vec<_>>();
+    HostClaims { allowed: allowed.map(patterns), blocked: patterns(blocked), requests_per_minute: None }
 }
 
 fn ceilings() -> Ceilings {
@@ -16,6 +22,8 @@ fn ceilings() -> Ceilings {
         timeout: Timeout::from_seconds(60).unwrap(),
         output: OutputLimit::from_bytes(1 << 20).unwrap(),
         network: true,
+        hosts: hosts(Some(&["*.com", "a.org"]), &["evil.com"]),
+        network_budgets: NetworkBudgets { requests: 9, connections: 2, sent_bytes: 100, received_bytes: 100 },
         areas: vec![tree("/tmp").into(), tree("/workspace").into()],
         access: Access::ReadWrite,
         budgets: Budgets {
@@ -50,22 +58,26 @@ fn claims() -> impl Strategy<Value = Claims> {
         patterns.prop_map(|texts| texts.into_iter().flat_map(|text| Area::parse(text).unwrap()).collect()),
     );
     let blocked = prop::sample::subsequence(vec!["/a/b/**", "/z/**", "/a/*.md"], 0..3);
+    let names = || prop::sample::subsequence(vec!["*", "*.com", "a.com", "a.org"], 0..4);
+    let reach = (prop::option::of(names()), names());
     (
         prop::option::of(1u64..4),
         prop::option::of(1u64..4),
         prop::option::of(1u64..4),
         prop::option::of(1u64..4),
         prop::option::of(any::<bool>()),
+        reach,
         areas,
         prop::option::of(prop::sample::select(vec![Access::ReadOnly, Access::ReadWrite])),
         blocked,
     )
-        .prop_map(|(memory, cpu, timeout, output, network, areas, access, blocked)| Claims {
+        .prop_map(|(memory, cpu, timeout, output, network, reach, areas, access, blocked)| Claims {
             memory: memory.map(|n| MemoryLimit::from_mb(n).unwrap()),
             cpu: cpu.map(|n| CpuPercent::new(n).unwrap()),
             timeout: timeout.map(|n| Timeout::from_seconds(n).unwrap()),
             output: output.map(|n| OutputLimit::from_bytes(n).unwrap()),
             network,
+            hosts: hosts(reach.0.as_deref(), &reach.1),
             areas,
             access,
             blocked: blocked.into_iter().flat_map(|text| Glob::blocking(text).unwrap()).collect(),
@@ -129,6 +141,11 @@ proptest! {
             prop_assert!(grant.cpu().value <= ceilings.cpu);
             prop_assert!(grant.timeout().value <= ceilings.timeout);
             prop_assert!(grant.output().value <= ceilings.output);
+            for (pattern, _) in grant.reach().allowed() {
+                let ceiling = ceilings.hosts.allowed.as_ref().unwrap();
+                prop_assert!(ceiling.iter().any(|wide| wide.covers(pattern)));
+            }
+            prop_assert!(!grant.network().value || grant.reach().allowed().next().is_some());
             for area in grant.roots().iter().flat_map(|root| root.areas()) {
                 prop_assert!(ceilings.areas.iter().any(|wide| wide.covers(&area.value)));
             }

@@ -102,7 +102,8 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
     };
     let governor = Governor::Local(Arc::new(local), Arc::default());
     let loaded = workshop.load(&config, 1).await?;
-    let executor = Arc::new(Executor::new(settings, loaded, governor, Arc::clone(&workshop.clock)));
+    let egress = workshop.egress(&config)?;
+    let executor = Arc::new(Executor::new(settings, loaded, governor, egress, Arc::clone(&workshop.clock)));
     let ran = if arguments.policy.is_some() {
         executor.intent(call).await.map(|answer| (Some(answer.verdict), answer.receipt))
     } else {
@@ -276,7 +277,8 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     let component = is_component(&wasm);
     let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
     let artifact = workshop.sandbox.load(code)?;
-    let claims = Claims { memory, cpu, timeout, areas: Some(Vec::new()), ..Claims::default() };
+    let (network, areas) = (Some(false), Some(Vec::new()));
+    let claims = Claims { memory, cpu, timeout, network, areas, ..Claims::default() };
     let grant = Grant::new([(Layer::Verdict, claims)], &config.ceilings)?;
     let roots = Roots::of_operator(&folders)?;
     let permit = Permit::new(grant, roots);

@@ -99,6 +99,15 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         budgets.fuel.map_or("no limit of".to_owned(), |fuel| fuel.to_string()),
         if budgets.hard_links { "opened" } else { "refused" }
     ));
+    if ceilings.network {
+        let hosts = ceilings.hosts.allowed.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();
+        let whom = if hosts.is_empty() {
+            "nobody, so no run has a network: list hosts in `network.allowed_domains`".to_owned()
+        } else {
+            hosts.join(", ")
+        };
+        print(format_args!("network     {whom}"));
+    }
     print(format_args!("scope       {scope}"));
     for mount in config.mounts.as_slice() {
         print(format_args!("mount       {} is {}", mount.guest.path(), mount.host.display()));
@@ -137,7 +146,8 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
         accept_unsigned,
     };
     let loaded = workshop.load(config, config.waiting).await?;
-    let executor = Arc::new(Executor::new(settings, loaded, governor, Arc::clone(&workshop.clock)));
+    let egress = workshop.egress(config)?;
+    let executor = Arc::new(Executor::new(settings, loaded, governor, egress, Arc::clone(&workshop.clock)));
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     // Who cannot be reached must not say that it is there.

@@ -5,9 +5,9 @@
 //! rule that allows more.
 
 use super::arguments::{Arguments, Role};
-use crate::capability::{Area, Glob, ScopeError};
+use crate::capability::{Area, Glob, HostClaims, HostError, HostPattern, ScopeError};
 use crate::ident::excerpt;
-use crate::verdict::ToolRule;
+use crate::verdict::{NetworkRule, ToolRule};
 
 /// Why a rule cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -200,6 +200,20 @@ fn listed(areas: &[Area]) -> String {
         return "an empty list".to_owned();
     }
     areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The network part of a policy as claims. A rate beyond what can be counted is as good as none.
+///
+/// # Errors
+/// [`HostError`] when a host cannot be read exactly.
+pub(super) fn host_claims(rule: &NetworkRule) -> Result<HostClaims, HostError> {
+    let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = rule;
+    let patterns = |texts: &[String]| texts.iter().map(|text| HostPattern::parse(text)).collect();
+    Ok(HostClaims {
+        allowed: allowed_domains.as_deref().map(patterns).transpose()?,
+        blocked: patterns(blocked_domains)?,
+        requests_per_minute: max_requests_per_minute.map(|rate| u32::try_from(rate).unwrap_or(u32::MAX)),
+    })
 }
 
 /// The path without `.`, empty components and trailing slashes. `None` for `..` and NUL.

@@ -21,6 +21,7 @@ mod limiter;
 mod linkers;
 mod listing;
 mod meter;
+mod network;
 mod output;
 mod preopens;
 mod preview1;
@@ -37,10 +38,11 @@ pub use witness::{Event, Witness};
 
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
+use crate::egress::Network;
 use crate::limit::{Access, Bound, Budgets, Layer, Limit};
 use crate::outcome::{End, GrantedArea, Metrics, Outcome, Usage};
 use crate::tool::Contract;
-use artifact::Prepared;
+use artifact::{Linked, Prepared};
 use budget::Budget;
 use limiter::MemoryGauge;
 pub use meter::Accounting;
@@ -71,6 +73,8 @@ pub struct Sandbox {
     engine: Engine,
     core: CoreLinker<State>,
     component: ComponentLinker<State>,
+    /// As `component`, and `wasi:http`.
+    networked: ComponentLinker<State>,
     ticker: engine::Ticker,
     preopens: preopens::Preopens,
     /// How many handles a run may have, where the process has few descriptors.
@@ -109,16 +113,19 @@ pub enum Input {
 pub struct Execution {
     gauges: Arc<Gauges>,
     grant: Grant,
+    network: Network,
     abort: Arc<Abort>,
     began: Instant,
 }
 
 impl Execution {
-    /// A run under `permit` whose clock starts at `now`, with `witness` told of what happens in it.
+    /// A run under `permit` over `network` whose clock starts at `now`, with `witness` told of what
+    /// happens in it.
     /// `accounting` says whose CPU time is the guest's.
     #[must_use]
     pub fn begin(
         permit: &Permit,
+        network: Network,
         abort: Arc<Abort>,
         accounting: Accounting,
         witness: Witness,
@@ -136,6 +143,7 @@ impl Execution {
                 witness,
             }),
             grant: grant.clone(),
+            network,
             abort,
             began: now,
         }
@@ -150,6 +158,8 @@ impl Execution {
             Event::Log(level, message) => gauges.recorder.saw_line(level, &message),
             Event::Progress(progress) => gauges.recorder.saw_progress(progress),
             Event::Artifact(artifact) => gauges.recorder.saw_artifact(artifact),
+            // What the way out denies, it has written down itself.
+            Event::Denied(_, reason, _) if reason.is_of_egress() => {}
             Event::Denied(what, reason, count) => gauges.denials.counted(&what, reason, count),
         }
     }
@@ -166,6 +176,12 @@ impl Execution {
         &self.abort
     }
 
+    /// The run's network.
+    #[must_use]
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
     /// The latest moment at which the guest may still run.
     #[must_use]
     pub fn deadline(&self) -> Instant {
@@ -177,7 +193,12 @@ impl Execution {
     #[must_use]
     pub fn outcome(&self, end: End, now: Instant) -> Outcome {
         let gauges = &self.gauges;
-        let (denied, denied_truncated) = gauges.denials.list();
+        let (mut denied, mut denied_truncated) =
+            self.network.line().map(|line| line.denied()).unwrap_or_default();
+        let (others, more_of_them) = gauges.denials.list();
+        denied.extend(others);
+        denied_truncated |= more_of_them || denied.len() > Usage::MOST_DENIALS;
+        denied.truncate(Usage::MOST_DENIALS);
         // A guest that could not even be instantiated has no live store to read back from; what
         // would have been in force is the grant.
         let in_force = gauges.in_force.get().cloned().unwrap_or_else(|| InForce {
@@ -209,7 +230,7 @@ impl Execution {
                 budgets: Budgets { handles: in_force.handles, ..gauges.budget.granted() },
                 spent: Some(gauges.budget.spent()),
                 network: self.grant.network(),
-                network_linked: linkers::NETWORK_LINKED,
+                network_used: self.network.line().map(|line| line.usage()),
                 denied,
                 denied_truncated,
             },
@@ -231,6 +252,11 @@ impl Sandbox {
         let engine = engine::engine(concurrent, meters_fuel).map_err(refused)?;
         Ok(Self {
             core: linkers::core(&engine).map_err(refused)?,
+            networked: {
+                let mut networked = linkers::component(&engine).map_err(refused)?;
+                network::link(&mut networked).map_err(refused)?;
+                networked
+            },
             component: linkers::component(&engine).map_err(refused)?,
             ticker: engine::Ticker::new(&engine, concurrent),
             engine,
@@ -288,10 +314,7 @@ impl Sandbox {
         let prepared = if component {
             match contract {
                 Contract::Command => Prepared::ComponentCommand(self.component_command(module)?),
-                Contract::Typed => {
-                    let (pre, misfit) = self.component(module, contract)?;
-                    Prepared::Typed(typed::ToolPre::new(pre).map_err(misfit)?)
-                }
+                Contract::Typed => Prepared::Typed(self.component(module, contract, typed::ToolPre::new)?),
             }
         } else {
             let module = artifact::load_module(&self.engine, module).map_err(load)?;
@@ -319,31 +342,48 @@ impl Sandbox {
         Ok(Artifact(prepared))
     }
 
-    fn component_command(&self, compiled: &[u8]) -> Result<CommandPre<State>, ArtifactError> {
-        let (pre, misfit) = self.component(compiled, Contract::Command)?;
-        CommandPre::new(pre).map_err(misfit)
+    fn component_command(&self, compiled: &[u8]) -> Result<Linked<CommandPre<State>>, ArtifactError> {
+        self.component(compiled, Contract::Command, CommandPre::new)
     }
 
-    /// A component, linked, and what to say when it does not fit its contract.
-    fn component(
+    /// A component, linked for runs without a network, and for runs with one when it imports one.
+    fn component<P>(
         &self,
         compiled: &[u8],
         contract: Contract,
-    ) -> Result<(InstancePre<State>, impl Fn(wasmtime::Error) -> ArtifactError + use<>), ArtifactError> {
+        fit: impl Fn(InstancePre<State>) -> wasmtime::Result<P>,
+    ) -> Result<Linked<P>, ArtifactError> {
         let component = artifact::load_component(&self.engine, compiled)
             .map_err(|error| ArtifactError::Load(format!("{error:#}")))?;
         let shape = component.component_type();
         let exports = shape.exports(&self.engine).map(|(name, _)| name).collect::<Vec<_>>();
         let misfit = artifact::misfit(contract, &exports);
-        let pre = self.component.instantiate_pre(&component).map_err(artifact::unlinkable(contract))?;
-        Ok((pre, misfit))
+        let unlinkable = artifact::unlinkable(contract);
+        if !network::is_imported(&component, &self.engine) {
+            let pre = self.component.instantiate_pre(&component).map_err(unlinkable)?;
+            return Ok(Linked { off: fit(pre).map_err(misfit)?, on: None });
+        }
+        let link = |linker: &ComponentLinker<State>, http| {
+            let mut linker = linker.clone();
+            network::link_none(&mut linker, &component, &self.engine, http).map_err(&unlinkable)?;
+            let pre = linker.instantiate_pre(&component).map_err(&unlinkable)?;
+            fit(pre).map_err(&misfit)
+        };
+        Ok(Linked { off: link(&self.component, false)?, on: Some(link(&self.networked, true)?) })
     }
 
-    /// The handle by which a run under `permit` can be watched, and stopped by `abort`. The run's
-    /// clock starts here.
+    /// The handle by which a run under `permit` over `network` can be watched, and stopped by `abort`.
+    /// The run's clock starts here.
     #[must_use]
-    pub fn begin(&self, permit: &Permit, abort: Arc<Abort>) -> Execution {
-        Execution::begin(permit, abort, Accounting::Thread, Witness::default(), self.clock.monotonic())
+    pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
+        Execution::begin(
+            permit,
+            network,
+            abort,
+            Accounting::Thread,
+            Witness::default(),
+            self.clock.monotonic(),
+        )
     }
 
     /// Runs one guest to its end.
@@ -379,10 +419,10 @@ impl Sandbox {
         let Prepared::Typed(tool) = &artifact.0 else {
             return Err(unlinkable(wasmtime::Error::msg("it does not export `describe`")));
         };
-        let execution = self.begin(&permit, Arc::default());
+        let execution = self.begin(&permit, Network::Off, Arc::default());
         let described = Metered::new(Arc::clone(&execution.gauges.meter), &self.ticker, async {
             let mut store = self.store(permit, &Input::Arguments(String::new()), &execution)?;
-            tool.instantiate_async(&mut store).await?.call_describe(&mut store).await
+            tool.pick(false).instantiate_async(&mut store).await?.call_describe(&mut store).await
         });
         let described = tokio::time::timeout_at(execution.deadline().into(), described)
             .await
@@ -437,6 +477,8 @@ impl Sandbox {
         let now = self.clock.monotonic();
         let state = State {
             wasi,
+            http: network::Http::new(execution.network.carrier()),
+            network: grant.network(),
             limiter: limiter::Limiter::new(grant.memory(), Arc::clone(&gauges.memory)),
             throttle: throttle::Throttle::new(grant.cpu(), now),
             deadline: Deadline { timeout: grant.timeout(), at: execution.deadline() },
@@ -548,15 +590,20 @@ fn read_back(state: &mut State, kinds: Vec<PreopenKind>) -> wasmtime::Result<()>
 /// Runs a guest in its store.
 async fn run(artifact: &Artifact, store: &mut Store<State>, input: Input, gauges: &Gauges) -> End {
     let governed = matches!(input, Input::Arguments(_));
+    let network = store.data().http.is_on();
     let ended = match &artifact.0 {
         Prepared::CoreCommand { native, .. } if !store.data().walks => core_command(native, store).await,
-        Prepared::CoreCommand { componentised: Some(pre), .. } => component_command(pre, store).await,
+        Prepared::CoreCommand { componentised: Some(pre), .. } => {
+            component_command(pre.pick(network), store).await
+        }
         Prepared::CoreCommand { componentised: None, .. } => {
             return End::Unlinkable("it cannot run under a scope other than whole trees".to_owned());
         }
-        Prepared::ComponentCommand(pre) => component_command(pre, store).await,
+        Prepared::ComponentCommand(pre) => component_command(pre.pick(network), store).await,
         Prepared::Typed(pre) => match input {
-            Input::Arguments(arguments) => return typed_tool(pre, store, &arguments, gauges).await,
+            Input::Arguments(arguments) => {
+                return typed_tool(pre.pick(network), store, &arguments, gauges).await;
+            }
             Input::Passthrough { .. } => {
                 return End::Unlinkable("a typed tool is run by its name, with arguments".to_owned());
             }

@@ -33,4 +33,8 @@ impl Host for State {
     fn artifact(&mut self, name: String, mime: String, chunk: Vec<u8>, last: bool) -> wasmtime::Result<()> {
         Ok(self.gauges.recorder.artifact(&name, &mime, &chunk, last)?)
     }
+
+    fn network(&mut self) -> wasmtime::Result<bool> {
+        Ok(self.http.is_on())
+    }
 }

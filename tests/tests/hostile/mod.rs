@@ -16,6 +16,7 @@ mod host;
 mod layers;
 mod memory;
 mod modules;
+mod network;
 mod output;
 mod patterns;
 mod ring;

@@ -2,9 +2,12 @@
 //! are, nothing that is not granted is read, changed, moved, linked or made.
 
 use super::*;
-use crate::capability::{Area, Ceilings, Claims, Glob, Grant, Mount, Mounts, Permit, Roots, Tree};
+use crate::capability::{
+    Area, Ceilings, Claims, Glob, Grant, HostClaims, Mount, Mounts, Permit, Roots, Tree,
+};
 use crate::clock::SystemClock;
-use crate::limit::{Access, Budgets, Layer};
+use crate::egress::Network;
+use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use crate::sandbox::state::State;
 use crate::sandbox::{Abort, Input, Sandbox};
@@ -209,6 +212,8 @@ fn grant() -> (Grant, Ceilings) {
         timeout: Timeout::from_seconds(60).unwrap(),
         output: OutputLimit::from_bytes(1000).unwrap(),
         network: false,
+        hosts: HostClaims::default(),
+        network_budgets: NetworkBudgets::NONE,
         areas: vec![root.into()],
         access: Access::ReadWrite,
         budgets: Budgets {
@@ -336,7 +341,7 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
         let before = world.outside();
         let roots = Roots::open(&grant, &mounts, &ceilings.areas).unwrap();
         let permit = Permit::new(grant.clone(), roots);
-        let execution = sandbox.begin(&permit, Arc::<Abort>::default());
+        let execution = sandbox.begin(&permit, Network::Off, Arc::<Abort>::default());
         let mut store = sandbox.store(permit, &Input::Arguments(String::new()), &execution).unwrap();
         store.data_mut().links = true;
         let mut did = Vec::new();

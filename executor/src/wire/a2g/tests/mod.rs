@@ -133,7 +133,7 @@ fn receipt(end: End) -> Receipt {
                     fuel: None,
                 }),
                 network: Bound { value: false, layer: Layer::Verdict },
-                network_linked: false,
+                network_used: None,
                 denied: vec![Denial {
                     what: "/etc/passwd".to_owned(),
                     reason: DenialReason::OutsideScope,
