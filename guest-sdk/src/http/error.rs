@@ -23,7 +23,7 @@ pub enum Reason {
     Off,
     /// The request is none; it says what is wrong with it. Nothing was sent.
     Invalid(String),
-    /// The executor refused this address.
+    /// The executor refused it: whom it goes to, or that there is one more.
     Denied(String),
     /// A ceiling of the executor was reached, on requests, connections or bytes.
     Limit(String),
@@ -110,15 +110,15 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str(
-                "the network is off for this run; it needs `network = true` in `tool.toml`, and \
-                 `network_allowed` from the verdict, from standing policies and from the executor's \
-                 configuration: `usage.limits` in the report names the layer that set it",
+                "the network is off for this run; it needs `network = true` in `tool.toml`, and leave from \
+                 the verdict, from the agent's standing policy and from the executor's configuration: \
+                 `usage.limits.network_allowed` in the report names the layer that set it",
             ),
             Self::Invalid(what) => f.write_str(what),
             Self::Denied(what) => write!(
                 f,
-                "the executor refused it: {what}; `usage` in the report says by which rule, and who may \
-                 allow it are the governor's policy and the executor's configuration"
+                "the executor refused it: {what}; `usage.denied` in the report says by which rule, and the \
+                 governor's policy and the executor's configuration can allow it"
             ),
             Self::Limit(what) => write!(
                 f,

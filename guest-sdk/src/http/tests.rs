@@ -19,7 +19,9 @@ fn reason<T: std::fmt::Debug>(result: Result<T, Error>) -> Reason {
 fn without_a_network_nothing_is_asked_and_the_remedy_is_named() {
     let error = ToolError::from(get("https://example.org/a?key=secret").unwrap_err());
     assert_eq!(error.code(), "network_off");
-    for word in ["`https://example.org/a`", "`network = true`", "`tool.toml`", "network_allowed"] {
+    for word in
+        ["`https://example.org/a`", "`network = true`", "`tool.toml`", "`usage.limits.network_allowed`"]
+    {
         assert!(error.message().contains(word), "{error}");
     }
     assert!(!error.to_string().contains("secret"), "{error}");

@@ -74,7 +74,9 @@ impl Clock {
         let all: Vec<&Pollable> = on.iter().copied().chain([passed]).collect();
         poll::poll(&all);
         if passed.ready() {
-            return Err(Reason::Timeout(format!("there was no whole answer within {timeout:?}")));
+            let rounded = *timeout + Duration::from_micros(500);
+            let within = Duration::from_millis(u64::try_from(rounded.as_millis()).unwrap_or(u64::MAX));
+            return Err(Reason::Timeout(format!("there was no whole answer within {within:?}")));
         }
         Ok(())
     }
@@ -215,8 +217,8 @@ fn reason(code: ErrorCode) -> Reason {
         ErrorCode::ConnectionWriteTimeout => timeout("the request could not be sent in time"),
         ErrorCode::HttpResponseTimeout => timeout("there was no answer in time"),
 
-        ErrorCode::DestinationIpProhibited => denied("the name leads to an address that is not allowed"),
-        ErrorCode::HttpRequestDenied => denied("the address is not among those allowed"),
+        ErrorCode::DestinationIpProhibited => denied("the address of the host is not allowed"),
+        ErrorCode::HttpRequestDenied => denied("the host is not allowed, or there were too many requests"),
 
         ErrorCode::ConnectionLimitReached => limit("as many connections or requests as it allows"),
         ErrorCode::HttpRequestBodySize(_) => limit("the body of the request is too large"),

@@ -53,6 +53,12 @@ impl Chain {
 
     fn send(&self, hop: &Hop) -> Result<Response, ToolError> {
         let left = self.timeout.saturating_sub(self.started.elapsed());
+        if left.is_zero() {
+            let url = hop.url().as_str();
+            let message =
+                format!("the redirects to `{url}` took all of {:?}; raise `timeout_seconds`", self.timeout);
+            return Err(ToolError::new("network_timeout", message).with_detail(json!({ "url": url })));
+        }
         Ok(hop.request()?.max_bytes(self.max_bytes).timeout(left).send()?)
     }
 }
@@ -70,4 +76,27 @@ fn too_many(redirects: &[Redirect], max_redirects: usize) -> ToolError {
         "`{last}` redirects once more after {max_redirects} redirects; raise `max_redirects` or fetch it"
     );
     ToolError::new("too_many_redirects", message).with_detail(json!({ "redirects": redirects }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2g_guest_sdk::serde_json::from_value;
+    use a2g_guest_sdk::testing::{Answer, Network, TestContext};
+
+    #[test]
+    fn redirects_share_one_deadline() {
+        let network = Network::answering(|_| Ok(Answer::new(200)));
+        let follow = |passed: u64| {
+            let arguments = from_value(json!({ "url": "http://a.example" })).unwrap();
+            let hop = Hop::first(&arguments).unwrap();
+            let mut chain = Chain::new(1, 1, Duration::from_secs(3));
+            chain.started = chain.started.checked_sub(Duration::from_secs(passed)).unwrap();
+            chain.follow(&TestContext::new(), hop)
+        };
+        assert_eq!(follow(1).unwrap().0.status(), 200);
+        let error = follow(3).unwrap_err();
+        assert_eq!((error.code(), network.requests().len()), ("network_timeout", 1));
+        assert!(error.message().contains("raise `timeout_seconds`"), "{error}");
+    }
 }

@@ -76,7 +76,8 @@ impl Hop {
             ToolError::new("redirect_refused", message)
                 .with_detail(json!({ "url": from, "location": location, "status": status }))
         };
-        let mut to = self.url.join(location).map_err(|error| refused(&format!("which is no URL: {error}")))?;
+        let mut to =
+            self.url.join(location).map_err(|error| refused(&format!("which is no URL: {error}")))?;
         to.set_fragment(None);
         match (self.url.scheme(), to.scheme()) {
             ("https", "http") => {

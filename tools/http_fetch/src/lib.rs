@@ -17,8 +17,9 @@ use hop::Hop;
 
 /// One answer that an agent can still take in.
 const DEFAULT_MAX_BYTES: u64 = 1 << 20;
-/// Base64 and JSON each copy the body, and all of it has to fit into 64 MiB.
-const MOST_MAX_BYTES: u64 = 8 << 20;
+/// JSON can double a body, and the buffer that it grows in doubles by itself: all of it has to fit into
+/// 64 MiB.
+const MOST_MAX_BYTES: u64 = 4 << 20;
 /// As many as browsers and libraries commonly follow, or fewer.
 const DEFAULT_MAX_REDIRECTS: u64 = 5;
 const MOST_MAX_REDIRECTS: u64 = 20;
@@ -49,7 +50,7 @@ struct HttpFetch {
     body_encoding: Encoding,
     /// At most how many bytes of the answer's body to read. A longer one is an error, never cut.
     #[serde(default = "default_max_bytes")]
-    #[schemars(range(min = 1, max = 8_388_608))]
+    #[schemars(range(min = 1, max = 4_194_304))]
     max_bytes: u64,
     /// How many redirects to follow. With 0, a redirect itself is the answer.
     #[serde(default = "default_max_redirects")]
@@ -135,10 +136,17 @@ fn fetched(response: Response, redirects: Vec<Redirect>) -> Fetched {
     let bytes = response.into_body();
     let size = bytes.len();
     let (body, encoding) = match String::from_utf8(bytes) {
-        Ok(text) => (text, Encoding::Utf8),
+        Ok(text) if is_readable(&text) => (text, Encoding::Utf8),
+        Ok(text) => (BASE64_STANDARD.encode(text), Encoding::Base64),
         Err(error) => (BASE64_STANDARD.encode(error.as_bytes()), Encoding::Base64),
     };
     Fetched { url, status, headers, headers_left_out, body, encoding, size, redirects }
+}
+
+/// Whether nothing but tabs and ends of lines controls. JSON writes any other control character in six
+/// bytes, and who sends them does not send text.
+fn is_readable(text: &str) -> bool {
+    text.bytes().all(|byte| !byte.is_ascii_control() || matches!(byte, b'\t' | b'\n' | b'\r'))
 }
 
 /// The headers by name, in lower case, and how many did not fit. What is no UTF-8 is shown with

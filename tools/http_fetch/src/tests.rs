@@ -77,7 +77,10 @@ fn a_url_is_read_as_browsers_read_it() {
         assert_eq!(network.requests().pop().unwrap().url(), &sent);
     };
     check("HTTPS://Bücher.example:443", "https://xn--bcher-kva.example/");
-    check(" http://a.example/ä b/../c|^[]{}`?q=<ü>&x='\"", "http://a.example/c|^[]%7B%7D%60?q=%3C%C3%BC%3E&x=%27%22");
+    check(
+        " http://a.example/ä b/../c|^[]{}`?q=<ü>&x='\"",
+        "http://a.example/c|^[]%7B%7D%60?q=%3C%C3%BC%3E&x=%27%22",
+    );
     check("http:\\\\a.example\\x\n", "http://a.example/x");
     check("http://0x7f.1/", "http://127.0.0.1/");
     check("http://[::1]:8080/", "http://[::1]:8080/");
@@ -85,12 +88,16 @@ fn a_url_is_read_as_browsers_read_it() {
 
 #[test]
 fn what_is_no_text_comes_as_base64() {
-    let _network = Network::answering(|_| Ok(Answer::new(200).body([b'a', 0xff])));
-    let fetched = run(json!({ "url": "https://a.example" })).unwrap();
-    assert_eq!(
-        (&fetched["body"], &fetched["encoding"], &fetched["size"]),
-        (&json!("Yf8="), &json!("base64"), &json!(2))
-    );
+    let check = |sent: &'static [u8], body: &str, encoding: &str| {
+        let _network = Network::answering(move |_| Ok(Answer::new(200).body(sent)));
+        let fetched = run(json!({ "url": "https://a.example" })).unwrap();
+        assert_eq!((&fetched["body"], &fetched["encoding"]), (&json!(body), &json!(encoding)));
+        assert_eq!(fetched["size"], sent.len());
+    };
+    check(b"a\t\"b\"\r\n", "a\t\"b\"\r\n", "utf-8");
+    check(&[b'a', 0xff], "Yf8=", "base64");
+    check(b"a\0", "YQA=", "base64");
+    check(b"\x1b[2J", "G1sySg==", "base64");
 }
 
 #[test]
