@@ -26,7 +26,7 @@ fn only_a_tool_that_declares_the_network_imports_it() {
         let manifest: toml::Table = manifest.parse().expect("TOML");
         let declared = manifest["capabilities"]["network"].as_bool().expect("a boolean");
         let imports = imports(&std::fs::read(folder.join("tool.wasm")).expect("a module"));
-        assert!(imports.iter().any(|module| module.starts_with("a2g:tool/host@")), "{imports:?}");
+        assert!(imports.contains("wasi_snapshot_preview1"), "{imports:?}");
         let imported = imports
             .iter()
             .any(|module| module.starts_with("wasi:http/") || module.starts_with("wasi:sockets/"));
