@@ -20,10 +20,11 @@ mod fork;
 #[path = "overhead/plain.rs"]
 mod plain;
 
-use a2g_executor::capability::{Ceilings, Claims, Grant, Mount, Mounts, Permit, Roots, Tree};
+use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Mount, Mounts, Permit, Roots, Tree};
 use a2g_executor::catalog::componentize;
 use a2g_executor::clock::SystemClock;
-use a2g_executor::limit::{Access, Budgets, Layer};
+use a2g_executor::egress::Network;
+use a2g_executor::limit::{Access, Budgets, Layer, NetworkBudgets};
 use a2g_executor::outcome::End;
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::sandbox::{Artifact, Input, Sandbox, is_component};
@@ -150,7 +151,7 @@ async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, f
 }
 
 async fn run(sandbox: &Sandbox, artifact: &Artifact, permit: Permit, arguments: &str) {
-    let execution = sandbox.begin(&permit, Arc::default());
+    let execution = sandbox.begin(&permit, Network::Off, Arc::default());
     let outcome = sandbox.execute(artifact, permit, Input::Arguments(arguments.to_owned()), &execution).await;
     assert!(matches!(outcome.end, End::Returned(_)), "{outcome:?}");
 }
@@ -164,6 +165,8 @@ fn permit(folder: Option<&Path>) -> Permit {
         timeout: Timeout::from_seconds(30).unwrap(),
         output: OutputLimit::from_bytes(1 << 20).unwrap(),
         network: false,
+        hosts: HostClaims::default(),
+        network_budgets: NetworkBudgets::NONE,
         trees: folder.map(|_| data.clone()).into_iter().collect(),
         access: Access::ReadOnly,
         budgets: Budgets { written: MemoryLimit::from_mb(1024).unwrap(), created: 1000, hard_links: false },

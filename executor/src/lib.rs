@@ -25,6 +25,7 @@ pub mod catalog;
 pub mod cli;
 pub mod config;
 pub mod deliver;
+pub mod egress;
 pub mod govern;
 pub mod isolate;
 pub mod journal;

@@ -112,6 +112,24 @@ pub struct Spent {
     pub created: u64,
 }
 
+/// What one run may do with the network. The executor's own ceilings alone set it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkBudgets {
+    /// How many requests it may make; those that are refused count too.
+    pub requests: u32,
+    /// How many connections it may have at once.
+    pub connections: u32,
+    /// The most bytes that its connections may send, as they go over the wire.
+    pub sent_bytes: u64,
+    /// The most bytes that they may receive, as they come over the wire.
+    pub received_bytes: u64,
+}
+
+impl NetworkBudgets {
+    /// Nothing, for runs that have no network anyway.
+    pub const NONE: Self = Self { requests: 0, connections: 0, sent_bytes: 0, received_bytes: 0 };
+}
+
 /// Whether files may be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Access {

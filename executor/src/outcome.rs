@@ -4,10 +4,11 @@
 //! and artifacts, and nothing else.
 
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::limit::{Access, Bound, Budgets, Limit, Spent};
+use crate::limit::{Access, Bound, Budgets, Limit, NetworkBudgets, Spent};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The four words of a report.
@@ -260,6 +261,28 @@ pub enum DenialReason {
     Link,
     /// The file has another name, which may lie outside of every granted root.
     HardLink,
+    /// A network interface was called in a run without a network.
+    NetworkOff,
+    /// The authority of a request can be read in more than one way, or names no host.
+    Authority,
+    /// No layer allows this domain.
+    DomainNotAllowed,
+    /// Some layer blocks this host.
+    DomainBlocked,
+    /// An IP address that is not listed.
+    IpLiteral,
+    /// The address is private, local or reserved, or the name has such an address.
+    Address,
+    /// More requests than one run may make.
+    Requests,
+    /// More requests a minute than the agent may make.
+    RequestRate,
+    /// More connections at once than one run may have.
+    Connections,
+    /// More bytes sent than one run may send.
+    SentBytes,
+    /// More bytes received than one run may receive.
+    ReceivedBytes,
 }
 
 impl DenialReason {
@@ -273,6 +296,41 @@ impl DenialReason {
             Self::HostPermissions => "host_permissions",
             Self::Link => "link",
             Self::HardLink => "hard_link",
+            Self::NetworkOff => "network_off",
+            Self::Authority => "authority",
+            Self::DomainNotAllowed => "domain_not_allowed",
+            Self::DomainBlocked => "domain_blocked",
+            Self::IpLiteral => "ip_literal",
+            Self::Address => "address",
+            Self::Requests => "requests",
+            Self::RequestRate => "request_rate",
+            Self::Connections => "connections",
+            Self::SentBytes => "sent_bytes",
+            Self::ReceivedBytes => "received_bytes",
+        }
+    }
+
+    /// Whether only the way out itself denies this, so that nobody else is believed about it.
+    #[must_use]
+    pub fn is_of_egress(self) -> bool {
+        match self {
+            Self::OutsideScope
+            | Self::EscapesRoot
+            | Self::ReadOnly
+            | Self::HostPermissions
+            | Self::Link
+            | Self::HardLink
+            | Self::NetworkOff => false,
+            Self::Authority
+            | Self::DomainNotAllowed
+            | Self::DomainBlocked
+            | Self::IpLiteral
+            | Self::Address
+            | Self::Requests
+            | Self::RequestRate
+            | Self::Connections
+            | Self::SentBytes
+            | Self::ReceivedBytes => true,
         }
     }
 }
@@ -280,7 +338,7 @@ impl DenialReason {
 /// One thing that was denied, with how often.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
-    /// The guest path. Control characters are escaped.
+    /// The guest path, host or interface. Control characters are escaped.
     pub what: String,
     /// Why it was denied.
     pub reason: DenialReason,
@@ -297,6 +355,55 @@ pub struct GrantedTree {
     pub access: Bound<Access>,
     /// The layer whose pattern it is.
     pub set_by: crate::limit::Layer,
+}
+
+/// Who was reached over the network, as the way out counted it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contact {
+    /// Scheme, host and port: `https://api.example.com:443`.
+    pub authority: String,
+    /// The address that was connected to last, with its port.
+    pub address: SocketAddr,
+    /// How many requests were sent to it.
+    pub requests: u32,
+    /// Bytes that went over the wire to it.
+    pub sent_bytes: u64,
+    /// Bytes that came over the wire from it.
+    pub received_bytes: u64,
+}
+
+/// A rule about hosts, with the layer that said it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostRule {
+    /// The pattern, such as `*.example.com`.
+    pub pattern: String,
+    /// The layer.
+    pub set_by: crate::limit::Layer,
+}
+
+/// What a run with a network could do with it, and what it did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkUsage {
+    /// What it could do.
+    pub budgets: NetworkBudgets,
+    /// Whom it could reach.
+    pub allowed: Vec<HostRule>,
+    /// Whom it could not reach all the same.
+    pub blocked: Vec<HostRule>,
+    /// The most requests a minute of its agent.
+    pub requests_per_minute: Option<Bound<u32>>,
+    /// How many requests it made, refused ones included.
+    pub requests: u32,
+    /// The most connections that it had at once.
+    pub connections: u32,
+    /// Bytes that went over the wire.
+    pub sent_bytes: u64,
+    /// Bytes that came over the wire.
+    pub received_bytes: u64,
+    /// Who was reached, the first [`Usage::MOST_CONTACTS`] of them.
+    pub contacted: Vec<Contact>,
+    /// Whether more were reached than are listed.
+    pub contacted_truncated: bool,
 }
 
 /// The limits that were in force, read back from the live store, and what was denied.
@@ -320,8 +427,8 @@ pub struct Usage {
     pub spent: Option<Spent>,
     /// Whether the grant allowed the network, and which layer said so.
     pub network: Bound<bool>,
-    /// Whether the linker had any network interface.
-    pub network_linked: bool,
+    /// What became of it, when the run had one.
+    pub network_used: Option<NetworkUsage>,
     /// What was denied, the first [`Usage::MOST_DENIALS`] kinds of it.
     pub denied: Vec<Denial>,
     /// Whether more kinds were denied than are listed.
@@ -331,6 +438,8 @@ pub struct Usage {
 impl Usage {
     /// How many different denials a report lists.
     pub const MOST_DENIALS: usize = 32;
+    /// How many different hosts a report lists.
+    pub const MOST_CONTACTS: usize = 32;
 }
 
 /// All that is known of one run.

@@ -14,10 +14,11 @@
     reason = "a test stops at the first surprise"
 )]
 
-use a2g_executor::capability::{Ceilings, Claims, Grant, Permit, Roots};
+use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
 use a2g_executor::clock::SystemClock;
+use a2g_executor::egress::Network;
 use a2g_executor::isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, support};
-use a2g_executor::limit::{Access, Budgets, Layer, Limit};
+use a2g_executor::limit::{Access, Budgets, Layer, Limit, NetworkBudgets};
 use a2g_executor::outcome::{End, Outcome};
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::sandbox::{Abort, Input, Sandbox};
@@ -517,6 +518,8 @@ fn guest(confinement: &Arc<Confinement>, compiled: &[u8], folder: &Path, cpu: u6
         timeout: Timeout::from_seconds(timeout).unwrap(),
         output: output(1 << 20),
         network: false,
+        hosts: HostClaims::default(),
+        network_budgets: NetworkBudgets::NONE,
         trees: Vec::new(),
         access: Access::ReadWrite,
         budgets: Budgets { written: memory(1024), created: 1000, hard_links: false },
@@ -526,7 +529,7 @@ fn guest(confinement: &Arc<Confinement>, compiled: &[u8], folder: &Path, cpu: u6
     let permit = Permit::new(grant, roots);
     let root = permit.roots().as_slice()[0].dir.as_fd().try_clone_to_owned().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let execution = sandbox.begin(&permit, Arc::new(Abort::default()));
+    let execution = sandbox.begin(&permit, Network::Off, Arc::new(Abort::default()));
     apply(confinement, &[(root.as_fd(), Access::ReadWrite)]);
     runtime.block_on(sandbox.execute(&artifact, permit, Input::Arguments("{}".to_owned()), &execution))
 }

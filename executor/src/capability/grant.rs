@@ -1,9 +1,10 @@
 //! The grant: every limit of one run, each with the layer that set it.
 
 use super::limits::{Claims, Limits};
+use super::reach::{HostClaims, Reach};
 use super::scope::{Pattern, ScopeError, Tree};
 use crate::ident::excerpt;
-use crate::limit::{Access, Bound, Budgets, Layer};
+use crate::limit::{Access, Bound, Budgets, Layer, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,10 @@ pub struct Ceilings {
     pub output: OutputLimit,
     /// Whether any run may have the network.
     pub network: bool,
+    /// Whom a run with a network may reach at all. An absent list allows nobody.
+    pub hosts: HostClaims,
+    /// What one run may do with the network.
+    pub network_budgets: NetworkBudgets,
     /// The trees that may be granted at all.
     pub trees: Vec<Tree>,
     /// Whether files may be changed at all.
@@ -40,13 +45,16 @@ pub struct Grant {
     timeout: Bound<Timeout>,
     output: Bound<OutputLimit>,
     network: Bound<bool>,
+    reach: Reach,
+    network_budgets: NetworkBudgets,
     trees: Vec<Bound<Tree>>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
     budgets: Budgets,
 }
 
-/// A grant as it is written down on its way to another process; see [`super::handover`].
+/// A grant as it is written down on its way to another process; see [`super::handover`]. Whom the run
+/// may reach stays behind: the process that is asked to reach someone decides by its own grant.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Carried {
     memory: Bound<MemoryLimit>,
@@ -54,6 +62,7 @@ pub(super) struct Carried {
     timeout: Bound<Timeout>,
     output: Bound<OutputLimit>,
     network: Bound<bool>,
+    network_budgets: NetworkBudgets,
     trees: Vec<Bound<String>>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
@@ -62,22 +71,68 @@ pub(super) struct Carried {
 
 impl Grant {
     pub(super) fn carry(self) -> Carried {
-        let Self { memory, cpu, timeout, output, network, trees, emptied_by, access, budgets } = self;
+        let Self {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            reach: _,
+            network_budgets,
+            trees,
+            emptied_by,
+            access,
+            budgets,
+        } = self;
         let trees = trees.into_iter().map(|Bound { value, layer }| {
             let value = value.path().to_owned();
             Bound { value, layer }
         });
-        Carried { memory, cpu, timeout, output, network, trees: trees.collect(), emptied_by, access, budgets }
+        Carried {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            network_budgets,
+            trees: trees.collect(),
+            emptied_by,
+            access,
+            budgets,
+        }
     }
 
     pub(super) fn carried(carried: Carried) -> Option<Self> {
-        let Carried { memory, cpu, timeout, output, network, trees, emptied_by, access, budgets } = carried;
+        let Carried {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            network_budgets,
+            trees,
+            emptied_by,
+            access,
+            budgets,
+        } = carried;
         let trees = trees.into_iter().map(|Bound { value, layer }| {
             let value = Tree::parse_path(&value).ok()?;
             Some(Bound { value, layer })
         });
         let trees = trees.collect::<Option<_>>()?;
-        Some(Self { memory, cpu, timeout, output, network, trees, emptied_by, access, budgets })
+        Some(Self {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            reach: Reach::default(),
+            network_budgets,
+            trees,
+            emptied_by,
+            access,
+            budgets,
+        })
     }
 
     /// The meet of the layers under the executor's ceilings, and of the ceilings themselves.
@@ -89,21 +144,36 @@ impl Grant {
         layers: impl IntoIterator<Item = (Layer, Claims)>,
         ceilings: &Ceilings,
     ) -> Result<Self, ScopeError> {
-        let own = Claims { trees: Some(ceilings.trees.clone()), ..Claims::default() };
+        let hosts = HostClaims {
+            allowed: Some(ceilings.hosts.allowed.clone().unwrap_or_default()),
+            ..ceilings.hosts.clone()
+        };
+        let own = Claims { trees: Some(ceilings.trees.clone()), hosts, ..Claims::default() };
         let mut met = Limits::default();
         let mut emptied_by = None;
+        let mut cut_off_by = None;
         for (layer, claims) in layers.into_iter().chain([(Layer::Executor, own)]) {
             met = met.meet(Limits::of(layer, claims));
             let empty = met.trees.as_ref().is_some_and(BTreeMap::is_empty);
             emptied_by = emptied_by.or(empty.then_some(layer));
+            cut_off_by = cut_off_by.or(met.reach.is_nobody().then_some(layer));
         }
+        // A network with nobody in it is none.
+        let cut_off = cut_off_by.map(|layer| Bound { value: false, layer });
+        let network = under(ceilings.network, met.network);
+        let network = match cut_off {
+            Some(cut_off) if network.value => cut_off,
+            Some(_) | None => network,
+        };
         let trees = met.trees.unwrap_or_default();
         let grant = Self {
             memory: under(ceilings.memory, met.memory),
             cpu: under(ceilings.cpu, met.cpu),
             timeout: under(ceilings.timeout, met.timeout),
             output: under(ceilings.output, met.output),
-            network: under(ceilings.network, met.network),
+            network,
+            reach: met.reach,
+            network_budgets: ceilings.network_budgets,
             access: under(ceilings.access, met.access),
             trees: trees.into_iter().map(|(value, layer)| Bound { value, layer }).collect(),
             emptied_by,
@@ -156,10 +226,22 @@ impl Grant {
         self.output
     }
 
-    /// Whether the network is granted.
+    /// Whether the network is granted. One in which nobody may be reached is not.
     #[must_use]
     pub fn network(&self) -> Bound<bool> {
         self.network
+    }
+
+    /// Whom the run may reach. In the process of a guest nobody: it asks, and its server decides.
+    #[must_use]
+    pub fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// What the run may do with the network.
+    #[must_use]
+    pub fn network_budgets(&self) -> NetworkBudgets {
+        self.network_budgets
     }
 
     /// The granted trees, sorted by path; none of them covers another.

@@ -4,6 +4,7 @@
 //! is never wider than either side, and [`Limits::default`], which says nothing, is its top. The
 //! property tests in `tests.rs` hold it to that.
 
+use super::reach::{HostClaims, Reach};
 use super::scope::{Pattern, Tree};
 use crate::limit::{Access, Bound, Layer};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
@@ -22,6 +23,8 @@ pub struct Claims {
     pub output: Option<OutputLimit>,
     /// Whether the network is on.
     pub network: Option<bool>,
+    /// Whom a run with a network may reach.
+    pub hosts: HostClaims,
     /// The trees that may be touched; an empty list allows none.
     pub trees: Option<Vec<Tree>>,
     /// Whether files may be changed.
@@ -38,6 +41,7 @@ pub struct Limits {
     pub(super) timeout: Option<Bound<Timeout>>,
     pub(super) output: Option<Bound<OutputLimit>>,
     pub(super) network: Option<Bound<bool>>,
+    pub(super) reach: Reach,
     /// An antichain: no tree in it covers another.
     pub(super) trees: Option<BTreeMap<Tree, Layer>>,
     pub(super) access: Option<Bound<Access>>,
@@ -51,13 +55,14 @@ impl Limits {
         fn bound<T>(layer: Layer, value: Option<T>) -> Option<Bound<T>> {
             value.map(|value| Bound { value, layer })
         }
-        let Claims { memory, cpu, timeout, output, network, trees, access, blocked } = claims;
+        let Claims { memory, cpu, timeout, output, network, hosts, trees, access, blocked } = claims;
         Self {
             memory: bound(layer, memory),
             cpu: bound(layer, cpu),
             timeout: bound(layer, timeout),
             output: bound(layer, output),
             network: bound(layer, network),
+            reach: Reach::of(layer, hosts),
             trees: trees.map(|trees| outermost(layer, &trees)),
             access: bound(layer, access),
             blocked: blocked.into_iter().map(|pattern| (pattern, layer)).collect(),
@@ -81,6 +86,7 @@ impl Limits {
             timeout: narrower(self.timeout, other.timeout),
             output: narrower(self.output, other.output),
             network: narrower(self.network, other.network),
+            reach: self.reach.meet(other.reach),
             trees: match (self.trees, other.trees) {
                 (Some(a), Some(b)) => Some(common(&a, &b)),
                 (said, None) | (None, said) => said,

@@ -15,6 +15,7 @@ mod grant;
 mod handover;
 mod limits;
 mod permit;
+mod reach;
 mod roots;
 mod scope;
 #[cfg(test)]
@@ -25,5 +26,6 @@ pub use grant::{Ceilings, Grant};
 pub use handover::Handover;
 pub use limits::{Claims, Limits};
 pub use permit::Permit;
+pub use reach::{Domain, Host, HostClaims, HostError, HostPattern, Reach, Unreachable};
 pub use roots::{Mount, Mounts, OpenRoot, Roots, RootsError};
 pub use scope::{Pattern, ScopeError, Tree};

@@ -1,12 +1,18 @@
 //! The laws of the meet, and patterns that try to be wider than they look.
 
 use super::*;
-use crate::limit::{Access, Bound, Budgets, Layer};
+use crate::limit::{Access, Bound, Budgets, Layer, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use proptest::prelude::*;
 
 fn tree(path: &str) -> Tree {
     Tree::parse_path(path).unwrap()
+}
+
+fn hosts(allowed: Option<&[&str]>, blocked: &[&str]) -> HostClaims {
+    let patterns =
+        |texts: &[&str]| texts.iter().map(|text| HostPattern::parse(text).unwrap()).collect::<Vec<_>>();
+    HostClaims { allowed: allowed.map(patterns), blocked: patterns(blocked), requests_per_minute: None }
 }
 
 fn ceilings() -> Ceilings {
@@ -16,6 +22,8 @@ fn ceilings() -> Ceilings {
         timeout: Timeout::from_seconds(60).unwrap(),
         output: OutputLimit::from_bytes(1 << 20).unwrap(),
         network: true,
+        hosts: hosts(Some(&["*.com", "a.org"]), &["evil.com"]),
+        network_budgets: NetworkBudgets { requests: 9, connections: 2, sent_bytes: 100, received_bytes: 100 },
         trees: vec![tree("/tmp"), tree("/workspace")],
         access: Access::ReadWrite,
         budgets: Budgets { written: MemoryLimit::from_mb(1024).unwrap(), created: 1000, hard_links: false },
@@ -26,22 +34,26 @@ fn claims() -> impl Strategy<Value = Claims> {
     let paths = prop::sample::subsequence(vec!["/a", "/a/b", "/a/bc", "/a/b/c", "/d", "/d/e"], 0..4);
     let trees = prop::option::of(paths.prop_map(|paths| paths.into_iter().map(tree).collect()));
     let blocked = prop::sample::subsequence(vec!["/a/b/**", "/z/**", "/a/*.md"], 0..3);
+    let names = || prop::sample::subsequence(vec!["*", "*.com", "a.com", "a.org"], 0..4);
+    let reach = (prop::option::of(names()), names());
     (
         prop::option::of(1u64..4),
         prop::option::of(1u64..4),
         prop::option::of(1u64..4),
         prop::option::of(1u64..4),
         prop::option::of(any::<bool>()),
+        reach,
         trees,
         prop::option::of(prop::sample::select(vec![Access::ReadOnly, Access::ReadWrite])),
         blocked,
     )
-        .prop_map(|(memory, cpu, timeout, output, network, trees, access, blocked)| Claims {
+        .prop_map(|(memory, cpu, timeout, output, network, reach, trees, access, blocked)| Claims {
             memory: memory.map(|n| MemoryLimit::from_mb(n).unwrap()),
             cpu: cpu.map(|n| CpuPercent::new(n).unwrap()),
             timeout: timeout.map(|n| Timeout::from_seconds(n).unwrap()),
             output: output.map(|n| OutputLimit::from_bytes(n).unwrap()),
             network,
+            hosts: hosts(reach.0.as_deref(), &reach.1),
             trees,
             access,
             blocked: blocked.into_iter().map(|text| Pattern::parse(text).unwrap()).collect(),
@@ -105,6 +117,11 @@ proptest! {
             prop_assert!(grant.cpu().value <= ceilings.cpu);
             prop_assert!(grant.timeout().value <= ceilings.timeout);
             prop_assert!(grant.output().value <= ceilings.output);
+            for (pattern, _) in grant.reach().allowed() {
+                let ceiling = ceilings.hosts.allowed.as_ref().unwrap();
+                prop_assert!(ceiling.iter().any(|wide| wide.covers(pattern)));
+            }
+            prop_assert!(!grant.network().value || grant.reach().allowed().next().is_some());
             for tree in grant.trees() {
                 prop_assert!(ceilings.trees.iter().any(|wide| wide.covers(&tree.value)));
             }

@@ -4,10 +4,10 @@
 //! module that is made to be expensive ends this process and nothing else.
 
 use super::arguments::ContractWord;
-use crate::capability::{Ceilings, Claims, Grant, Permit, Roots};
+use crate::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
 use crate::catalog::{Compiled, componentize, is_typed_core_module};
 use crate::clock::SystemClock;
-use crate::limit::{Access, Budgets, Layer};
+use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use crate::sandbox::{Sandbox, is_component};
 use crate::tool::Contract;
@@ -62,6 +62,8 @@ fn nothing() -> anyhow::Result<Permit> {
         timeout: Timeout::from_seconds(5)?,
         output: OutputLimit::from_bytes(64 << 10)?,
         network: false,
+        hosts: HostClaims::default(),
+        network_budgets: NetworkBudgets::NONE,
         trees: Vec::new(),
         access: Access::ReadOnly,
         budgets: Budgets { written: MemoryLimit::from_mb(1024)?, created: 1000, hard_links: false },

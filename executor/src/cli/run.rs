@@ -102,7 +102,8 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
     };
     let governor = Governor::Local(Arc::new(local), Arc::default());
     let loaded = workshop.load(&config, 1).await?;
-    let executor = Arc::new(Executor::new(settings, loaded, governor, Arc::clone(&workshop.clock)));
+    let egress = workshop.egress(&config)?;
+    let executor = Arc::new(Executor::new(settings, loaded, governor, egress, Arc::clone(&workshop.clock)));
     let ran = if arguments.policy.is_some() {
         executor.intent(call).await.map(|answer| (Some(answer.verdict), answer.receipt))
     } else {
@@ -274,7 +275,8 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     let compiled = workshop.compiler.run(&CompileJob { wasm: wasm.clone(), contract: Contract::Command })?;
     let Compiled { module, .. } = compiled;
     let artifact = workshop.sandbox.load(&module, is_component(&wasm), Contract::Command)?;
-    let claims = Claims { memory, cpu, timeout, trees: Some(Vec::new()), ..Claims::default() };
+    let (network, trees) = (Some(false), Some(Vec::new()));
+    let claims = Claims { memory, cpu, timeout, network, trees, ..Claims::default() };
     let grant = Grant::new([(Layer::Verdict, claims)], &config.ceilings)?;
     let roots = Roots::of_operator(&folders)?;
     let permit = Permit::new(grant, roots);

@@ -76,6 +76,15 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         if ceilings.network { "allowed" } else { "off" },
         ceilings.access.as_str()
     ));
+    if ceilings.network {
+        let hosts = ceilings.hosts.allowed.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();
+        let whom = if hosts.is_empty() {
+            "nobody, so no run has a network: list hosts in `network.allowed_domains`".to_owned()
+        } else {
+            hosts.join(", ")
+        };
+        print(format_args!("network     {whom}"));
+    }
     print(format_args!("scope       {scope}"));
     print("the configuration is valid");
     Ok(ExitCode::SUCCESS)
@@ -111,7 +120,8 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
         accept_unsigned,
     };
     let loaded = workshop.load(config, config.waiting).await?;
-    let executor = Arc::new(Executor::new(settings, loaded, governor, Arc::clone(&workshop.clock)));
+    let egress = workshop.egress(config)?;
+    let executor = Arc::new(Executor::new(settings, loaded, governor, egress, Arc::clone(&workshop.clock)));
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     if let Some(pushes) = pushes {

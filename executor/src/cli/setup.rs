@@ -6,6 +6,7 @@ use super::output::note;
 use crate::catalog::{Cache, Catalog, Compiler};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, DEFAULT_FILE};
+use crate::egress::Egress;
 use crate::isolate::{Ahead, Isolate, Isolation, Module, support};
 use crate::run::Loaded;
 use crate::sandbox::Sandbox;
@@ -72,6 +73,15 @@ impl Workshop {
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
         Ok(Self { clock, sandbox, cache, compiler: Compiler::new(this_program) })
+    }
+
+    /// The way out, when the configuration lets any run have a network.
+    pub(super) fn egress(&self, config: &Config) -> anyhow::Result<Option<Arc<Egress>>> {
+        if !config.ceilings.network {
+            return Ok(None);
+        }
+        let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), Arc::clone(&self.clock));
+        egress.map(|egress| Some(Arc::new(egress))).context("the network of runs cannot be set up")
     }
 
     /// The catalogue, with a line on standard error for each tool that has to be compiled first.

@@ -1,6 +1,8 @@
 //! The configuration file as written. `docs/configuration.md` describes every key.
 
 use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 #[derive(Debug, Default, Deserialize)]
@@ -11,6 +13,7 @@ pub(super) struct File {
     pub(super) governor: Governor,
     pub(super) catalog: Catalog,
     pub(super) ceilings: Ceilings,
+    pub(super) network: Network,
     pub(super) mount: Vec<Mount>,
 }
 
@@ -83,6 +86,21 @@ pub(super) struct Ceilings {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Network {
+    pub(super) allowed_domains: Vec<String>,
+    pub(super) blocked_domains: Vec<String>,
+    pub(super) allowed_addresses: Vec<String>,
+    pub(super) hosts: BTreeMap<String, Vec<IpAddr>>,
+    pub(super) ca_file: Option<PathBuf>,
+    pub(super) max_requests: u64,
+    pub(super) max_connections: u64,
+    pub(super) max_sent_bytes: u64,
+    pub(super) max_received_bytes: u64,
+    pub(super) connect_seconds: u64,
+}
+
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Mount {
     pub(super) guest: String,
@@ -125,6 +143,23 @@ impl Default for Governor {
 impl Default for Catalog {
     fn default() -> Self {
         Self { tools: "tools".into(), cache: None }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            allowed_domains: Vec::new(),
+            blocked_domains: Vec::new(),
+            allowed_addresses: Vec::new(),
+            hosts: BTreeMap::new(),
+            ca_file: None,
+            max_requests: 100,
+            max_connections: 8,
+            max_sent_bytes: 16 << 20,
+            max_received_bytes: 64 << 20,
+            connect_seconds: 10,
+        }
     }
 }
 

@@ -5,11 +5,12 @@
 
 mod file;
 
-use crate::capability::{Ceilings, Mount, Mounts, Pattern, Tree};
+use crate::capability::{Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Pattern, Tree};
+use crate::egress::{EgressSettings, Lifted};
 use crate::govern::GovernorUrl;
 use crate::ident::{AgentDid, ToolName};
 use crate::isolate::Isolation;
-use crate::limit::{Access, Budgets};
+use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
 use crate::wire::strict_json::JsonBounds;
 use file::File;
@@ -94,6 +95,10 @@ pub struct Config {
     pub ceilings: Ceilings,
     /// The map from guest paths to host folders.
     pub mounts: Mounts,
+    /// The way out, for runs with a network.
+    pub egress: EgressSettings,
+    /// Certificates that are trusted beside the machine's own.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// The configuration file that is read when none is named.
@@ -198,7 +203,7 @@ fn within(key: &'static str, value: u64, most: u64) -> Result<u64, Wrong> {
 }
 
 fn check(file: File, base: &Path) -> Result<Config, Wrong> {
-    let File { server, executor, governor, catalog, ceilings, mount } = file;
+    let File { server, executor, governor, catalog, ceilings, network, mount } = file;
     let at = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
     let trees = ceilings.filesystem_scope.iter().map(|pattern| Pattern::parse(pattern)?.into_tree());
     let trees = trees.collect::<Result<Vec<_>, _>>().map_err(|e| wrong("ceilings.filesystem_scope")(&e))?;
@@ -216,6 +221,8 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     let reports = governor.reports.map(at);
     let own = [Some(cache.clone()), reports.clone(), governor.policies.clone().map(at)];
     check_private_places(&trees, &mounts, own.into_iter().flatten())?;
+    let (hosts, network_budgets) = whom_runs_may_reach(&network)?;
+    let egress = way_out(&network)?;
     let concurrent = match executor.concurrent {
         Some(given) => within("executor.concurrent", given, 4096)?,
         None => u64::from(default_concurrent()),
@@ -274,10 +281,50 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
                 hard_links: ceilings.hard_links,
             },
             network: ceilings.network_allowed,
+            hosts,
+            network_budgets,
             access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
             trees,
         },
         mounts,
+        egress,
+        ca_file: network.ca_file.map(at),
+    })
+}
+
+/// Whom runs may reach at all, and how much.
+fn whom_runs_may_reach(network: &file::Network) -> Result<(HostClaims, NetworkBudgets), Wrong> {
+    let patterns = |key: &'static str, texts: &[String]| {
+        let parsed = texts.iter().map(|text| HostPattern::parse(text)).collect::<Result<Vec<_>, _>>();
+        parsed.map_err(|error| wrong(key)(&error))
+    };
+    let count =
+        |key, value, most| within(key, value, most).map(|value| u32::try_from(value).unwrap_or(u32::MAX));
+    let claims = HostClaims {
+        allowed: Some(patterns("network.allowed_domains", &network.allowed_domains)?),
+        blocked: patterns("network.blocked_domains", &network.blocked_domains)?,
+        requests_per_minute: None,
+    };
+    let budgets = NetworkBudgets {
+        requests: count("network.max_requests", network.max_requests, 1_000_000)?,
+        connections: count("network.max_connections", network.max_connections, 64)?,
+        sent_bytes: within("network.max_sent_bytes", network.max_sent_bytes, 1 << 40)?,
+        received_bytes: within("network.max_received_bytes", network.max_received_bytes, 1 << 40)?,
+    };
+    Ok((claims, budgets))
+}
+
+fn way_out(network: &file::Network) -> Result<EgressSettings, Wrong> {
+    let lifted = network.allowed_addresses.iter().map(|text| text.parse::<Lifted>());
+    let hosts = network.hosts.iter().map(|(name, addresses)| match Host::parse(name) {
+        Ok(Host::Name(name)) if !addresses.is_empty() => Ok((name, addresses.clone())),
+        Ok(_) => Err(wrong("network.hosts")(&"has to map names to one address or more each")),
+        Err(error) => Err(wrong("network.hosts")(&error)),
+    });
+    Ok(EgressSettings {
+        lifted: lifted.collect::<Result<_, _>>().map_err(|e| wrong("network.allowed_addresses")(&e))?,
+        hosts: hosts.collect::<Result<_, _>>()?,
+        connect: Duration::from_secs(within("network.connect_seconds", network.connect_seconds, 3600)?),
     })
 }
 

@@ -6,7 +6,7 @@
 
 use super::standing::{Standing, StandingRefusal};
 use crate::call::Call;
-use crate::capability::{self, Ceilings, Claims, Grant, Pattern, ScopeError};
+use crate::capability::{self, Ceilings, Claims, Grant, HostClaims, Pattern, ScopeError};
 use crate::fault::{BlockedBy, Fault};
 use crate::limit::{Access, Layer};
 use crate::tool::{Declared, DeclaredFilesystem};
@@ -209,6 +209,7 @@ fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
         timeout: *timeout,
         output: None,
         network: Some(network_allowed.unwrap_or(false)),
+        hosts: HostClaims::default(),
         trees: Some(trees.collect::<Result<_, _>>()?),
         access: None,
         blocked: Vec::new(),
@@ -264,6 +265,9 @@ impl Admitted {
         if tool.filesystem == DeclaredFilesystem::ReadWrite {
             standing.allow_writes(&self.call).map_err(refuse)?;
         }
+        if tool.network {
+            standing.allow_network(&self.call).map_err(refuse)?;
+        }
         let layers = self
             .claims
             .iter()
@@ -288,6 +292,7 @@ fn tool_claims(declared: &Declared) -> Claims {
         timeout: *timeout,
         output: None,
         network: (!network).then_some(false),
+        hosts: HostClaims::default(),
         trees,
         access,
         blocked: Vec::new(),

@@ -5,9 +5,9 @@
 //! rule that allows more.
 
 use super::arguments::{Arguments, Role};
-use crate::capability::{Pattern, ScopeError, Tree};
+use crate::capability::{HostClaims, HostError, HostPattern, Pattern, ScopeError, Tree};
 use crate::ident::excerpt;
-use crate::verdict::ToolRule;
+use crate::verdict::{NetworkRule, ToolRule};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// Why a rule cannot be applied.
@@ -200,6 +200,20 @@ fn listed(trees: &[Tree]) -> String {
 /// Whether a normal path is the root of a tree or lies below it, in whole components.
 fn holds(tree: &Tree, path: &str) -> bool {
     path.strip_prefix(tree.path()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The network part of a policy as claims. A rate beyond what can be counted is as good as none.
+///
+/// # Errors
+/// [`HostError`] when a host cannot be read exactly.
+pub(super) fn host_claims(rule: &NetworkRule) -> Result<HostClaims, HostError> {
+    let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = rule;
+    let patterns = |texts: &[String]| texts.iter().map(|text| HostPattern::parse(text)).collect();
+    Ok(HostClaims {
+        allowed: allowed_domains.as_deref().map(patterns).transpose()?,
+        blocked: patterns(blocked_domains)?,
+        requests_per_minute: max_requests_per_minute.map(|rate| u32::try_from(rate).unwrap_or(u32::MAX)),
+    })
 }
 
 /// The path without `.`, empty components and trailing slashes. `None` for `..` and NUL.

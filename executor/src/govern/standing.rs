@@ -10,13 +10,13 @@
 //! [`crate::capability::Grant`] meets with the others.
 
 use super::arguments::Arguments;
-use super::rule::{Breach, Rule, RuleError};
+use super::rule::{Breach, Rule, RuleError, host_claims};
 use crate::call::Call;
-use crate::capability::{Claims, ScopeError, Tree};
+use crate::capability::{Claims, HostClaims, HostError, ScopeError, Tree};
 use crate::fault::BlockedBy;
 use crate::ident::{AgentDid, ToolName};
 use crate::limit::Access;
-use crate::verdict::{NetworkRule, Policy, ToolRule};
+use crate::verdict::{Policy, ToolRule};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -99,6 +99,21 @@ pub enum StandingRefusal {
         /// The tool.
         tool: ToolName,
     },
+    /// The policy names hosts that cannot be read, and the tool uses the network.
+    #[error(
+        "the standing policy `{version}` of `{agent}` names hosts in `capabilities.network` that cannot be \
+         read, so `{tool}` may not use the network: {error}"
+    )]
+    HostsUnreadable {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+        /// What is wrong with one of them.
+        error: HostError,
+    },
 }
 
 impl StandingRefusal {
@@ -114,7 +129,8 @@ impl StandingRefusal {
             | Self::NotAllowed { .. }
             | Self::Argument { .. }
             | Self::Unenforceable { .. }
-            | Self::DiskUnenforceable { .. } => BlockedBy::StandingPolicy,
+            | Self::DiskUnenforceable { .. }
+            | Self::HostsUnreadable { .. } => BlockedBy::StandingPolicy,
         }
     }
 }
@@ -141,6 +157,7 @@ enum State {
 struct Held {
     policy: Policy,
     rules: BTreeMap<ToolName, Result<Rule, RuleError>>,
+    hosts: Result<HostClaims, HostError>,
 }
 
 impl Standing {
@@ -185,8 +202,8 @@ impl Standing {
     /// under a disk limit that is not enforced; [`Standing::allow_writes`] is the clear refusal to
     /// give before that.
     ///
-    /// A policy that names domains or a request rate claims that the network is off: this version
-    /// has no way to keep a guest to a list of domains.
+    /// A policy with hosts that cannot be read claims that the network is off;
+    /// [`Standing::allow_network`] is the clear refusal to give before that.
     ///
     /// # Errors
     /// [`StandingRefusal`] when the agent is revoked, the tool is not allowed, an argument breaks a
@@ -216,6 +233,25 @@ impl Standing {
         }
     }
 
+    /// Asks whether a tool that declares the network may run at all.
+    ///
+    /// # Errors
+    /// [`StandingRefusal::HostsUnreadable`] under a policy whose hosts cannot be read;
+    /// [`StandingRefusal::Revoked`] when the agent is revoked.
+    pub fn allow_network(&self, call: &Call) -> Result<(), StandingRefusal> {
+        match self.state_of(&call.agent) {
+            None => Ok(()),
+            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
+            Some(State::Held(held)) => match &held.hosts {
+                Ok(_) => Ok(()),
+                Err(error) => {
+                    let ((agent, version, tool), error) = (held.names(call), error.clone());
+                    Err(StandingRefusal::HostsUnreadable { agent, version, tool, error })
+                }
+            },
+        }
+    }
+
     fn state_of(&self, agent: &AgentDid) -> Option<State> {
         let book = self.book.read().unwrap_or_else(PoisonError::into_inner);
         book.by_agent.get(agent).or(book.everyone.as_ref()).cloned()
@@ -225,7 +261,8 @@ impl Standing {
 impl Held {
     fn new(policy: Policy) -> Self {
         let rules = policy.tools.iter().map(|(tool, rule)| (tool.clone(), Rule::read(rule))).collect();
-        Self { policy, rules }
+        let hosts = host_claims(&policy.network);
+        Self { policy, rules, hosts }
     }
 
     fn claims_for(&self, call: &Call) -> Result<Claims, StandingRefusal> {
@@ -256,7 +293,8 @@ impl Held {
             cpu: resources.max_cpu,
             timeout: written.timeout,
             output: None,
-            network: network_claim(&self.policy.network),
+            network: self.hosts.is_err().then_some(false),
+            hosts: self.hosts.clone().unwrap_or_default(),
             trees: rule.trees().map(<[Tree]>::to_vec),
             access: resources.max_disk_mb.map(|_| Access::ReadOnly),
             blocked: rule.blocked().cloned().collect(),
@@ -268,23 +306,16 @@ impl Held {
     }
 }
 
-/// A network rule that says anything says something that cannot be enforced, so the network is off.
-fn network_claim(rule: &NetworkRule) -> Option<bool> {
-    let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = rule;
-    let silent = allowed_domains.is_none() && blocked_domains.is_empty() && max_requests_per_minute.is_none();
-    if silent { None } else { Some(false) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::call::Door;
-    use crate::capability::{Ceilings, Grant, Pattern};
+    use crate::capability::{Ceilings, Grant, HostPattern, Pattern};
     use crate::ident::IntentId;
-    use crate::limit::Budgets;
     use crate::limit::Layer;
+    use crate::limit::{Budgets, NetworkBudgets};
     use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-    use crate::verdict::ResourceRule;
+    use crate::verdict::{NetworkRule, ResourceRule};
     use serde_json::json;
 
     const AGENT: &str = "did:aeon:tester:1.0:a";
@@ -404,6 +435,8 @@ mod tests {
         full.resources.max_memory = Some(MemoryLimit::from_mb(8).unwrap());
         full.resources.max_cpu = Some(CpuPercent::new(20).unwrap());
         full.network.allowed_domains = Some(Vec::new());
+        full.network.blocked_domains = vec!["*.Onion.".into()];
+        full.network.max_requests_per_minute = Some(60);
         let claims = answer(full, &json!({})).unwrap();
         assert_eq!(
             claims,
@@ -412,7 +445,12 @@ mod tests {
                 cpu: Some(CpuPercent::new(20).unwrap()),
                 timeout: Some(Timeout::from_seconds(5).unwrap()),
                 output: None,
-                network: Some(false),
+                network: None,
+                hosts: HostClaims {
+                    allowed: Some(Vec::new()),
+                    blocked: vec![HostPattern::parse("*.onion").unwrap()],
+                    requests_per_minute: Some(60),
+                },
                 trees: Some(vec![Tree::parse_path("/workspace").unwrap()]),
                 access: None,
                 blocked: vec![Pattern::parse("/workspace/secret/**").unwrap()],
@@ -421,17 +459,26 @@ mod tests {
     }
 
     #[test]
-    fn a_network_rule_that_cannot_be_enforced_turns_the_network_off() {
-        let rules = [
-            NetworkRule { allowed_domains: Some(vec!["api.github.com".into()]), ..NetworkRule::default() },
-            NetworkRule { blocked_domains: vec!["*.onion".into()], ..NetworkRule::default() },
-            NetworkRule { max_requests_per_minute: Some(60), ..NetworkRule::default() },
-        ];
-        for network in rules {
-            let claims = answer(Policy { network, ..policy(Some(AGENT), rule()) }, &json!({})).unwrap();
-            assert_eq!(claims.network, Some(false));
+    fn hosts_that_cannot_be_read_turn_the_network_off_and_refuse_a_tool_that_uses_it() {
+        let call = call("write_file", &json!({}));
+        for text in ["https://api.github.com", "10.0.0.0/8", "0x7f.1", "a@b", ""] {
+            let rules = [
+                NetworkRule { allowed_domains: Some(vec![text.into()]), ..NetworkRule::default() },
+                NetworkRule { blocked_domains: vec![text.into()], ..NetworkRule::default() },
+            ];
+            for network in rules {
+                let standing = Standing::new();
+                standing.set(Policy { network, ..policy(Some(AGENT), rule()) });
+                assert_eq!(standing.claims_for(&call).unwrap().network, Some(false), "{text}");
+                let refusal = standing.allow_network(&call).unwrap_err();
+                assert!(refusal.to_string().contains("capabilities.network"), "{refusal}");
+            }
         }
-        assert_eq!(answer(policy(Some(AGENT), rule()), &json!({})).unwrap().network, None);
+        let standing = Standing::new();
+        standing.set(policy(Some(AGENT), rule()));
+        assert_eq!(standing.claims_for(&call).unwrap().network, None);
+        assert_eq!(standing.claims_for(&call).unwrap().hosts, HostClaims::default());
+        assert!(standing.allow_network(&call).is_ok());
     }
 
     #[test]
@@ -458,6 +505,8 @@ mod tests {
             timeout: Timeout::from_seconds(30).unwrap(),
             output: OutputLimit::from_bytes(1024).unwrap(),
             network: false,
+            hosts: HostClaims::default(),
+            network_budgets: NetworkBudgets::NONE,
             trees: workspace(),
             access: Access::ReadWrite,
             budgets: Budgets {

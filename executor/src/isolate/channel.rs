@@ -65,12 +65,15 @@ pub(super) struct Exit {
     pub(super) peak_resident: u64,
 }
 
-/// From the server to a child: once. The granted folders are beside it.
+/// From the server to a child: once. The granted folders are beside it, and after them the socket of the
+/// network.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,
     pub(super) arguments: String,
     pub(super) permit: Handover,
+    /// Whether the run has a network.
+    pub(super) network: bool,
 }
 
 /// From a child to the server.

@@ -1,8 +1,10 @@
 //! The life of one child: it waits for its job, confines itself, runs one guest, and ends.
 
 use super::channel::{Ended, FromChild, Job, receive, send};
+use super::network::Remote;
 use super::zygote::{Ready, refused};
 use crate::clock::{Clock as _, SystemClock};
+use crate::egress::Network;
 use crate::limit::Access;
 use crate::sandbox::{Accounting, Execution, Input, Witness};
 use rustix::time::{ClockId, clock_gettime};
@@ -37,15 +39,24 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     let bystander = Arc::clone(&ready.confinement);
     ready.sandbox.start_ticker(move || bystander.bystander().map_err(refused))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let Some((Job { tool, arguments, permit }, folders)) = receive(socket)? else { return Ok(()) };
+    let Some((Job { tool, arguments, permit, network }, mut folders)) = receive(socket)? else {
+        return Ok(());
+    };
+    let network = match network {
+        true => {
+            let socket = folders.pop().ok_or_else(|| Error::other("the job came without its network"))?;
+            Network::Carried(Remote::start(socket, &ready.confinement)?)
+        }
+        false => Network::Off,
+    };
     let permit = permit.receive(folders).ok_or_else(|| Error::other("the job came without its folders"))?;
     let artifact =
         ready.tools.get(&tool).ok_or_else(|| Error::other("the job names no tool of this child"))?;
     let telling = Arc::clone(socket);
     // When the server is gone there is nobody to tell, and this process is about to end as well.
     let witness = Witness::new(move |event| drop(send(&telling, &FromChild::Event(event), &[])));
-    let execution =
-        Execution::begin(&permit, Arc::default(), Accounting::Process, witness, SystemClock.monotonic());
+    let now = SystemClock.monotonic();
+    let execution = Execution::begin(&permit, network, Arc::default(), Accounting::Process, witness, now);
     let access = permit.grant().access().value;
     let granted = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));
     let folders = granted.chain([(ready.sandbox.outside(), Access::ReadOnly)]).collect::<Vec<_>>();

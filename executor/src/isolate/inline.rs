@@ -7,6 +7,7 @@
 use super::GRACE;
 use crate::capability::Permit;
 use crate::clock::Clock;
+use crate::egress::Network;
 use crate::limit::Limit;
 use crate::outcome::{End, Outcome};
 use crate::sandbox::{Abort, Artifact, Execution, Input, Sandbox};
@@ -26,10 +27,11 @@ impl Inline {
         Self { sandbox, clock }
     }
 
-    /// The handle by which a run under `permit` can be watched, and stopped by `abort`.
+    /// The handle by which a run under `permit`, which has no network, can be watched, and stopped by
+    /// `abort`.
     #[must_use]
     pub fn begin(&self, permit: &Permit, abort: Arc<Abort>) -> Execution {
-        self.sandbox.begin(permit, abort)
+        self.sandbox.begin(permit, Network::Off, abort)
     }
 
     /// Runs one guest, and comes back at its end, or shortly after its deadline or cancellation

@@ -8,6 +8,7 @@ mod channel;
 mod child;
 mod confine;
 mod inline;
+mod network;
 mod process;
 mod ring;
 mod zygote;
@@ -21,6 +22,7 @@ pub use zygote::zygote;
 
 use crate::capability::Permit;
 use crate::clock::Clock;
+use crate::egress::Network;
 use crate::ident::ToolName;
 use crate::outcome::Outcome;
 use crate::sandbox::{Abort, Accounting, Artifact, Execution, Input, Sandbox, Witness};
@@ -138,15 +140,34 @@ impl Isolate {
         }
     }
 
-    /// The handle by which a run under `permit` can be watched, and stopped by `abort`. The run's
-    /// clock starts here.
+    /// The handle by which a run under `permit` over `network` can be watched, and stopped by `abort`.
+    /// The run's clock starts here.
     #[must_use]
-    pub fn begin(&self, permit: &Permit, abort: Arc<Abort>) -> Execution {
-        Execution::begin(permit, abort, Accounting::Thread, Witness::default(), self.clock.monotonic())
+    pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
+        Execution::begin(
+            permit,
+            network,
+            abort,
+            Accounting::Thread,
+            Witness::default(),
+            self.clock.monotonic(),
+        )
     }
 
-    /// Runs one guest where its tool belongs.
+    /// Runs one guest where its tool belongs. At its end all of its connections are closed.
     pub async fn run(
+        &self,
+        tool: &ToolName,
+        permit: Permit,
+        arguments: String,
+        execution: &Execution,
+    ) -> Outcome {
+        let outcome = self.placed(tool, permit, arguments, execution).await;
+        execution.network().close();
+        outcome
+    }
+
+    async fn placed(
         &self,
         tool: &ToolName,
         permit: Permit,

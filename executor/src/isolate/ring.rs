@@ -8,6 +8,7 @@
 //! CPU time and memory from the kernel, and ends every child with SIGKILL, however the guest ended.
 
 use super::channel::{Channel, Ended, Exit, FromChild, FromZygote, Job, ToZygote, Told};
+use super::network::carry;
 use super::process::{cpu_of, peak_resident_of};
 use super::{Ahead, GRACE, Module};
 use crate::capability::{Handover, Permit};
@@ -28,6 +29,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::AbortHandle;
 
 /// How often a run that has not begun is given to another child, beside those that waited.
 const MOST_TRIES: usize = 3;
@@ -113,7 +115,8 @@ impl Ring {
         execution: &Execution,
     ) -> Outcome {
         let (permit, folders) = Handover::of(permit);
-        let job = Job { tool: tool.to_string(), arguments, permit };
+        let network = execution.network().line().is_some();
+        let job = Job { tool: tool.to_string(), arguments, permit, network };
         let mut last = String::new();
         // All that wait may have been killed at once.
         for _ in 0..self.nursery.settings.waiting.saturating_add(MOST_TRIES) {
@@ -150,7 +153,9 @@ impl Ring {
         folders: &[OwnedFd],
         execution: &Execution,
     ) -> std::result::Result<Outcome, String> {
-        let handles = folders.iter().map(AsFd::as_fd).collect::<Vec<_>>();
+        let (_carried, network) = carried(execution).map_err(|error| error.to_string())?;
+        let handles = folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
+        let handles = handles.collect::<Vec<_>>();
         // Output is told as JSON, which takes up to six bytes for one.
         child.channel.allow(execution.output_limit().saturating_mul(8).saturating_add(BESIDE_OUTPUT_BYTES));
         let sent = tokio::select! {
@@ -160,6 +165,8 @@ impl Ring {
                 return Ok(execution.outcome(over.into(), self.clock.monotonic()));
             }
         };
+        // Only the child holds its end from here on.
+        drop(network);
         // The next child is made while this one runs.
         let _zygote_is_gone = generation.fork.send(());
         if let Err(error) = sent {
@@ -360,6 +367,31 @@ impl Nursery {
         });
         Ok((Generation { fork, ready: Mutex::new(ready) }, unusable))
     }
+}
+
+/// Carries the requests of one child. Dropped, it ends them all.
+struct Carried(Option<AbortHandle>);
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        if let Some(carrying) = &self.0 {
+            carrying.abort();
+        }
+    }
+}
+
+/// Begins to carry the requests of a run that has a network, and gives the child's end of the socket.
+fn carried(execution: &Execution) -> Result<(Carried, Option<UnixStream>)> {
+    let Some(line) = execution.network().line().map(Arc::clone) else { return Ok((Carried(None), None)) };
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let ours = tokio::net::UnixStream::from_std(ours)?;
+    let carrying = tokio::spawn(async move {
+        if let Err(error) = carry(line, ours).await {
+            tracing::warn!(%error, "the network of a run is closed");
+        }
+    });
+    Ok((Carried(Some(carrying.abort_handle())), Some(theirs)))
 }
 
 /// Why the server ends a run.

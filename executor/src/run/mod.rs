@@ -14,6 +14,7 @@ use crate::call::Call;
 use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
+use crate::egress::{Egress, Network};
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{AcceptUnsigned, Admission, Admitted, Authentic, Governor, Standing, admit};
 use crate::ident::{AgentDid, IntentId};
@@ -62,6 +63,8 @@ pub struct Executor {
     /// Swapped as a whole, and held by each run that began with it.
     loaded: RwLock<Arc<Loaded>>,
     governor: Governor,
+    /// The way out, when any run may have a network.
+    egress: Option<Arc<Egress>>,
     standing: Standing,
     journal: Journal,
     slots: Arc<Semaphore>,
@@ -84,12 +87,19 @@ pub struct Answer {
 impl Executor {
     /// Puts the core together.
     #[must_use]
-    pub fn new(settings: Settings, loaded: Loaded, governor: Governor, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(
+        settings: Settings,
+        loaded: Loaded,
+        governor: Governor,
+        egress: Option<Arc<Egress>>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(settings.concurrent)),
             settings,
             loaded: RwLock::new(Arc::new(loaded)),
             governor,
+            egress,
             standing: Standing::default(),
             journal: Journal::default(),
             queued: AtomicUsize::new(0),
@@ -456,7 +466,9 @@ impl Executor {
             return Err(expired);
         }
         let permit = Permit::new(grant, roots);
-        let execution = loaded.isolate.begin(&permit, Arc::clone(running.abort()));
+        let open = |egress: &Arc<Egress>| egress.open(&call.agent, permit.grant());
+        let network = self.egress.as_ref().map_or(Network::Off, open);
+        let execution = loaded.isolate.begin(&permit, network, Arc::clone(running.abort()));
         self.journal.advance(call.intent, Stage::Running);
         let outcome = match running.abort().reason() {
             Some(reason) => execution.outcome(End::Aborted(reason), self.clock.monotonic()),

@@ -36,9 +36,24 @@ pub(super) enum Prepared {
     /// A preview 1 command.
     CoreCommand(InstancePre<State>),
     /// A `wasi:cli/command` component.
-    ComponentCommand(CommandPre<State>),
+    ComponentCommand(Linked<CommandPre<State>>),
     /// A component of the world `a2g:tool/tool`.
-    Typed(typed::ToolPre<State>),
+    Typed(Linked<typed::ToolPre<State>>),
+}
+
+/// A component, linked for runs without a network and for runs with one.
+#[derive(Clone)]
+pub(super) struct Linked<P> {
+    pub(super) off: P,
+    /// Of its own only when the component imports the network.
+    pub(super) on: Option<P>,
+}
+
+impl<P> Linked<P> {
+    /// What a run gets.
+    pub(super) fn pick(&self, network: bool) -> &P {
+        self.on.as_ref().filter(|_| network).unwrap_or(&self.off)
+    }
 }
 
 /// Compiles a module or component.

@@ -44,7 +44,7 @@ impl Denials {
     }
 
     /// Counts one denial.
-    fn record(&self, what: &str, reason: DenialReason) {
+    pub(super) fn record(&self, what: &str, reason: DenialReason) {
         self.count(what, reason, |count| count.saturating_add(1));
     }
 

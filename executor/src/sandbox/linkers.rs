@@ -1,7 +1,6 @@
 //! What a guest may import: everything that is linked, and nothing else.
 //!
-//! Neither linker has a network interface. A guest that imports one cannot be prepared, and
-//! [`NETWORK_LINKED`] is what a report says about it.
+//! None of it is a network interface. What a component gets that imports one is in [`super::network`].
 
 use super::state::State;
 use super::{filesystem, preview1, typed};
@@ -13,9 +12,6 @@ use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
 use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemView as _};
 use wasmtime_wasi::p2::bindings::{cli, clocks, filesystem as wasi_filesystem, io, random};
 use wasmtime_wasi::random::WasiRandom;
-
-/// Whether any linker has a network interface.
-pub(super) const NETWORK_LINKED: bool = false;
 
 /// What core modules may import.
 pub(super) fn core(engine: &Engine) -> wasmtime::Result<CoreLinker<State>> {

@@ -19,6 +19,7 @@ mod filesystem;
 mod limiter;
 mod linkers;
 mod meter;
+mod network;
 mod output;
 mod preopens;
 mod preview1;
@@ -34,10 +35,11 @@ pub use witness::{Event, Witness};
 
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
+use crate::egress::Network;
 use crate::limit::{Access, Limit};
 use crate::outcome::{End, GrantedTree, Metrics, Outcome, Usage};
 use crate::tool::Contract;
-use artifact::Prepared;
+use artifact::{Linked, Prepared};
 use budget::Budget;
 use limiter::MemoryGauge;
 pub use meter::Accounting;
@@ -49,7 +51,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use stop::{Stop, end_of};
-use wasmtime::component::Linker as ComponentLinker;
+use wasmtime::component::{Component, InstancePre, Linker as ComponentLinker};
 use wasmtime::{Engine, Linker as CoreLinker, Store, UpdateDeadline};
 use wasmtime_wasi::filesystem::WasiFilesystemView as _;
 use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
@@ -72,6 +74,8 @@ pub struct Sandbox {
     engine: Engine,
     core: CoreLinker<State>,
     component: ComponentLinker<State>,
+    /// As `component`, and `wasi:http`.
+    networked: ComponentLinker<State>,
     ticker: engine::Ticker,
     preopens: preopens::Preopens,
     most_handles: usize,
@@ -108,16 +112,19 @@ pub enum Input {
 pub struct Execution {
     gauges: Arc<Gauges>,
     grant: Grant,
+    network: Network,
     abort: Arc<Abort>,
     began: Instant,
 }
 
 impl Execution {
-    /// A run under `permit` whose clock starts at `now`, with `witness` told of what happens in it.
+    /// A run under `permit` over `network` whose clock starts at `now`, with `witness` told of what
+    /// happens in it.
     /// `accounting` says whose CPU time is the guest's.
     #[must_use]
     pub fn begin(
         permit: &Permit,
+        network: Network,
         abort: Arc<Abort>,
         accounting: Accounting,
         witness: Witness,
@@ -135,6 +142,7 @@ impl Execution {
                 witness,
             }),
             grant: grant.clone(),
+            network,
             abort,
             began: now,
         }
@@ -149,6 +157,8 @@ impl Execution {
             Event::Log(level, message) => gauges.recorder.saw_line(level, &message),
             Event::Progress(progress) => gauges.recorder.saw_progress(progress),
             Event::Artifact(artifact) => gauges.recorder.saw_artifact(artifact),
+            // What the way out denies, it has written down itself.
+            Event::Denied(_, reason, _) if reason.is_of_egress() => {}
             Event::Denied(what, reason, count) => gauges.denials.counted(&what, reason, count),
         }
     }
@@ -165,6 +175,12 @@ impl Execution {
         &self.abort
     }
 
+    /// The run's network.
+    #[must_use]
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
     /// The latest moment at which the guest may still run.
     #[must_use]
     pub fn deadline(&self) -> Instant {
@@ -176,7 +192,12 @@ impl Execution {
     #[must_use]
     pub fn outcome(&self, end: End, now: Instant) -> Outcome {
         let gauges = &self.gauges;
-        let (denied, denied_truncated) = gauges.denials.list();
+        let (mut denied, mut denied_truncated) =
+            self.network.line().map(|line| line.denied()).unwrap_or_default();
+        let (others, more_of_them) = gauges.denials.list();
+        denied.extend(others);
+        denied_truncated |= more_of_them || denied.len() > Usage::MOST_DENIALS;
+        denied.truncate(Usage::MOST_DENIALS);
         // A guest that could not even be instantiated has no live store to read back from; what
         // would have been in force is the grant.
         let in_force = gauges.in_force.get().cloned().unwrap_or_else(|| InForce {
@@ -205,7 +226,7 @@ impl Execution {
                 budgets: gauges.budget.granted(),
                 spent: Some(gauges.budget.spent()),
                 network: self.grant.network(),
-                network_linked: linkers::NETWORK_LINKED,
+                network_used: self.network.line().map(|line| line.usage()),
                 denied,
                 denied_truncated,
             },
@@ -226,6 +247,11 @@ impl Sandbox {
         let engine = engine::engine(concurrent).map_err(refused)?;
         Ok(Self {
             core: linkers::core(&engine).map_err(refused)?,
+            networked: {
+                let mut networked = linkers::component(&engine).map_err(refused)?;
+                network::link(&mut networked).map_err(refused)?;
+                networked
+            },
             component: linkers::component(&engine).map_err(refused)?,
             ticker: engine::Ticker::new(&engine, concurrent),
             engine,
@@ -300,23 +326,49 @@ impl Sandbox {
             }
             (true, contract) => {
                 let component = artifact::load_component(&self.engine, compiled).map_err(load)?;
-                let pre = self.component.instantiate_pre(&component).map_err(&unlinkable)?;
                 match contract {
                     Contract::Command => Prepared::ComponentCommand(
-                        wasmtime_wasi::p2::bindings::CommandPre::new(pre).map_err(unlinkable)?,
+                        self.linked(&component, wasmtime_wasi::p2::bindings::CommandPre::new)
+                            .map_err(unlinkable)?,
                     ),
-                    Contract::Typed => Prepared::Typed(typed::ToolPre::new(pre).map_err(unlinkable)?),
+                    Contract::Typed => {
+                        Prepared::Typed(self.linked(&component, typed::ToolPre::new).map_err(unlinkable)?)
+                    }
                 }
             }
         };
         Ok(Artifact(prepared))
     }
 
-    /// The handle by which a run under `permit` can be watched, and stopped by `abort`. The run's
-    /// clock starts here.
+    /// Links a component for runs without a network, and for runs with one when it imports one.
+    fn linked<P>(
+        &self,
+        component: &Component,
+        fit: impl Fn(InstancePre<State>) -> wasmtime::Result<P>,
+    ) -> wasmtime::Result<Linked<P>> {
+        if !network::is_imported(component, &self.engine) {
+            return Ok(Linked { off: fit(self.component.instantiate_pre(component)?)?, on: None });
+        }
+        let link = |linker: &ComponentLinker<State>, http| {
+            let mut linker = linker.clone();
+            network::link_none(&mut linker, component, &self.engine, http)?;
+            fit(linker.instantiate_pre(component)?)
+        };
+        Ok(Linked { off: link(&self.component, false)?, on: Some(link(&self.networked, true)?) })
+    }
+
+    /// The handle by which a run under `permit` over `network` can be watched, and stopped by `abort`.
+    /// The run's clock starts here.
     #[must_use]
-    pub fn begin(&self, permit: &Permit, abort: Arc<Abort>) -> Execution {
-        Execution::begin(permit, abort, Accounting::Thread, Witness::default(), self.clock.monotonic())
+    pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
+        Execution::begin(
+            permit,
+            network,
+            abort,
+            Accounting::Thread,
+            Witness::default(),
+            self.clock.monotonic(),
+        )
     }
 
     /// Runs one guest to its end.
@@ -352,10 +404,10 @@ impl Sandbox {
         let Prepared::Typed(tool) = &artifact.0 else {
             return Err(unlinkable(wasmtime::Error::msg("it does not export `describe`")));
         };
-        let execution = self.begin(&permit, Arc::default());
+        let execution = self.begin(&permit, Network::Off, Arc::default());
         let described = Metered::new(Arc::clone(&execution.gauges.meter), &self.ticker, async {
             let mut store = self.store(permit, &Input::Arguments(String::new()), &execution)?;
-            tool.instantiate_async(&mut store).await?.call_describe(&mut store).await
+            tool.pick(false).instantiate_async(&mut store).await?.call_describe(&mut store).await
         });
         let described = tokio::time::timeout_at(execution.deadline().into(), described)
             .await
@@ -371,12 +423,15 @@ impl Sandbox {
             Ok(store) => store,
             Err(error) => return End::Unlinkable(format!("the store cannot be made: {error:#}")),
         };
+        let network = store.data().http.is_on();
         let governed = matches!(input, Input::Arguments(_));
         let ended = match &artifact.0 {
             Prepared::CoreCommand(pre) => core_command(pre, &mut store).await,
-            Prepared::ComponentCommand(pre) => component_command(pre, &mut store).await,
+            Prepared::ComponentCommand(pre) => component_command(pre.pick(network), &mut store).await,
             Prepared::Typed(pre) => match input {
-                Input::Arguments(arguments) => return typed_tool(pre, &mut store, &arguments, gauges).await,
+                Input::Arguments(arguments) => {
+                    return typed_tool(pre.pick(network), &mut store, &arguments, gauges).await;
+                }
                 Input::Passthrough { .. } => {
                     return End::Unlinkable("a typed tool is run by its name, with arguments".to_owned());
                 }
@@ -427,6 +482,8 @@ impl Sandbox {
         let now = self.clock.monotonic();
         let state = State {
             wasi,
+            http: network::Http::new(execution.network.carrier()),
+            network: grant.network(),
             limiter: limiter::Limiter::new(grant.memory(), Arc::clone(&gauges.memory)),
             throttle: throttle::Throttle::new(grant.cpu(), now),
             deadline: Deadline { timeout: grant.timeout(), at: execution.deadline() },

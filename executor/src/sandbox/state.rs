@@ -4,6 +4,7 @@ use super::budget::Budget;
 use super::denials::Denials;
 use super::limiter::{Limiter, MemoryGauge};
 use super::meter::Meter;
+use super::network::Http;
 use super::output::Recorder;
 use super::throttle::Throttle;
 use super::witness::Witness;
@@ -19,6 +20,9 @@ use wasmtime_wasi::{WasiCtxView, WasiView};
 pub(super) struct State {
     /// Both versions of WASI over one context; preview 1 keeps its descriptor table in it.
     pub(super) wasi: WasiP1Ctx,
+    pub(super) http: Http,
+    /// Whether the grant has a network, and who said so.
+    pub(super) network: Bound<bool>,
     pub(super) limiter: Limiter,
     pub(super) throttle: Throttle,
     pub(super) deadline: Deadline,

@@ -1,6 +1,7 @@
 //! Why the executor ends a guest from inside its store, and what to make of the error that comes out.
 
 use super::limiter::MemoryGauge;
+use super::network::NoNetwork;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, End};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -72,6 +73,9 @@ impl Abort {
 pub(super) fn end_of(error: &wasmtime::Error, memory: &MemoryGauge) -> Option<End> {
     if let Some(stop) = error.downcast_ref::<Stop>() {
         return Some((*stop).into());
+    }
+    if let Some(no_network) = error.downcast_ref::<NoNetwork>() {
+        return Some(End::Trapped(no_network.to_string()));
     }
     let refused_memory = memory.refused.load(Ordering::Relaxed);
     if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {

@@ -1,6 +1,5 @@
 //! The host's side of the WIT world `a2g:tool/tool`.
 
-use super::linkers::NETWORK_LINKED;
 use super::state::State;
 use crate::outcome::LogLevel;
 
@@ -36,6 +35,6 @@ impl Host for State {
     }
 
     fn network(&mut self) -> wasmtime::Result<bool> {
-        Ok(NETWORK_LINKED)
+        Ok(self.http.is_on())
     }
 }

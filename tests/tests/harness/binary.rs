@@ -35,6 +35,13 @@ pub fn tools() -> PathBuf {
     tools
 }
 
+/// A guest that is built for the tests beside the tools.
+pub fn guest(name: &str) -> Vec<u8> {
+    let module = target().join("guest/wasm32-wasip1/release").join(name).with_extension("wasm");
+    std::fs::read(&module)
+        .unwrap_or_else(|error| panic!("{}: {error}: run `cargo xtask test`", module.display()))
+}
+
 /// One cache of compiled modules for all tests, so that each module is compiled once.
 pub fn cache() -> PathBuf {
     static WARM: OnceLock<PathBuf> = OnceLock::new();

@@ -217,11 +217,17 @@ fn access_is_named_after_the_layer_that_narrowed_it() {
 #[test]
 fn the_network_is_named_after_the_layer_that_turned_it_off() {
     let wants = Tool::command_bytes("plain", Guest::new("").wasm()).network();
-    let bench = Bench::start_tools(Options::new().set("ceilings.network_allowed", true), [wants]);
+    let online = || {
+        Options::new()
+            .set("ceilings.network_allowed", true)
+            .set("network.allowed_domains", json!(["*.example"]))
+    };
+    let bench = Bench::start_tools(online(), [wants]);
     let network = |call: Call<'_>| {
         let report = call.send().success();
         let network = report.in_force("network_allowed").clone();
-        assert_eq!(network["linked"], false, "{report:?}");
+        assert_eq!(network["linked"], network["granted"], "{report:?}");
+        assert_eq!(report.in_force("network").is_object(), network["granted"] == true, "{report:?}");
         (
             network["granted"].as_bool().expect("a word"),
             network["set_by"].as_str().expect("a layer").to_owned(),
@@ -232,12 +238,15 @@ fn the_network_is_named_after_the_layer_that_turned_it_off() {
     assert_eq!(network(bench.call("plain")), off("verdict"), "an absent network is off");
     assert_eq!(network(bench.call("plain").grant("network_allowed", false)), off("verdict"));
     assert_eq!(network(on().condition("no_network")), off("condition"));
-    assert!(network(on()).0, "granted, and said to be of no use in this version");
-    let silent = start(Options::new().set("ceilings.network_allowed", true));
+    assert!(network(on()).0);
+    let silent = start(online());
     assert_eq!(network(silent.call("plain").grant("network_allowed", true)), off("tool"));
     let wants = Tool::command_bytes("plain", Guest::new("").wasm()).network();
     let ceiling = Bench::start_tools(Options::new(), [wants]);
     assert_eq!(network(ceiling.call("plain").grant("network_allowed", true)), off("executor"));
+    let wants = Tool::command_bytes("plain", Guest::new("").wasm()).network();
+    let nobody = Bench::start_tools(Options::new().set("ceilings.network_allowed", true), [wants]);
+    assert_eq!(network(nobody.call("plain").grant("network_allowed", true)), off("executor"));
     let rule = json!({ "allowed": true });
     let policy = json!({
         "agent_did": AGENT,
@@ -246,6 +255,11 @@ fn the_network_is_named_after_the_layer_that_turned_it_off() {
     });
     result(&bench.executor.rpc("g2a/policy", &policy));
     assert_eq!(network(on()), off("standing_policy"));
+    // A list that has nothing in common with the executor's own leaves nobody either.
+    let mut elsewhere = policy.clone();
+    elsewhere["capabilities"]["network"] = json!({ "allowed_domains": ["example.org"] });
+    result(&bench.executor.rpc("g2a/policy", &elsewhere));
+    assert_eq!(network(on()), off("executor"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod host;
 mod layers;
 mod memory;
 mod modules;
+mod network;
 mod output;
 mod ring;
 mod stop;

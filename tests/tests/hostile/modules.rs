@@ -78,11 +78,10 @@ fn an_import_that_is_not_there_is_refused_by_name() {
         ("older_wasi", core("wasi_unstable", "fd_write"), "wasi_unstable"),
         ("wasix", core("wasix_32v1", "proc_fork"), "wasix_32v1"),
         ("memory", command("(import \"env\" \"memory\" (memory 1))"), "env"),
-        ("sockets", imports("wasi:sockets/tcp@0.2.0"), "wasi:sockets/tcp"),
-        ("network", imports("wasi:sockets/instance-network@0.2.0"), "wasi:sockets/instance-network"),
-        ("udp", imports("wasi:sockets/udp-create-socket@0.2.0"), "wasi:sockets/udp-create-socket"),
-        ("names", imports("wasi:sockets/ip-name-lookup@0.2.0"), "wasi:sockets/ip-name-lookup"),
+        ("newer_sockets", imports("wasi:sockets/tcp@0.3.0"), "wasi:sockets/tcp"),
+        ("other_sockets", imports("wasi:sockets/raw@0.2.0"), "wasi:sockets/raw"),
         ("http", imports("wasi:http/outgoing-handler@0.2.0"), "wasi:http/outgoing-handler"),
+        ("incoming", imports("wasi:http/incoming-handler@0.2.0"), "wasi:http/incoming-handler"),
         ("keyvalue", imports("wasi:keyvalue/store@0.2.0"), "wasi:keyvalue/store"),
     ]);
 }

@@ -47,6 +47,11 @@ fn kill(pid: u32) {
     kill_process(pid, Signal::KILL).expect("it can be killed");
 }
 
+/// Kills every child of the zygote, as nobody should.
+pub(super) fn kill_all_children(bench: &Bench) {
+    children_of(zygote_of(bench)).into_iter().for_each(kill);
+}
+
 /// Calls a guest that sleeps for an hour, and does `work` while it runs.
 fn while_it_sleeps(bench: &Bench, work: impl FnOnce(&str)) -> super::bench::Answer {
     let call = bench.call("sleeps").scope("/workspace/**").grant("timeout_seconds", 60);
@@ -107,7 +112,7 @@ fn a_guest_has_a_process_of_its_own_that_has_nothing() {
 #[test]
 fn a_process_that_is_killed_is_reported_and_the_next_guest_runs() {
     let bench = start();
-    let answer = while_it_sleeps(&bench, |_| children_of(zygote_of(&bench)).into_iter().for_each(kill));
+    let answer = while_it_sleeps(&bench, |_| kill_all_children(&bench));
     let report = answer.failure("the process that ran the tool ended early: it was killed (SIGKILL)");
     assert!(report.metric("duration_ms") >= 200.0, "{report:?}");
     assert_eq!(report.in_force("filesystem_scope")["trees"][0]["path"], "/workspace", "{report:?}");

@@ -81,7 +81,7 @@ fn named(policy: &Policy) -> String {
 }
 
 fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Result<Permitted<'a>, String> {
-    let Entry { policy, rules, .. } = entry;
+    let Entry { policy, rules, hosts, .. } = entry;
     let tool = &call.tool;
     let about = |what: String| format!("{} {what}", named(policy));
     let Some((written, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
@@ -95,7 +95,7 @@ fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Resul
     let refused = |breach: String| about(format!("refuses these arguments of `{tool}`: {breach}"));
     rule.check_paths(arguments).map_err(|breach| refused(breach.to_string()))?;
     rule.check_texts(arguments).map_err(|breach| refused(breach.to_string()))?;
-    domains::check(&policy.network, arguments).map_err(&refused)?;
+    domains::check(hosts, arguments).map_err(&refused)?;
     let trees = rule.touched(arguments).map_err(|breach| refused(breach.to_string()))?;
     if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
         return Err(about(format!(
@@ -155,11 +155,10 @@ fn manifest(permitted: &Permitted<'_>) -> Manifest {
     }
 }
 
-/// Only a list of domains that is not empty asks for the network, and a rate, which no executor of
-/// this version can enforce, refuses it.
+/// Only a list of domains that is not empty asks for the network. A manifest has no word for the list
+/// itself, nor for a rate: an executor holds them by the standing policy.
 fn network_allowed(rule: &NetworkRule) -> bool {
-    let NetworkRule { allowed_domains, blocked_domains: _, max_requests_per_minute } = rule;
-    allowed_domains.as_ref().is_some_and(|domains| !domains.is_empty()) && max_requests_per_minute.is_none()
+    rule.allowed_domains.as_ref().is_some_and(|domains| !domains.is_empty())
 }
 
 /// A rule without `paths` grants no files, which surprises whoever sends a path.

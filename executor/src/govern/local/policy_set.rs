@@ -1,7 +1,8 @@
 //! The policies of a local governor: read from a folder, checked completely, then only looked up.
 
+use crate::capability::{HostClaims, HostError};
 use crate::fault::Fault;
-use crate::govern::rule::{Rule, RuleError};
+use crate::govern::rule::{Rule, RuleError, host_claims};
 use crate::ident::{AgentDid, ToolName};
 use crate::verdict::Policy;
 use crate::wire::a2g::decode;
@@ -48,6 +49,14 @@ pub enum PolicyFileError {
         /// What is wrong with the rule.
         error: RuleError,
     },
+    /// The hosts of its network part cannot be read.
+    #[error("`{}` at `/capabilities/network`: {error}", path.display())]
+    Hosts {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with one of them.
+        error: HostError,
+    },
     /// Two files are about the same agent, and it is not clear which counts.
     #[error(
         "`{}` and `{}` are both policies for {agent}; keep one of them",
@@ -68,6 +77,7 @@ pub enum PolicyFileError {
 pub(super) struct Entry {
     pub(super) policy: Policy,
     pub(super) rules: BTreeMap<ToolName, Rule>,
+    pub(super) hosts: HostClaims,
     source: PathBuf,
 }
 
@@ -136,7 +146,7 @@ impl PolicySet {
     /// Adds a policy that came from `source`.
     ///
     /// # Errors
-    /// [`PolicyFileError::Rule`] and [`PolicyFileError::Twice`].
+    /// [`PolicyFileError::Rule`], [`PolicyFileError::Hosts`] and [`PolicyFileError::Twice`].
     pub fn add(&mut self, source: PathBuf, policy: Policy) -> Result<(), PolicyFileError> {
         if let Some(first) = self.by_agent.get(&policy.agent) {
             let agent = policy.agent.as_ref();
@@ -152,7 +162,9 @@ impl PolicySet {
             })?;
             rules.insert(tool.clone(), rule);
         }
-        self.by_agent.insert(policy.agent.clone(), Entry { policy, rules, source });
+        let hosts = host_claims(&policy.network)
+            .map_err(|error| PolicyFileError::Hosts { path: source.clone(), error })?;
+        self.by_agent.insert(policy.agent.clone(), Entry { policy, rules, hosts, source });
         Ok(())
     }
 

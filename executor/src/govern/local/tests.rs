@@ -409,7 +409,7 @@ fn a_manifest_is_the_least_that_the_policy_and_the_arguments_need() {
     policy.network.allowed_domains = Some(vec!["api.github.com".into()]);
     assert_eq!(granted(&policy, &json!({})).network_allowed, Some(true));
     policy.network.max_requests_per_minute = Some(60);
-    assert_eq!(granted(&policy, &json!({})).network_allowed, Some(false));
+    assert_eq!(granted(&policy, &json!({})).network_allowed, Some(true));
 }
 
 #[test]

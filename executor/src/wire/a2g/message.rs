@@ -125,6 +125,11 @@ impl Serialize for Base64<'_> {
 #[derive(Serialize)]
 pub(super) struct Usage<'a> {
     pub(super) limits: Limits<'a>,
+    /// Who was reached; left out when the run had no network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) contacted: Option<Vec<Contact<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) contacted_truncated: Option<bool>,
     pub(super) denied: Vec<Denied<'a>>,
     pub(super) denied_truncated: bool,
     /// The run's own process; left out when it had none.
@@ -147,6 +152,9 @@ pub(super) struct Limits<'a> {
     pub(super) max_written_mb: Amount<u64, Option<u64>>,
     pub(super) max_created: Amount<u64, Option<u64>>,
     pub(super) network_allowed: Network,
+    /// What a run with a network could do; left out when it had none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) network: Option<NetworkLimits<'a>>,
     pub(super) filesystem_scope: Filesystem<'a>,
 }
 
@@ -165,8 +173,40 @@ pub(super) struct Network {
     pub(super) granted: bool,
     pub(super) linked: bool,
     pub(super) set_by: &'static str,
+}
+
+#[derive(Serialize)]
+pub(super) struct NetworkLimits<'a> {
+    pub(super) allowed_domains: Vec<HostRule<'a>>,
+    pub(super) blocked_domains: Vec<HostRule<'a>>,
+    pub(super) max_requests: Amount<u64, u64>,
+    pub(super) max_connections: Amount<u64, u64>,
+    pub(super) max_sent_bytes: Amount<u64, u64>,
+    pub(super) max_received_bytes: Amount<u64, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) note: Option<&'static str>,
+    pub(super) max_requests_per_minute: Option<Rate>,
+}
+
+#[derive(Serialize)]
+pub(super) struct HostRule<'a> {
+    pub(super) pattern: &'a str,
+    pub(super) set_by: &'static str,
+}
+
+/// A limit over all runs of an agent, of which no single run uses up anything.
+#[derive(Serialize)]
+pub(super) struct Rate {
+    pub(super) granted: u32,
+    pub(super) set_by: &'static str,
+}
+
+#[derive(Serialize)]
+pub(super) struct Contact<'a> {
+    pub(super) authority: &'a str,
+    pub(super) address: String,
+    pub(super) requests: u32,
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
 }
 
 #[derive(Serialize)]

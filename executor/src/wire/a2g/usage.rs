@@ -3,12 +3,9 @@
 
 use super::message;
 use crate::limit::{Bound, Layer};
-use crate::outcome::{Denial, GrantedTree, Metrics, Usage};
+use crate::outcome::{Contact, Denial, GrantedTree, HostRule, Metrics, NetworkUsage, Usage};
 use crate::quantity::BYTES_PER_MB;
 use std::time::Duration;
-
-/// What stands beside a network that was granted but cannot be used.
-const NO_NETWORK_LINKED: &str = "the network was granted, but this version links no network to any tool";
 
 /// The usage as it is written.
 pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage<'a> {
@@ -22,7 +19,7 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
         budgets,
         spent,
         network,
-        network_linked,
+        network_used,
         denied,
         denied_truncated,
     } = usage;
@@ -37,9 +34,12 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
                 spent.map(|s| s.written_bytes.div_ceil(BYTES_PER_MB)),
             ),
             max_created: budget(budgets.created, spent.map(|s| s.created)),
-            network_allowed: network_message(*network, *network_linked),
+            network_allowed: network_message(*network, network_used.is_some()),
+            network: network_used.as_ref().map(network_limits),
             filesystem_scope: filesystem_message(filesystem, *filesystem_emptied_by),
         },
+        contacted: network_used.as_ref().map(|used| used.contacted.iter().map(contact).collect()),
+        contacted_truncated: network_used.as_ref().map(|used| used.contacted_truncated),
         denied: denied.iter().map(denial).collect(),
         denied_truncated: *denied_truncated,
         process: metrics
@@ -75,8 +75,54 @@ fn rounded(value: f64, parts: f64) -> f64 {
 
 fn network_message(network: Bound<bool>, linked: bool) -> message::Network {
     let Bound { value: granted, layer } = network;
-    let note = if granted && !linked { Some(NO_NETWORK_LINKED) } else { None };
-    message::Network { granted, linked, set_by: layer.as_str(), note }
+    message::Network { granted, linked, set_by: layer.as_str() }
+}
+
+fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
+    let NetworkUsage {
+        budgets,
+        allowed,
+        blocked,
+        requests_per_minute,
+        requests,
+        connections,
+        sent_bytes,
+        received_bytes,
+        contacted: _,
+        contacted_truncated: _,
+    } = used;
+    let own = |granted: u64, used: u64| message::Amount {
+        granted,
+        used,
+        slack: granted.saturating_sub(used),
+        set_by: Layer::Executor.as_str(),
+    };
+    message::NetworkLimits {
+        allowed_domains: allowed.iter().map(host_rule).collect(),
+        blocked_domains: blocked.iter().map(host_rule).collect(),
+        max_requests: own(budgets.requests.into(), (*requests).into()),
+        max_connections: own(budgets.connections.into(), (*connections).into()),
+        max_sent_bytes: own(budgets.sent_bytes, *sent_bytes),
+        max_received_bytes: own(budgets.received_bytes, *received_bytes),
+        max_requests_per_minute: requests_per_minute
+            .map(|Bound { value, layer }| message::Rate { granted: value, set_by: layer.as_str() }),
+    }
+}
+
+fn host_rule(rule: &HostRule) -> message::HostRule<'_> {
+    let HostRule { pattern, set_by } = rule;
+    message::HostRule { pattern, set_by: set_by.as_str() }
+}
+
+fn contact(contact: &Contact) -> message::Contact<'_> {
+    let Contact { authority, address, requests, sent_bytes, received_bytes } = contact;
+    message::Contact {
+        authority,
+        address: address.to_string(),
+        requests: *requests,
+        sent_bytes: *sent_bytes,
+        received_bytes: *received_bytes,
+    }
 }
 
 fn filesystem_message(trees: &[GrantedTree], emptied_by: Option<Layer>) -> message::Filesystem<'_> {

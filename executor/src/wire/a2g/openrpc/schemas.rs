@@ -171,11 +171,41 @@ fn report() -> Value {
 }
 
 fn usage() -> Value {
-    let reasons = ["outside_scope", "escapes_root", "read_only", "host_permissions", "link", "hard_link"];
+    let reasons = [
+        "outside_scope",
+        "escapes_root",
+        "read_only",
+        "host_permissions",
+        "link",
+        "hard_link",
+        "network_off",
+        "authority",
+        "domain_not_allowed",
+        "domain_blocked",
+        "ip_literal",
+        "address",
+        "requests",
+        "request_rate",
+        "connections",
+        "sent_bytes",
+        "received_bytes",
+    ];
+    let contact = object(
+        &["authority", "address", "requests", "sent_bytes", "received_bytes"],
+        json!({
+            "authority": { "type": "string" },
+            "address": { "type": "string" },
+            "requests": count(),
+            "sent_bytes": count(),
+            "received_bytes": count(),
+        }),
+    );
     object(
         &["limits", "denied", "denied_truncated"],
         json!({
             "limits": schema("Limits"),
+            "contacted": list(contact),
+            "contacted_truncated": { "type": "boolean" },
             "denied": list(object(&["what", "reason", "count"], json!({
                 "what": { "type": "string" },
                 "reason": { "enum": reasons },
@@ -233,13 +263,44 @@ fn limits() -> Value {
                 "granted": { "type": "boolean" },
                 "linked": { "type": "boolean" },
                 "set_by": schema("SetBy"),
-                "note": { "type": "string" },
             })),
+            "network": network_limits(&limit),
             "filesystem_scope": object(&["granted", "trees"], json!({
                 "granted": texts(),
                 "trees": list(tree),
                 "set_by": schema("SetBy"),
             })),
+        }),
+    )
+}
+
+fn network_limits(limit: &impl Fn(Value) -> Value) -> Value {
+    let rules = || {
+        list(object(
+            &["pattern", "set_by"],
+            json!({ "pattern": { "type": "string" }, "set_by": schema("SetBy") }),
+        ))
+    };
+    object(
+        &[
+            "allowed_domains",
+            "blocked_domains",
+            "max_requests",
+            "max_connections",
+            "max_sent_bytes",
+            "max_received_bytes",
+        ],
+        json!({
+            "allowed_domains": rules(),
+            "blocked_domains": rules(),
+            "max_requests": limit(integer(1_000_000)),
+            "max_connections": limit(integer(64)),
+            "max_sent_bytes": limit(integer(1 << 40)),
+            "max_received_bytes": limit(integer(1 << 40)),
+            "max_requests_per_minute": object(
+                &["granted", "set_by"],
+                json!({ "granted": integer(u32::MAX.into()), "set_by": schema("SetBy") }),
+            ),
         }),
     )
 }

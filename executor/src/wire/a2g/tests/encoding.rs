@@ -1,6 +1,8 @@
 //! What is written: the document's shapes in the document's order, and what `usage` adds.
 
 use super::*;
+use crate::limit::NetworkBudgets;
+use crate::outcome::{Contact, HostRule, NetworkUsage};
 use crate::tool::{Contract, Declared, DeclaredFilesystem, Descriptor, Digest};
 use crate::wire::a2g::{decode, encode, openrpc};
 use serde_json::value::RawValue;
@@ -78,24 +80,73 @@ fn slack_is_never_below_zero() {
 }
 
 #[test]
-fn a_network_without_a_link_and_an_empty_scope_say_so() {
+fn a_null_result_and_an_empty_scope_say_so() {
     let mut receipt = receipt(End::Returned(Value::Null));
     let usage = &mut receipt.outcome.usage;
-    usage.network = Bound { value: true, layer: Layer::Verdict };
     usage.filesystem.clear();
     usage.filesystem_emptied_by = Some(Layer::StandingPolicy);
     let report = value(&encode::report(&receipt));
     assert_eq!(report["result"], Value::Null);
     assert!(report.as_object().unwrap().contains_key("result"), "a null result is a result");
-    let limits = &report["usage"]["limits"];
-    assert!(limits["network_allowed"]["note"].as_str().unwrap().contains("links no network"));
     assert_eq!(
-        limits["filesystem_scope"],
+        report["usage"]["limits"]["filesystem_scope"],
         json!({ "granted": [], "trees": [], "set_by": "standing_policy" })
     );
-    receipt.outcome.usage.network_linked = true;
-    let limits = value(&encode::report(&receipt))["usage"]["limits"].take();
-    assert!(limits["network_allowed"].get("note").is_none());
+}
+
+#[test]
+fn a_network_is_told_with_all_that_came_of_it() {
+    let mut receipt = receipt(End::Returned(Value::Null));
+    let without = value(&encode::report(&receipt))["usage"].take();
+    assert!(without.get("contacted").is_none() && without["limits"].get("network").is_none());
+    let rule = |pattern: &str, set_by| HostRule { pattern: pattern.to_owned(), set_by };
+    receipt.outcome.usage.network = Bound { value: true, layer: Layer::Verdict };
+    receipt.outcome.usage.network_used = Some(NetworkUsage {
+        budgets: NetworkBudgets { requests: 10, connections: 4, sent_bytes: 1000, received_bytes: 2000 },
+        allowed: vec![rule("*.example.com", Layer::StandingPolicy)],
+        blocked: vec![rule("b.example.com", Layer::Executor)],
+        requests_per_minute: Some(Bound { value: 60, layer: Layer::StandingPolicy }),
+        requests: 3,
+        connections: 1,
+        sent_bytes: 120,
+        received_bytes: 2000,
+        contacted: vec![Contact {
+            authority: "https://a.example.com:443".to_owned(),
+            address: "93.184.216.34:443".parse().unwrap(),
+            requests: 2,
+            sent_bytes: 120,
+            received_bytes: 2000,
+        }],
+        contacted_truncated: false,
+    });
+    let usage = value(&encode::report(&receipt))["usage"].take();
+    assert_eq!(
+        usage["limits"]["network_allowed"],
+        json!({ "granted": true, "linked": true, "set_by": "verdict" })
+    );
+    assert_eq!(
+        usage["limits"]["network"],
+        json!({
+            "allowed_domains": [{ "pattern": "*.example.com", "set_by": "standing_policy" }],
+            "blocked_domains": [{ "pattern": "b.example.com", "set_by": "executor" }],
+            "max_requests": { "granted": 10, "used": 3, "slack": 7, "set_by": "executor" },
+            "max_connections": { "granted": 4, "used": 1, "slack": 3, "set_by": "executor" },
+            "max_sent_bytes": { "granted": 1000, "used": 120, "slack": 880, "set_by": "executor" },
+            "max_received_bytes": { "granted": 2000, "used": 2000, "slack": 0, "set_by": "executor" },
+            "max_requests_per_minute": { "granted": 60, "set_by": "standing_policy" }
+        })
+    );
+    assert_eq!(
+        usage["contacted"],
+        json!([{
+            "authority": "https://a.example.com:443",
+            "address": "93.184.216.34:443",
+            "requests": 2,
+            "sent_bytes": 120,
+            "received_bytes": 2000
+        }])
+    );
+    assert_eq!(usage["contacted_truncated"], false);
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn receipt(end: End) -> Receipt {
                 },
                 spent: Some(Spent { written_bytes: 5, created: 2 }),
                 network: Bound { value: false, layer: Layer::Verdict },
-                network_linked: false,
+                network_used: None,
                 denied: vec![Denial {
                     what: "/etc/passwd".to_owned(),
                     reason: DenialReason::OutsideScope,

@@ -1,0 +1,408 @@
+//! The network of one run: its rules, its budgets, its books, and its connections.
+
+use super::address::may_connect;
+use super::connection::{Answer, Connection, greet};
+use super::refusal::{Failure, Refusal};
+use super::target::Target;
+use super::{Body, Carrier, Egress, MOST_HEAD_BYTES, Patience, Sending};
+use crate::capability::{Grant, Host, Reach, Unreachable};
+use crate::ident::AgentDid;
+use crate::limit::NetworkBudgets;
+use crate::outcome::{Contact, Denial, DenialReason, HostRule, NetworkUsage, Usage};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Header fields that belong to a connection, or that say again what was checked. Whatever a guest says in
+/// them is left out.
+const NOT_THE_GUESTS: [HeaderName; 12] = [
+    header::CONNECTION,
+    header::EXPECT,
+    header::HOST,
+    HeaderName::from_static("http2-settings"),
+    HeaderName::from_static("keep-alive"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// How much of an authority a report quotes, in characters: the longest name, and what stands around it.
+const LONGEST_WHAT: usize = 320;
+
+/// The network of one run.
+pub struct Line {
+    egress: Arc<Egress>,
+    agent: AgentDid,
+    reach: Reach,
+    budgets: NetworkBudgets,
+    books: Mutex<Books>,
+    places: Arc<Semaphore>,
+    over: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    requests: u32,
+    connections: u32,
+    sent: u64,
+    received: u64,
+    contacted: Vec<Contact>,
+    contacted_truncated: bool,
+    denied: Vec<Denial>,
+    denied_truncated: bool,
+}
+
+impl Line {
+    pub(super) fn new(egress: Arc<Egress>, agent: AgentDid, grant: &Grant) -> Arc<Self> {
+        let budgets = grant.network_budgets();
+        let places = usize::try_from(budgets.connections).unwrap_or(Semaphore::MAX_PERMITS);
+        Arc::new(Self {
+            egress,
+            agent,
+            reach: grant.reach().clone(),
+            budgets,
+            books: Mutex::default(),
+            places: Arc::new(Semaphore::new(places)),
+            over: watch::channel(false).0,
+        })
+    }
+
+    /// Closes every connection, and lets no request begin any more: the run is over.
+    pub fn close(&self) {
+        self.over.send_replace(true);
+    }
+
+    /// Comes when the run is over.
+    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut over = self.over.subscribe();
+        async move {
+            // A line that is gone is over as well.
+            let _over_or_gone = over.wait_for(|over| *over).await;
+        }
+    }
+
+    /// What the run may do with the network.
+    #[must_use]
+    pub fn budgets(&self) -> NetworkBudgets {
+        self.budgets
+    }
+
+    /// What the run did with the network so far.
+    #[must_use]
+    pub fn usage(&self) -> NetworkUsage {
+        let rule = |(pattern, set_by): (&crate::capability::HostPattern, _)| HostRule {
+            pattern: pattern.to_string(),
+            set_by,
+        };
+        let books = self.books();
+        NetworkUsage {
+            budgets: self.budgets,
+            allowed: self.reach.allowed().map(rule).collect(),
+            blocked: self.reach.blocked().map(rule).collect(),
+            requests_per_minute: self.reach.requests_per_minute(),
+            requests: books.requests,
+            connections: books.connections,
+            sent_bytes: books.sent,
+            received_bytes: books.received,
+            contacted: books.contacted.clone(),
+            contacted_truncated: books.contacted_truncated,
+        }
+    }
+
+    /// What was denied so far, and whether there was more than is listed.
+    #[must_use]
+    pub fn denied(&self) -> (Vec<Denial>, bool) {
+        let books = self.books();
+        (books.denied.clone(), books.denied_truncated)
+    }
+
+    /// Denies something, and writes it down.
+    pub fn deny(&self, reason: DenialReason, what: &str) -> Refusal {
+        self.books().deny(reason, what);
+        Refusal::Denied(reason)
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `read` have as many bytes as may still be received, and counts what it took.
+    pub(super) fn receive(
+        &self,
+        contact: Option<usize>,
+        target: &str,
+        read: impl FnOnce(usize) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let mut books = self.books();
+        let left = self.budgets.received_bytes.saturating_sub(books.received);
+        if left == 0 {
+            return Poll::Ready(Err(books.deny(DenialReason::ReceivedBytes, target)));
+        }
+        let read = read(usize::try_from(left).unwrap_or(usize::MAX));
+        if let Poll::Ready(Ok(bytes)) = read {
+            let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+            books.received = books.received.saturating_add(bytes);
+            books.with(contact, |contact| {
+                contact.received_bytes = contact.received_bytes.saturating_add(bytes);
+            });
+        }
+        read
+    }
+
+    /// Lets `write` have as many bytes as may still be sent, and counts what it took.
+    pub(super) fn transmit(
+        &self,
+        contact: Option<usize>,
+        target: &str,
+        write: impl FnOnce(usize) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let mut books = self.books();
+        let left = self.budgets.sent_bytes.saturating_sub(books.sent);
+        if left == 0 {
+            return Poll::Ready(Err(books.deny(DenialReason::SentBytes, target)));
+        }
+        let written = write(usize::try_from(left).unwrap_or(usize::MAX));
+        if let Poll::Ready(Ok(bytes)) = written {
+            let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+            books.sent = books.sent.saturating_add(bytes);
+            books.with(contact, |contact| contact.sent_bytes = contact.sent_bytes.saturating_add(bytes));
+        }
+        written
+    }
+
+    async fn judged_and_sent(
+        self: &Arc<Self>,
+        request: Request<Body>,
+        patience: Patience,
+    ) -> Result<Response<Body>, Refusal> {
+        let authority = request.uri().authority().map_or("", |authority| authority.as_str());
+        self.count(authority)?;
+        let target = Target::of(request.uri()).map_err(|refusal| match refusal {
+            Refusal::Denied(reason) => self.deny(reason, authority),
+            Refusal::Failed(_) => refusal,
+        })?;
+        self.reach.check(&target.host).map_err(|unreachable| {
+            let reason = match unreachable {
+                Unreachable::NotAllowed => DenialReason::DomainNotAllowed,
+                Unreachable::Literal => DenialReason::IpLiteral,
+                Unreachable::Blocked => DenialReason::DomainBlocked,
+            };
+            self.deny(reason, &target.to_string())
+        })?;
+        let request = sanitised(request, &target)?;
+        if let Some(rate) = self.reach.requests_per_minute()
+            && !self.egress.rates.take(&self.agent, rate.value, self.egress.clock.monotonic())
+        {
+            return Err(self.deny(DenialReason::RequestRate, &target.to_string()));
+        }
+        let place = self.place(&target)?;
+        let longest = self.egress.settings.connect;
+        let by = Instant::now() + patience.connect.map_or(longest, |wanted| wanted.min(longest));
+        let connected = timeout_at(by, self.connected(&target, by, place)).await;
+        let (mut sender, connection) = connected.unwrap_or(Err(Failure::ConnectTimeout.into()))?;
+        let answer = sender.send_request(request);
+        let answer = match patience.first_byte {
+            Some(wanted) => timeout(wanted, answer).await.map_err(|_| Failure::AnswerTimeout)?,
+            None => answer.await,
+        };
+        let answer = answer.map_err(|error| Refusal::of(&error))?;
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Failure::Upgrade.into());
+        }
+        Ok(answer.map(|body| Answer::new(body, patience.between_bytes, connection).boxed_unsync()))
+    }
+
+    /// Counts one request, whatever becomes of it.
+    fn count(&self, authority: &str) -> Result<(), Refusal> {
+        let mut books = self.books();
+        if books.requests >= self.budgets.requests {
+            drop(books);
+            return Err(self.deny(DenialReason::Requests, authority));
+        }
+        books.requests += 1;
+        Ok(())
+    }
+
+    /// A place for one more connection.
+    fn place(&self, target: &Target) -> Result<OwnedSemaphorePermit, Refusal> {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| self.deny(DenialReason::Connections, &target.to_string()))?;
+        let free = u32::try_from(self.places.available_permits()).unwrap_or(u32::MAX);
+        let mut books = self.books();
+        books.connections = books.connections.max(self.budgets.connections.saturating_sub(free));
+        Ok(place)
+    }
+
+    /// Connects to a checked address of the target.
+    async fn connected(
+        self: &Arc<Self>,
+        target: &Target,
+        by: Instant,
+        place: OwnedSemaphorePermit,
+    ) -> Result<(hyper::client::conn::http1::SendRequest<Body>, Connection), Refusal> {
+        let addresses = self.checked_addresses(target).await?;
+        let mut last = Failure::Name;
+        for (index, address) in addresses.iter().enumerate() {
+            // An address that does not answer leaves the others their share of the time.
+            let others = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
+            let share = by.saturating_duration_since(Instant::now()) / others;
+            last = match timeout(share, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    // Heads and small bodies are not held back for more.
+                    let _only_slower = stream.set_nodelay(true);
+                    let contact = self.books().reached(&target.to_string(), *address);
+                    return greet(stream, target, &self.egress.tls, self, contact, place).await;
+                }
+                Ok(Err(_)) => Failure::Refused,
+                Err(_late) => Failure::ConnectTimeout,
+            };
+        }
+        Err(last.into())
+    }
+
+    /// The addresses of the target: looked up once, and all of them allowed. One that is not says that
+    /// the name cannot be trusted, so that the others are not used either.
+    async fn checked_addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
+        let found = match &target.host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => match self.egress.settings.hosts.get(name) {
+                Some(addresses) => addresses.clone(),
+                None => {
+                    let _turn = self.egress.lookups.acquire().await.map_err(|_| Failure::Over)?;
+                    self.egress.resolver.addresses(name).await.map_err(|_| Failure::Name)?
+                }
+            },
+        };
+        for address in &found {
+            self.check_address(*address, target)?;
+        }
+        Ok(found.into_iter().map(|address| SocketAddr::new(address, target.port)).collect())
+    }
+
+    fn check_address(&self, address: IpAddr, target: &Target) -> Result<(), Refusal> {
+        let what = || match &target.host {
+            Host::Name(_) => format!("{target} ({address})"),
+            Host::Address(_) => target.to_string(),
+        };
+        // An address that is blocked is blocked under any name.
+        if self.reach.check(&Host::Address(address)) == Err(Unreachable::Blocked) {
+            return Err(self.deny(DenialReason::DomainBlocked, &what()));
+        }
+        if !may_connect(SocketAddr::new(address, target.port), &self.egress.settings.lifted) {
+            return Err(self.deny(DenialReason::Address, &what()));
+        }
+        Ok(())
+    }
+}
+
+impl Carrier for Line {
+    fn send(self: Arc<Self>, request: Request<Body>, patience: Patience) -> Sending {
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = self.over() => Err(Failure::Over.into()),
+                sent = self.judged_and_sent(request, patience) => sent,
+            }
+        })
+    }
+}
+
+impl Books {
+    fn deny(&mut self, reason: DenialReason, what: &str) -> io::Error {
+        let what: String = what.chars().take(LONGEST_WHAT).flat_map(char::escape_default).collect();
+        let room = self.denied.len() < Usage::MOST_DENIALS;
+        match self.denied.iter_mut().find(|denial| denial.reason == reason && denial.what == what) {
+            Some(denial) => denial.count = denial.count.saturating_add(1),
+            None if room => self.denied.push(Denial { what, reason, count: 1 }),
+            None => self.denied_truncated = true,
+        }
+        io::Error::other(Refusal::Denied(reason))
+    }
+
+    /// Writes down that one more request goes to `address`; `None` when there is no room for one more.
+    fn reached(&mut self, authority: &str, address: SocketAddr) -> Option<usize> {
+        let known = self.contacted.iter().position(|contact| contact.authority == authority);
+        if known.is_none() && self.contacted.len() >= Usage::MOST_CONTACTS {
+            self.contacted_truncated = true;
+            return None;
+        }
+        let index = known.unwrap_or_else(|| {
+            let authority = authority.to_owned();
+            self.contacted.push(Contact {
+                authority,
+                address,
+                requests: 0,
+                sent_bytes: 0,
+                received_bytes: 0,
+            });
+            self.contacted.len() - 1
+        });
+        self.with(Some(index), |contact| {
+            contact.address = address;
+            contact.requests = contact.requests.saturating_add(1);
+        });
+        Some(index)
+    }
+
+    fn with(&mut self, contact: Option<usize>, change: impl FnOnce(&mut Contact)) {
+        if let Some(contact) = contact.and_then(|index| self.contacted.get_mut(index)) {
+            change(contact);
+        }
+    }
+}
+
+/// The request as it goes over the wire: to the checked target, with nothing in it that says otherwise.
+fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, Refusal> {
+    let (mut parts, body) = request.into_parts();
+    if parts.method == Method::CONNECT {
+        return Err(Failure::Method.into());
+    }
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let path = if path.is_empty() || path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
+    if !path.starts_with('/') {
+        return Err(Failure::Request.into());
+    }
+    let fields = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    if fields.sum::<usize>() + path.len() > MOST_HEAD_BYTES {
+        return Err(Failure::RequestHead.into());
+    }
+    let length = length(&parts.headers)?;
+    for name in NOT_THE_GUESTS.iter().chain([&header::CONTENT_LENGTH]) {
+        parts.headers.remove(name);
+    }
+    if let Some(length) = length.filter(|_| !body.is_end_stream()) {
+        parts.headers.insert(header::CONTENT_LENGTH, length.into());
+    }
+    let host = HeaderValue::try_from(target.host_header()).map_err(|_| Failure::Request)?;
+    parts.headers.insert(header::HOST, host);
+    parts.uri = path.parse::<Uri>().map_err(|_| Failure::Request)?;
+    parts.version = http::Version::HTTP_11;
+    Ok(Request::from_parts(parts, body))
+}
+
+/// The length that a request names for its body: one number, or none.
+fn length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+    let mut named = headers.get_all(header::CONTENT_LENGTH).iter();
+    let (first, second) = (named.next(), named.next());
+    match (first, second) {
+        (None, _) => Ok(None),
+        (Some(length), None) => {
+            let digits = length.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+            let length = digits.and_then(|digits| digits.parse().ok());
+            length.map(Some).ok_or(Failure::Request.into())
+        }
+        (Some(_), Some(_)) => Err(Failure::Request.into()),
+    }
+}

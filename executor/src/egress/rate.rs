@@ -1,0 +1,69 @@
+//! How many requests an agent made within the last minute, in all of its runs together.
+//!
+//! Counted by whole seconds of the monotonic clock, so that the memory for an agent is the same
+//! whatever it may ask. A second counts until it is wholly over a minute old.
+
+use crate::ident::AgentDid;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// A minute in seconds, and the one that has just begun.
+const SECONDS: u64 = 61;
+
+/// The requests of all agents.
+#[derive(Debug)]
+pub(super) struct Rates {
+    start: Instant,
+    agents: Mutex<BTreeMap<AgentDid, Vec<(u64, u32)>>>,
+}
+
+impl Rates {
+    pub(super) fn new(start: Instant) -> Self {
+        Self { start, agents: Mutex::default() }
+    }
+
+    /// Counts one request of an agent, unless it would be one more than `most` within a minute.
+    pub(super) fn take(&self, agent: &AgentDid, most: u32, now: Instant) -> bool {
+        let second = now.saturating_duration_since(self.start).as_secs();
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        // Agents that have asked for nothing lately are forgotten.
+        agents.retain(|_, asked| {
+            asked.retain(|(at, _)| at.saturating_add(SECONDS) > second);
+            !asked.is_empty()
+        });
+        let asked = agents.entry(agent.clone()).or_default();
+        let total = asked.iter().fold(0_u32, |total, (_, count)| total.saturating_add(*count));
+        if total >= most {
+            return false;
+        }
+        match asked.last_mut() {
+            Some((at, count)) if *at == second => *count = count.saturating_add(1),
+            Some(_) | None => asked.push((second, 1)),
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock as _, SystemClock};
+    use std::time::Duration;
+
+    #[test]
+    fn no_minute_has_more_than_its_rate() {
+        let start = SystemClock.monotonic();
+        let rates = Rates::new(start);
+        let (one, other) =
+            (AgentDid::parse("did:a2g:one:1").unwrap(), AgentDid::parse("did:a2g:other:1").unwrap());
+        let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
+        assert!(rates.take(&one, 2, at(0.9)) && rates.take(&one, 2, at(1.0)));
+        assert!(!rates.take(&one, 2, at(1.1)) && rates.take(&other, 1, at(1.1)));
+        assert!(!rates.take(&one, 2, at(60.8)), "59.9 s after the first");
+        assert!(rates.take(&one, 2, at(61.0)), "the first is over a minute old");
+        assert!(!rates.take(&one, 2, at(61.1)));
+        assert!(rates.take(&other, 1, at(200.0)));
+        assert_eq!(rates.agents.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,234 @@
+//! The network as a guest sees it: `wasi:http` over the run's carrier, or nothing.
+//!
+//! A component that imports a network interface is linked twice when it is loaded. In a run with a
+//! network its calls come here, and go to the carrier without a look at them: who may be reached is
+//! decided there. In a run without one, each of those functions ends the run with a sentence that says
+//! who took the network away. `wasi:sockets` is not offered to any run; it can be imported, because
+//! standard libraries do, and ends the run when it is called.
+
+use super::state::State;
+use crate::egress::{Body, Carrier, Failure, MOST_HEAD_BYTES, Patience, Refusal};
+use crate::limit::{Bound, Layer};
+use crate::outcome::DenialReason;
+use http_body_util::BodyExt as _;
+use std::sync::Arc;
+use wasmtime::Engine;
+use wasmtime::component::types::ComponentItem;
+use wasmtime::component::{Component, Linker, ResourceType};
+use wasmtime_wasi_http::{
+    Error as HttpError, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
+};
+
+/// The interfaces by which a guest can ask for a web page.
+const HTTP: [&str; 2] = ["wasi:http/types", "wasi:http/outgoing-handler"];
+/// The interfaces of sockets.
+const SOCKETS: [&str; 7] = [
+    "wasi:sockets/network",
+    "wasi:sockets/instance-network",
+    "wasi:sockets/ip-name-lookup",
+    "wasi:sockets/tcp",
+    "wasi:sockets/tcp-create-socket",
+    "wasi:sockets/udp",
+    "wasi:sockets/udp-create-socket",
+];
+/// The most bytes of a request's body that wait to be sent.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// The network of one store.
+pub(super) struct Http {
+    context: WasiHttpCtx,
+    hooks: Hooks,
+}
+
+/// Where requests go.
+struct Hooks {
+    carrier: Option<Arc<dyn Carrier>>,
+}
+
+impl Http {
+    pub(super) fn new(carrier: Option<Arc<dyn Carrier>>) -> Self {
+        let mut context = WasiHttpCtx::new();
+        context.set_field_size_limit(MOST_HEAD_BYTES);
+        Self { context, hooks: Hooks { carrier } }
+    }
+
+    /// Whether the run has a network.
+    pub(super) fn is_on(&self) -> bool {
+        self.hooks.carrier.is_some()
+    }
+}
+
+impl WasiHttpView for State {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        let Self { wasi, http, .. } = self;
+        let table = wasmtime_wasi::WasiView::ctx(wasi).table;
+        WasiHttpCtxView { hooks: &mut http.hooks, table, ctx: &mut http.context }
+    }
+}
+
+/// What comes back of a request: the answer, and a future of what only keeps it going.
+type Sent = Result<(http::Response<WasiBody>, Background), HttpError>;
+type Background = Box<dyn Future<Output = Result<(), HttpError>> + Send>;
+
+impl WasiHttpHooks for Hooks {
+    /// The checked host is written by the way out.
+    fn set_host_header(&mut self) -> bool {
+        false
+    }
+
+    fn send_request(
+        &mut self,
+        request: http::Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _processed: Background,
+    ) -> Box<dyn Future<Output = Sent> + Send> {
+        let carrier = self.carrier.clone();
+        let RequestOptions { connect_timeout, first_byte_timeout, between_bytes_timeout } =
+            options.unwrap_or_default();
+        let patience = Patience {
+            connect: connect_timeout,
+            first_byte: first_byte_timeout,
+            between_bytes: between_bytes_timeout,
+        };
+        let request: http::Request<Body> =
+            request.map(|body| body.map_err(|_broken_off| Failure::RequestBody.into()).boxed_unsync());
+        Box::new(async move {
+            // Without a carrier nothing that leads here is linked.
+            let carrier = carrier.ok_or(HttpError::HttpRequestDenied)?;
+            let answer = carrier.send(request, patience).await.map_err(told)?;
+            let answer = answer.map(|body| body.map_err(told).boxed_unsync());
+            Ok((answer, Box::new(std::future::ready(Ok(()))) as Background))
+        })
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK_BYTES
+    }
+}
+
+/// A refusal in the words of `wasi:http`.
+fn told(refusal: Refusal) -> HttpError {
+    match refusal {
+        Refusal::Denied(reason) => match reason {
+            DenialReason::Authority => HttpError::HttpRequestUriInvalid,
+            DenialReason::Address | DenialReason::IpLiteral => HttpError::DestinationIpProhibited,
+            DenialReason::Connections => HttpError::ConnectionLimitReached,
+            DenialReason::SentBytes => HttpError::HttpRequestBodySize(None),
+            DenialReason::ReceivedBytes => HttpError::HttpResponseBodySize(None),
+            DenialReason::DomainNotAllowed
+            | DenialReason::DomainBlocked
+            | DenialReason::Requests
+            | DenialReason::RequestRate
+            | DenialReason::NetworkOff
+            | DenialReason::OutsideScope
+            | DenialReason::EscapesRoot
+            | DenialReason::ReadOnly
+            | DenialReason::HostPermissions
+            | DenialReason::Link
+            | DenialReason::HardLink => HttpError::HttpRequestDenied,
+        },
+        Refusal::Failed(failure) => match failure {
+            Failure::Scheme | Failure::Request => HttpError::HttpProtocolError,
+            Failure::Method => HttpError::HttpRequestMethodInvalid,
+            Failure::RequestHead => HttpError::HttpRequestHeaderSectionSize(None),
+            Failure::RequestBody => HttpError::HttpRequestBodySize(None),
+            Failure::Name => HttpError::DestinationNotFound,
+            Failure::Refused => HttpError::ConnectionRefused,
+            Failure::ConnectTimeout => HttpError::ConnectionTimeout,
+            Failure::Certificate => HttpError::TlsCertificateError,
+            Failure::Tls => HttpError::TlsProtocolError,
+            Failure::AnswerTimeout => HttpError::HttpResponseTimeout,
+            Failure::AnswerHead => HttpError::HttpResponseHeaderSectionSize(None),
+            Failure::Upgrade => HttpError::HttpUpgradeFailed,
+            Failure::Answer => HttpError::HttpProtocolError,
+            Failure::Incomplete => HttpError::HttpResponseIncomplete,
+            Failure::Over => HttpError::ConnectionTerminated,
+        },
+    }
+}
+
+/// A call to a network interface in a run that does not have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoNetwork {
+    #[error("it called `{interface}`, and this run has no network: {}", why(*.layer))]
+    Off { interface: &'static str, layer: Layer },
+    #[error("it called `{interface}`, which this executor does not offer: use `wasi:http`")]
+    NotOffered { interface: &'static str },
+}
+
+/// Who took the network away, and what to change.
+fn why(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Verdict => "the verdict does not grant it (`network_allowed`)",
+        Layer::Condition => "the verdict is under the condition `no_network`",
+        Layer::StandingPolicy => {
+            "the standing policy of the agent allows no host that the other layers allow \
+             (`capabilities.network.allowed_domains`)"
+        }
+        Layer::Tool => "the tool does not ask for it: set `network = true` in its `tool.toml`",
+        Layer::Executor => {
+            "the executor's configuration does not allow it (`ceilings.network_allowed`, \
+             `network.allowed_domains`)"
+        }
+    }
+}
+
+/// The name of a network interface without its version, when `import` is one in the version that is
+/// offered.
+fn interface(import: &str) -> Option<&'static str> {
+    let (name, version) = import.split_once('@')?;
+    let mut known = HTTP.into_iter().chain(SOCKETS);
+    known.find(|known| *known == name && version.starts_with("0.2."))
+}
+
+/// Whether a component imports the network at all.
+pub(super) fn is_imported(component: &Component, engine: &Engine) -> bool {
+    component.component_type().imports(engine).any(|(name, _)| interface(name).is_some())
+}
+
+/// Links `wasi:http`, outgoing only.
+pub(super) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
+}
+
+/// Links those network interfaces of a component that a run does not have: all of them, or with `http`
+/// all but that. Each function ends the run.
+pub(super) fn link_none(
+    linker: &mut Linker<State>,
+    component: &Component,
+    engine: &Engine,
+    http: bool,
+) -> wasmtime::Result<()> {
+    for (import, item) in component.component_type().imports(engine) {
+        let Some(interface) = interface(import) else { continue };
+        let ComponentItem::ComponentInstance(instance) = item.ty else { continue };
+        if http && HTTP.contains(&interface) {
+            continue;
+        }
+        let mut linked = linker.instance(import)?;
+        for (name, export) in instance.exports(engine) {
+            match export.ty {
+                ComponentItem::ComponentFunc(_) => linked.func_new(name, move |mut store, _, _, _| {
+                    let state = store.data_mut();
+                    let Bound { value, layer } = state.network;
+                    state.gauges.denials.record(interface, DenialReason::NetworkOff);
+                    Err(match value {
+                        true => NoNetwork::NotOffered { interface },
+                        false => NoNetwork::Off { interface, layer },
+                    }
+                    .into())
+                })?,
+                ComponentItem::Resource(_) => {
+                    linked.resource(name, ResourceType::host::<NoNetwork>(), |_, _| Ok(()))?;
+                }
+                // Types need no definition, and these interfaces export nothing else.
+                ComponentItem::Type(_)
+                | ComponentItem::CoreFunc(_)
+                | ComponentItem::Module(_)
+                | ComponentItem::Component(_)
+                | ComponentItem::ComponentInstance(_) => {}
+            }
+        }
+    }
+    Ok(())
+}

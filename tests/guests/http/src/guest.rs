@@ -1,0 +1,183 @@
+//! The requests, one after the other or all at once.
+
+use a2g_guest_sdk::prelude::*;
+
+#[allow(
+    missing_docs,
+    unsafe_code,
+    clippy::all,
+    clippy::restriction,
+    reason = "generated: the canonical ABI passes raw pointers"
+)]
+mod bindings {
+    wit_bindgen::generate!({ path: "wit", world: "guest", generate_all });
+}
+
+use bindings::wasi::http::outgoing_handler::handle;
+use bindings::wasi::http::types::{
+    ErrorCode, Fields, FutureIncomingResponse, HeaderError, IncomingBody, IncomingResponse, Method,
+    OutgoingBody, OutgoingRequest, RequestOptions, Scheme,
+};
+use bindings::wasi::io::streams::{InputStream, StreamError};
+
+/// What to do.
+#[derive(Arguments)]
+struct HostileHttp {
+    /// The requests.
+    requests: Vec<Asked>,
+    /// Whether all are sent before the first is waited for.
+    #[serde(default)]
+    at_once: bool,
+    /// Whether the network is only asked for, and no request sent.
+    #[serde(default)]
+    only_ask: bool,
+}
+
+/// One request.
+#[derive(a2g_guest_sdk::serde::Deserialize, a2g_guest_sdk::schemars::JsonSchema)]
+#[serde(crate = "a2g_guest_sdk::serde")]
+#[schemars(crate = "a2g_guest_sdk::schemars")]
+struct Asked {
+    /// As a method of HTTP; GET without one.
+    method: Option<String>,
+    /// `http` or `https`, or another word.
+    scheme: Option<String>,
+    /// Host and port.
+    authority: String,
+    /// The path; `/` without one.
+    path: Option<String>,
+    /// Further header fields.
+    #[serde(default)]
+    fields: Vec<(String, String)>,
+    /// The body, as often as `times` says.
+    body: Option<String>,
+    /// How often the body is sent.
+    times: Option<u32>,
+    /// How long to wait for the head of the answer, and between its parts, in milliseconds.
+    patience_ms: Option<u64>,
+    /// The most bytes of the answer to read; all without one, and none with 0, which keeps it open.
+    read: Option<u64>,
+}
+
+fn hostile_http(_: &mut Context, arguments: HostileHttp) -> Result<Value, ToolError> {
+    if arguments.only_ask {
+        return Ok(json!({ "network": a2g_guest_sdk::bindings::a2g::tool::host::network() }));
+    }
+    let mut kept = Vec::new();
+    let mut answers = Vec::new();
+    if arguments.at_once {
+        let begun: Vec<_> = arguments.requests.iter().map(|asked| (asked, begin(asked))).collect();
+        for (asked, begun) in begun {
+            answers.push(begun.and_then(|begun| end(asked, &begun, &mut kept)).unwrap_or_else(|error| error));
+        }
+    } else {
+        for asked in &arguments.requests {
+            let answer = begin(asked).and_then(|begun| end(asked, &begun, &mut kept));
+            answers.push(answer.unwrap_or_else(|error| error));
+        }
+    }
+    Ok(Value::Array(answers))
+}
+
+fn error(code: &ErrorCode) -> Value {
+    json!({ "error": format!("{code:?}") })
+}
+
+fn begin(asked: &Asked) -> Result<FutureIncomingResponse, Value> {
+    let refused = |what: &str| json!({ "refused": what });
+    let fields = Fields::new();
+    for (name, value) in &asked.fields {
+        fields.append(name, value.as_bytes()).map_err(|error| match error {
+            HeaderError::Forbidden => refused("forbidden field"),
+            HeaderError::InvalidSyntax | HeaderError::Immutable => refused("field"),
+        })?;
+    }
+    let request = OutgoingRequest::new(fields);
+    let method = match asked.method.as_deref() {
+        None | Some("GET") => Method::Get,
+        Some("POST") => Method::Post,
+        Some("CONNECT") => Method::Connect,
+        Some(other) => Method::Other(other.to_owned()),
+    };
+    request.set_method(&method).map_err(|()| refused("method"))?;
+    let scheme = match asked.scheme.as_deref() {
+        None | Some("http") => Scheme::Http,
+        Some("https") => Scheme::Https,
+        Some(other) => Scheme::Other(other.to_owned()),
+    };
+    request.set_scheme(Some(&scheme)).map_err(|()| refused("scheme"))?;
+    request.set_authority(Some(&asked.authority)).map_err(|()| refused("authority"))?;
+    let path = asked.path.as_deref().unwrap_or("/");
+    request.set_path_with_query(Some(path)).map_err(|()| refused("path"))?;
+    let options = asked.patience_ms.map(|milliseconds| {
+        let options = RequestOptions::new();
+        let patience = Some(milliseconds.saturating_mul(1_000_000));
+        let _taken = options.set_first_byte_timeout(patience);
+        let _taken = options.set_between_bytes_timeout(patience);
+        options
+    });
+    let body = match &asked.body {
+        Some(text) => Some((text, request.body().map_err(|()| refused("body"))?)),
+        None => None,
+    };
+    let begun = handle(request, options).map_err(|code| error(&code))?;
+    if let Some((text, body)) = body {
+        if let Ok(stream) = body.write() {
+            for _ in 0..asked.times.unwrap_or(1) {
+                if stream.blocking_write_and_flush(text.as_bytes()).is_err() {
+                    break;
+                }
+            }
+        }
+        let _finished = OutgoingBody::finish(body, None);
+    }
+    Ok(begun)
+}
+
+/// What is kept open until the guest ends.
+type Kept = Vec<(IncomingResponse, Option<(IncomingBody, InputStream)>)>;
+
+fn end(asked: &Asked, begun: &FutureIncomingResponse, kept: &mut Kept) -> Result<Value, Value> {
+    begun.subscribe().block();
+    let answer = begun.get().and_then(Result::ok);
+    let answer = answer.ok_or_else(|| json!({ "refused": "answer" }))?.map_err(|code| error(&code))?;
+    let status = answer.status();
+    let entries = answer.headers().entries();
+    let fields: Vec<_> = entries
+        .into_iter()
+        .map(|(name, value)| json!([name, String::from_utf8_lossy(&value)]))
+        .collect();
+    let most = asked.read.unwrap_or(u64::MAX);
+    let mut told = json!({ "status": status, "fields": fields });
+    let body = answer.consume().ok().and_then(|body| Some((body.stream().ok()?, body)));
+    let Some((stream, body)) = body else { return Ok(told) };
+    let (mut read, mut first) = (0_u64, Vec::new());
+    while read < most {
+        match stream.blocking_read(most.min(64 << 10)) {
+            Ok(bytes) => {
+                read += bytes.len() as u64;
+                if first.len() < 4096 {
+                    first.extend(bytes);
+                }
+            }
+            Err(StreamError::Closed) => break,
+            Err(StreamError::LastOperationFailed(error)) => {
+                if let Some(told) = told.as_object_mut() {
+                    told.insert("broken".to_owned(), json!(error.to_debug_string()));
+                }
+                break;
+            }
+        }
+    }
+    if let Some(told) = told.as_object_mut() {
+        first.truncate(4096);
+        told.insert("read".to_owned(), json!(read));
+        told.insert("body".to_owned(), json!(String::from_utf8_lossy(&first)));
+    }
+    if asked.read.is_some() {
+        kept.push((answer, Some((body, stream))));
+    }
+    Ok(told)
+}
+
+export_tool!(hostile_http, description = "Sends the requests of its arguments, and tells what came back");
