@@ -56,11 +56,11 @@ impl fmt::Display for ToolError {
 
 impl Error for ToolError {}
 
-/// The code follows the kind of the error, and the message is the error's own. Where the tool knows
-/// a path, [`AtPath::at`] says more.
+/// The code follows the kind of the error, and the message is the error's own, without the number that
+/// the system has for it. Where the tool knows a path, [`AtPath::at`] says more.
 impl From<io::Error> for ToolError {
     fn from(error: io::Error) -> Self {
-        Self::new(io_code(&error), error.to_string())
+        Self::new(io_code(&error), io_words(&error))
     }
 }
 
@@ -89,7 +89,8 @@ impl<T> AtPath<T> for io::Result<T> {
     fn at(self, path: impl AsRef<Path>) -> Result<T, ToolError> {
         self.map_err(|error| {
             let path = path.as_ref().to_string_lossy();
-            ToolError::new(io_code(&error), format!("`{path}`: {error}")).with_detail(json!({ "path": path }))
+            let message = format!("`{path}`: {}", io_words(&error));
+            ToolError::new(io_code(&error), message).with_detail(json!({ "path": path }))
         })
     }
 }
@@ -122,6 +123,17 @@ fn io_code(error: &io::Error) -> &'static str {
     }
 }
 
+/// What an I/O error says. The standard library adds the number of WASI's own list, which means nothing
+/// to whoever reads a report.
+fn io_words(error: &io::Error) -> String {
+    if is_outside_the_grant(error) {
+        return "outside of the folders that were granted".to_owned();
+    }
+    let words = error.to_string();
+    let number = error.raw_os_error().map(|number| format!(" (os error {number})"));
+    number.and_then(|number| words.strip_suffix(&number).map(str::to_owned)).unwrap_or(words)
+}
+
 /// Whether WASI refused because no capability covers the path: `ENOTCAPABLE`, for which the standard
 /// library has no kind.
 fn is_outside_the_grant(error: &io::Error) -> bool {
@@ -145,6 +157,16 @@ mod tests {
         check(ErrorKind::IsADirectory, "is_a_directory");
         check(ErrorKind::QuotaExceeded, "storage_full");
         check(ErrorKind::Other, "io_error");
+    }
+
+    #[test]
+    fn the_number_of_an_error_is_left_out() {
+        const ENOENT: i32 = 2;
+        let failed: io::Result<()> = Err(io::Error::from_raw_os_error(ENOENT));
+        let Err(error) = failed.at("/data/x") else { unreachable!("the result is an error") };
+        assert_eq!((error.code(), error.message()), ("not_found", "`/data/x`: No such file or directory"));
+        let other = ToolError::from(io::Error::other("read twice (os error 2)"));
+        assert_eq!(other.message(), "read twice (os error 2)");
     }
 
     #[test]

@@ -18,7 +18,9 @@
 //!
 //! fn add(ctx: &mut Context, arguments: Add) -> Result<Value, ToolError> {
 //!     ctx.log(Level::Info, "adding");
-//!     Ok(json!({ "sum": arguments.a + arguments.b }))
+//!     let sum = arguments.a.checked_add(arguments.b);
+//!     let sum = sum.ok_or_else(|| ToolError::new("overflow", "the sum is too large"))?;
+//!     Ok(json!({ "sum": sum }))
 //! }
 //!
 //! export_tool!(add, description = "Adds two integers");
@@ -29,7 +31,7 @@
 //! `wasm32-wasip2` (a component), and natively, where [`testing`] stands in for the executor.
 //!
 //! The SDK grants nothing: a tool reaches exactly what its capability manifest allows, through WASI
-//! and the three functions of [`Context`].
+//! (of which [`http`] is one part) and the functions of [`Context`].
 
 mod artifact;
 #[cfg(target_family = "wasm")]
@@ -39,6 +41,7 @@ mod context;
 mod error;
 mod export;
 mod host;
+pub mod http;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
 mod tool;

@@ -12,7 +12,9 @@
 //!
 //! fn add(ctx: &mut Context, arguments: Add) -> Result<Value, ToolError> {
 //!     ctx.log(Level::Info, "adding");
-//!     Ok(json!({ "sum": arguments.a + arguments.b }))
+//!     let sum = arguments.a.checked_add(arguments.b);
+//!     let sum = sum.ok_or_else(|| ToolError::new("overflow", "the sum is too large"))?;
+//!     Ok(json!({ "sum": sum }))
 //! }
 //!
 //! let run = testing::invoke(add, json!({ "a": 1, "b": 2 }));
@@ -20,7 +22,10 @@
 //! assert_eq!(run.record.logs[0].message, "adding");
 //! ```
 //!
-//! Nothing here sandboxes anything: the tool runs with the rights of the test.
+//! Nothing here sandboxes anything: the tool runs with the rights of the test. Only the network is
+//! off, until a test puts a [`Network`] in its place.
+
+pub(crate) mod network;
 
 use std::ops::{Deref, DerefMut};
 
@@ -28,6 +33,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{Arguments, Context, Descriptor, Level, ToolError};
+
+pub use crate::http::Answer;
+pub use network::Network;
 
 /// One line of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]

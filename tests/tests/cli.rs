@@ -166,21 +166,24 @@ fn tools_are_listed_and_inspected_as_tables_and_as_json() {
         let row = list.stdout.lines().find(|line| line.contains(tool)).unwrap();
         assert!(row.contains("ready") && row.contains("read"), "{row}");
     }
+    assert!(list.stdout.lines().any(|line| line.contains("http_fetch") && line.contains("ready")));
     assert!(list.stdout.lines().any(|line| line.contains("broken")), "{}", list.stdout);
     let widest = list.stdout.lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(100), "{widest:?} columns\n{}", list.stdout);
 
     let list = place.run(&["tool", "list", "--json"]).ended(0).json();
-    assert_eq!(list.as_array().unwrap().len(), 7);
+    assert_eq!(list.as_array().unwrap().len(), 8);
     let of = |name: &str| list.as_array().unwrap().iter().find(|tool| tool["name"] == name).unwrap();
     assert!(of("broken")["error"].as_str().unwrap().contains("SHA-256"));
     assert_eq!(of("hash_file")["capabilities"]["filesystem"], "read");
+    assert_eq!(of("http_fetch")["capabilities"]["network"], true);
 
     let text = place.run(&["tool", "inspect", "hash_file"]).ended(0).says("sha256").says("files      read");
     let json = place.run(&["tool", "inspect", "hash_file", "--json"]).ended(0).json();
     assert_eq!(json, *of("hash_file"));
     let digest = json["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
     assert!(text.stdout.contains(digest), "{}", text.stdout);
+    place.run(&["tool", "inspect", "http_fetch"]).ended(0).says("network    yes").says("files      none");
     place.run(&["tool", "inspect", "nothing"]).ended(1).says("tool list");
     place.run(&["tool", "inspect", "broken"]).ended(1).says("SHA-256");
     // The hint is about what there is: here nothing, and then what `cargo xtask tools` builds.

@@ -26,3 +26,4 @@ mod hostile;
 mod json_suite;
 mod lifecycle;
 mod methods;
+mod tools;

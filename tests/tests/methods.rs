@@ -72,8 +72,16 @@ fn discovery(door: &mut impl Transport) {
     let tools = door.call("a2g/tools", &json!({})).unwrap();
     let names: Vec<&str> =
         tools["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    let expected =
-        ["edit_file", "gate", "hash_file", "list_directory", "read_file", "search_text", "write_file"];
+    let expected = [
+        "edit_file",
+        "gate",
+        "hash_file",
+        "http_fetch",
+        "list_directory",
+        "read_file",
+        "search_text",
+        "write_file",
+    ];
     assert_eq!(names, expected);
     for tool in tools["tools"].as_array().unwrap() {
         assert!(tool["digest"].as_str().unwrap().starts_with("sha256:"), "{tool}");

@@ -10,6 +10,7 @@ mod bench;
 mod ceilings;
 mod cpu;
 mod ends;
+mod fetch;
 mod files;
 mod guest;
 mod host;

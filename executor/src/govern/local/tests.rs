@@ -700,7 +700,7 @@ fn the_files_that_come_with_the_executor_are_policies() {
 }
 
 #[test]
-fn the_default_policy_lets_the_six_tools_work_and_nothing_else() {
+fn the_default_policy_lets_the_six_tools_for_files_work_and_nothing_else() {
     let governor = LocalGovernor::new(PolicySet::builtin().unwrap(), Arc::new(ManualClock::at(NOON)));
     let tools = ["write_file", "read_file", "list_directory", "search_text", "edit_file", "hash_file"];
     for name in tools {
@@ -716,8 +716,11 @@ fn the_default_policy_lets_the_six_tools_work_and_nothing_else() {
     }
     let bad = json!({ "path": "/tmp/x.sh", "content": "#!/bin/sh\nrm -rf /\n" });
     assert!(governor.decide(&call("write_file", &bad)).reason.unwrap().contains("`rm -rf /`"));
-    let unlisted = governor.decide(&call("execute_command", &json!({})));
-    assert_eq!(unlisted.decision, Decision::Denied);
+    for (name, arguments) in
+        [("execute_command", json!({})), ("http_fetch", json!({ "url": "https://a.example" }))]
+    {
+        assert_eq!(governor.decide(&call(name, &arguments)).decision, Decision::Denied, "{name}");
+    }
 }
 
 #[test]

@@ -1,0 +1,271 @@
+//! Requests over `wasi:http/outgoing-handler`, of the same release as the preview 1 adapter's WASI.
+//!
+//! Nothing here blocks for longer than the request's timeout: whatever may wait is waited for together
+//! with the clock.
+
+use std::time::Duration;
+
+use wasip2::clocks::monotonic_clock;
+use wasip2::http::outgoing_handler;
+use wasip2::http::types::{
+    self as wasi, ErrorCode, Fields, FutureIncomingResponse, IncomingResponse, OutgoingBody, OutgoingRequest,
+};
+use wasip2::io::poll::{self, Pollable};
+use wasip2::io::streams::StreamError;
+
+use super::{Answer, HeaderMap, HeaderName, HeaderValue, Method, Reason, Request};
+use crate::bindings::a2g::tool::host;
+
+/// How much of a body is read at once.
+const CHUNK_BYTES: u64 = 64 * 1024;
+
+/// Whether the run has a network. Without one, calling anything of `wasi:http` would end the run.
+pub(super) fn is_on() -> bool {
+    host::network()
+}
+
+/// Sends the request and reads the answer.
+pub(super) fn send(request: &Request) -> Result<Answer, Reason> {
+    let clock = Clock::start(request.timeout);
+    let outgoing = outgoing(request)?;
+    // Taking a body, even an empty one, would announce one.
+    let body =
+        if request.body.is_empty() { None } else { Some(outgoing.body().map_err(|()| refused("a body"))?) };
+    let answer = outgoing_handler::handle(outgoing, None).map_err(reason)?;
+    // Kept until the answer is read: to drop what is not finished breaks the connection.
+    let _unfinished = match body {
+        None => None,
+        Some(body) => upload(body, &request.body, &answer, &clock)?,
+    };
+    let response = loop {
+        match answer.get() {
+            Some(Ok(result)) => break result.map_err(reason)?,
+            Some(Err(())) => return Err(Reason::Transport("the answer was taken already".to_owned())),
+            None => clock.wait(&[&answer.subscribe()])?,
+        }
+    };
+    let status = response.status();
+    let headers = headers(&response)?;
+    let body = download(&response, request.max_bytes, &clock)?;
+    Ok(Answer { status, headers, body })
+}
+
+/// The deadline of one request.
+struct Clock {
+    deadline: Option<(Pollable, Duration)>,
+}
+
+impl Clock {
+    fn start(timeout: Option<Duration>) -> Self {
+        let deadline = timeout.map(|timeout| {
+            let nanoseconds = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+            (monotonic_clock::subscribe_duration(nanoseconds), timeout)
+        });
+        Self { deadline }
+    }
+
+    /// Waits until one of `on` is ready. Once the deadline has passed, nothing counts any more: a peer
+    /// that sends a byte now and then would go on for ever.
+    fn wait(&self, on: &[&Pollable]) -> Result<(), Reason> {
+        let Some((passed, timeout)) = &self.deadline else {
+            poll::poll(on);
+            return Ok(());
+        };
+        let all: Vec<&Pollable> = on.iter().copied().chain([passed]).collect();
+        poll::poll(&all);
+        if passed.ready() {
+            let rounded = *timeout + Duration::from_micros(500);
+            let within = Duration::from_millis(u64::try_from(rounded.as_millis()).unwrap_or(u64::MAX));
+            return Err(Reason::Timeout(format!("there was no whole answer within {within:?}")));
+        }
+        Ok(())
+    }
+}
+
+fn outgoing(request: &Request) -> Result<OutgoingRequest, Reason> {
+    let outgoing = OutgoingRequest::new(fields(request)?);
+    let url = &request.url;
+    let scheme = if url.scheme_str() == Some("https") { wasi::Scheme::Https } else { wasi::Scheme::Http };
+    let authority = url.authority().map(|authority| authority.as_str());
+    let path = url.path_and_query().map(|path| path.as_str());
+    outgoing.set_method(&method(&request.method)).map_err(|()| refused("the method"))?;
+    outgoing.set_scheme(Some(&scheme)).map_err(|()| refused("the scheme"))?;
+    outgoing.set_authority(authority).map_err(|()| refused("the authority"))?;
+    outgoing.set_path_with_query(path).map_err(|()| refused("the path"))?;
+    Ok(outgoing)
+}
+
+fn method(method: &Method) -> wasi::Method {
+    match method.as_str() {
+        "GET" => wasi::Method::Get,
+        "HEAD" => wasi::Method::Head,
+        "POST" => wasi::Method::Post,
+        "PUT" => wasi::Method::Put,
+        "DELETE" => wasi::Method::Delete,
+        "OPTIONS" => wasi::Method::Options,
+        "PATCH" => wasi::Method::Patch,
+        other => wasi::Method::Other(other.to_owned()),
+    }
+}
+
+/// The headers, with the length of the body where a server expects one. Without it the body would come
+/// in chunks, which not every server takes.
+fn fields(request: &Request) -> Result<Fields, Reason> {
+    let fields = Fields::new();
+    for (name, value) in &request.headers {
+        fields.append(name.as_str(), value.as_bytes()).map_err(|error| match error {
+            wasi::HeaderError::Forbidden => Reason::Invalid(format!(
+                "the header `{name}` is one that the executor does not let a tool set: leave it out"
+            )),
+            wasi::HeaderError::InvalidSyntax | wasi::HeaderError::Immutable => {
+                refused(&format!("the header `{name}`"))
+            }
+        })?;
+    }
+    let wants_length = matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
+    if wants_length || !request.body.is_empty() {
+        let length = request.body.len().to_string();
+        fields.append("content-length", length.as_bytes()).map_err(|_| refused("the length of the body"))?;
+    }
+    Ok(fields)
+}
+
+/// Sends the body, as far as it is wanted: a server may answer before it has read everything. Gives the
+/// body back where it is not finished.
+fn upload(
+    body: OutgoingBody,
+    bytes: &[u8],
+    answer: &FutureIncomingResponse,
+    clock: &Clock,
+) -> Result<Option<OutgoingBody>, Reason> {
+    let stream = body.write().map_err(|()| refused("a body"))?;
+    let mut left = bytes;
+    while !left.is_empty() {
+        // Where the stream breaks, the answer says why.
+        let Ok(room) = stream.check_write() else { return Ok(Some(body)) };
+        let (now, later) = left.split_at(left.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
+        if now.is_empty() {
+            let answered = answer.subscribe();
+            clock.wait(&[&stream.subscribe(), &answered])?;
+            if answered.ready() {
+                return Ok(Some(body));
+            }
+        } else if stream.write(now).is_err() {
+            return Ok(Some(body));
+        }
+        left = later;
+    }
+    // Where flushing fails, the answer says why as well.
+    let _ = stream.flush();
+    drop(stream);
+    OutgoingBody::finish(body, None).map_err(reason)?;
+    Ok(None)
+}
+
+fn headers(response: &IncomingResponse) -> Result<HeaderMap, Reason> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in response.headers().entries() {
+        let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&value))
+        else {
+            return Err(Reason::Transport("the answer has a header that is none".to_owned()));
+        };
+        headers
+            .try_append(name, value)
+            .map_err(|_| Reason::Transport("the answer has too many headers".to_owned()))?;
+    }
+    Ok(headers)
+}
+
+/// Reads the body to its end, and no further than one chunk beyond `max_bytes`.
+fn download(response: &IncomingResponse, max_bytes: usize, clock: &Clock) -> Result<Vec<u8>, Reason> {
+    let taken = |()| Reason::Transport("the body was taken already".to_owned());
+    let body = response.consume().map_err(taken)?;
+    // Declared after the body, so that it is dropped before it, as the contract wants.
+    let stream = body.stream().map_err(taken)?;
+    let mut bytes = Vec::new();
+    loop {
+        match stream.read(CHUNK_BYTES) {
+            Ok(chunk) if chunk.is_empty() => clock.wait(&[&stream.subscribe()])?,
+            Ok(chunk) if chunk.len() > max_bytes - bytes.len() => return Err(Reason::TooLarge { max_bytes }),
+            Ok(chunk) => bytes.extend_from_slice(&chunk),
+            Err(StreamError::Closed) => return Ok(bytes),
+            Err(StreamError::LastOperationFailed(error)) => {
+                return Err(wasi::http_error_code(&error)
+                    .map_or_else(|| Reason::Transport(error.to_debug_string()), reason));
+            }
+        }
+    }
+}
+
+/// What the host's types did not take.
+fn refused(what: &str) -> Reason {
+    Reason::Invalid(format!("the executor does not take {what} of this request"))
+}
+
+/// Every way in which `wasi:http` fails, in words.
+fn reason(code: ErrorCode) -> Reason {
+    let timeout = |what: &str| Reason::Timeout(what.to_owned());
+    let denied = |what: &str| Reason::Denied(what.to_owned());
+    let limit = |what: &str| Reason::Limit(what.to_owned());
+    let invalid = |what: &str| Reason::Invalid(what.to_owned());
+    let broken = |what: &str| Reason::Transport(what.to_owned());
+    match code {
+        ErrorCode::DnsTimeout => timeout("the name was not resolved in time"),
+        ErrorCode::ConnectionTimeout => timeout("there was no connection in time"),
+        ErrorCode::ConnectionReadTimeout => timeout("nothing came over the connection in time"),
+        ErrorCode::ConnectionWriteTimeout => timeout("the request could not be sent in time"),
+        ErrorCode::HttpResponseTimeout => timeout("there was no answer in time"),
+
+        ErrorCode::DestinationIpProhibited => denied("the address of the host is not allowed"),
+        ErrorCode::HttpRequestDenied => denied("the host is not allowed, or there were too many requests"),
+
+        ErrorCode::ConnectionLimitReached => limit("as many connections or requests as it allows"),
+        ErrorCode::HttpRequestBodySize(_) => limit("the body of the request is too large"),
+        ErrorCode::HttpRequestUriTooLong => limit("the URL is too long"),
+        ErrorCode::HttpRequestHeaderSectionSize(_) | ErrorCode::HttpRequestHeaderSize(_) => {
+            limit("the headers of the request are too large")
+        }
+        ErrorCode::HttpRequestTrailerSectionSize(_) | ErrorCode::HttpRequestTrailerSize(_) => {
+            limit("the trailers of the request are too large")
+        }
+        ErrorCode::HttpResponseHeaderSectionSize(_) | ErrorCode::HttpResponseHeaderSize(_) => {
+            limit("the headers of the answer are too large")
+        }
+        ErrorCode::HttpResponseBodySize(_) => limit("the body of the answer is too large"),
+        ErrorCode::HttpResponseTrailerSectionSize(_) | ErrorCode::HttpResponseTrailerSize(_) => {
+            limit("the trailers of the answer are too large")
+        }
+
+        ErrorCode::HttpRequestLengthRequired => invalid("the request has to state the length of its body"),
+        ErrorCode::HttpRequestMethodInvalid => invalid("the executor does not take this method"),
+        ErrorCode::HttpRequestUriInvalid => invalid("the executor does not take this URL"),
+
+        ErrorCode::DnsError(payload) => Reason::Transport(match payload.rcode {
+            Some(rcode) => format!("the name could not be resolved: {rcode}"),
+            None => "the name could not be resolved".to_owned(),
+        }),
+        ErrorCode::DestinationNotFound => broken("there is no such host"),
+        ErrorCode::DestinationUnavailable => broken("the host cannot be reached"),
+        ErrorCode::DestinationIpUnroutable => broken("no route leads to the host"),
+        ErrorCode::ConnectionRefused => broken("the host refused the connection"),
+        ErrorCode::ConnectionTerminated => broken("the connection was closed before there was an answer"),
+        ErrorCode::TlsProtocolError => broken("the host does not speak TLS as it should"),
+        ErrorCode::TlsCertificateError => broken("the certificate of the host is not trusted"),
+        ErrorCode::TlsAlertReceived(payload) => Reason::Transport(match payload.alert_message {
+            Some(alert) => format!("the host ended TLS: {alert}"),
+            None => "the host ended TLS".to_owned(),
+        }),
+        ErrorCode::HttpResponseIncomplete => broken("the answer ended too early"),
+        ErrorCode::HttpResponseTransferCoding(_) => broken("the answer has an unknown transfer coding"),
+        ErrorCode::HttpResponseContentCoding(_) => broken("the answer has an unknown content coding"),
+        ErrorCode::HttpUpgradeFailed => broken("the host wants another protocol"),
+        ErrorCode::HttpProtocolError => broken("the host does not speak HTTP as it should"),
+        ErrorCode::LoopDetected => broken("the request runs in a circle"),
+        ErrorCode::ConfigurationError => broken("the network of the executor is not set up as it should be"),
+        ErrorCode::InternalError(what) => Reason::Transport(match what {
+            Some(what) => format!("the request failed: {what}"),
+            None => "the request failed inside the executor".to_owned(),
+        }),
+    }
+}

@@ -1,0 +1,39 @@
+//! The tools of the repository, as they are built.
+
+use crate::harness::tools;
+use std::collections::BTreeSet;
+use wasmparser::{Parser, Payload};
+
+/// The modules that a core module imports from.
+fn imports(wasm: &[u8]) -> BTreeSet<String> {
+    let mut modules = BTreeSet::new();
+    for payload in Parser::new(0).parse_all(wasm) {
+        if let Payload::ImportSection(section) = payload.expect("a module") {
+            for import in section.into_imports() {
+                modules.insert(import.expect("an import").module.to_owned());
+            }
+        }
+    }
+    modules
+}
+
+#[test]
+fn only_a_tool_that_declares_the_network_imports_it() {
+    let mut with = Vec::new();
+    for entry in std::fs::read_dir(tools()).expect("the tools") {
+        let folder = entry.expect("an entry").path();
+        let manifest = std::fs::read_to_string(folder.join("tool.toml")).expect("a manifest");
+        let manifest: toml::Table = manifest.parse().expect("TOML");
+        let declared = manifest["capabilities"]["network"].as_bool().expect("a boolean");
+        let imports = imports(&std::fs::read(folder.join("tool.wasm")).expect("a module"));
+        assert!(imports.contains("wasi_snapshot_preview1"), "{imports:?}");
+        let imported = imports
+            .iter()
+            .any(|module| module.starts_with("wasi:http/") || module.starts_with("wasi:sockets/"));
+        assert_eq!(imported, declared, "{}: {imports:?}", folder.display());
+        if declared {
+            with.push(manifest["name"].as_str().expect("a name").to_owned());
+        }
+    }
+    assert_eq!(with, ["http_fetch"]);
+}
