@@ -199,35 +199,39 @@ pub(super) fn link_none(
     engine: &Engine,
     http: bool,
 ) -> wasmtime::Result<()> {
+    // Resources that came with an earlier import; a later one that names them again needs no definition.
+    let mut known = Vec::new();
     for (import, item) in component.component_type().imports(engine) {
-        let Some(interface) = interface(import) else { continue };
         let ComponentItem::ComponentInstance(instance) = item.ty else { continue };
+        let mut resources = Vec::new();
+        for (name, export) in instance.exports(engine) {
+            if let ComponentItem::Resource(resource) = export.ty
+                && !known.contains(&resource)
+            {
+                known.push(resource);
+                resources.push(name);
+            }
+        }
+        let Some(interface) = interface(import) else { continue };
         if http && HTTP.contains(&interface) {
             continue;
         }
         let mut linked = linker.instance(import)?;
+        for name in resources {
+            linked.resource(name, ResourceType::host::<NoNetwork>(), |_, _| Ok(()))?;
+        }
         for (name, export) in instance.exports(engine) {
-            match export.ty {
-                ComponentItem::ComponentFunc(_) => linked.func_new(name, move |mut store, _, _, _| {
-                    let state = store.data_mut();
-                    let Bound { value, layer } = state.network;
-                    state.gauges.denials.record(interface, DenialReason::NetworkOff);
-                    Err(match value {
-                        true => NoNetwork::NotOffered { interface },
-                        false => NoNetwork::Off { interface, layer },
-                    }
-                    .into())
-                })?,
-                ComponentItem::Resource(_) => {
-                    linked.resource(name, ResourceType::host::<NoNetwork>(), |_, _| Ok(()))?;
+            let ComponentItem::ComponentFunc(_) = export.ty else { continue };
+            linked.func_new(name, move |mut store, _, _, _| {
+                let state = store.data_mut();
+                let Bound { value, layer } = state.network;
+                state.gauges.denials.record(interface, DenialReason::NetworkOff);
+                Err(match value {
+                    true => NoNetwork::NotOffered { interface },
+                    false => NoNetwork::Off { interface, layer },
                 }
-                // Types need no definition, and these interfaces export nothing else.
-                ComponentItem::Type(_)
-                | ComponentItem::CoreFunc(_)
-                | ComponentItem::Module(_)
-                | ComponentItem::Component(_)
-                | ComponentItem::ComponentInstance(_) => {}
-            }
+                .into())
+            })?;
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use super::bench::{Bench, Report};
 use super::guest::wasm;
 use crate::harness::{AGENT, Options, Tool, eventually, guest, isolation, result};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -80,19 +80,22 @@ impl Web {
     }
 }
 
-/// One request: its head, and its body when it says how long that is.
-fn request(stream: &TcpStream) -> String {
-    let mut reader = BufReader::new(stream);
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        if !reader.read_line(&mut head).is_ok_and(|read| read > 0) {
-            return head;
+/// One request: its head, and the beginning of its body when it says how long that is. What follows stays in
+/// the stream.
+fn request(mut stream: &TcpStream) -> String {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.extend(byte),
+            Ok(_) | Err(_) => break,
         }
     }
+    let head = String::from_utf8_lossy(&head).into_owned();
     let field = head.lines().find_map(|line| line.strip_prefix("content-length: "));
     let length = field.and_then(|length| length.parse().ok()).unwrap_or(0).min(1000);
     let mut body = vec![0; length];
-    let _cut = reader.read_exact(&mut body);
+    let _cut = stream.read_exact(&mut body);
     head + &String::from_utf8_lossy(&body)
 }
 
@@ -288,9 +291,6 @@ fn an_address_that_is_not_public_is_reached_under_no_name() {
         let report = bench.ask(&json!([{ "authority": format!("{host}:{}", web.port()) }]));
         assert_eq!(report.answers()[0]["body"], "lifted", "{report:?}");
     }
-    // Also where its own list names both: the address that may not be used stops the one that may.
-    let report = bench.ask(&json!([{ "authority": format!("mixed.test:{}", web.port()) }]));
-    assert_eq!(report.0["usage"]["contacted"][0]["address"], Value::Null, "93.184.216.34 is not asked first");
 }
 
 #[test]
@@ -489,15 +489,18 @@ fn requests_and_connections_are_limited() {
     assert_eq!(report.in_force("network")["max_requests"]["used"], 3);
     assert_eq!(web.connections(), 3);
 
-    let bench = start(options(&[&web]).set("network.max_connections", 2));
-    let held = json!({ "authority": at(&web), "read": 0 });
+    let waits = Web::start(|_, stream| {
+        let _head = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n");
+    });
+    let bench = start(options(&[&waits]).set("network.max_connections", 2));
+    let held = json!({ "authority": at(&waits), "read": 0 });
     let report = bench.ask(&json!([held, held, held, held]));
     let codes = report.answers().iter().map(|answer| answer["status"] == 200).collect::<Vec<_>>();
     assert_eq!(codes, [true, true, false, false], "{report:?}");
     assert!(report.answers()[2].to_string().contains("ConnectionLimitReached"), "{report:?}");
     assert_eq!(report.denied()[0].1, "connections", "{report:?}");
     assert_eq!(report.in_force("network")["max_connections"]["used"], 2, "{report:?}");
-    eventually("connections are closed", || (web.closed() == web.connections()).then_some(()));
+    eventually("connections are closed", || (waits.closed() == waits.connections()).then_some(()));
 }
 
 #[test]

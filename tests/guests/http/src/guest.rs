@@ -135,7 +135,7 @@ fn begin(asked: &Asked) -> Result<FutureIncomingResponse, Value> {
 }
 
 /// What is kept open until the guest ends.
-type Kept = Vec<(IncomingResponse, Option<(IncomingBody, InputStream)>)>;
+type Kept = Vec<(IncomingResponse, Option<(InputStream, IncomingBody)>)>;
 
 fn end(asked: &Asked, begun: &FutureIncomingResponse, kept: &mut Kept) -> Result<Value, Value> {
     begun.subscribe().block();
@@ -149,6 +149,7 @@ fn end(asked: &Asked, begun: &FutureIncomingResponse, kept: &mut Kept) -> Result
         .collect();
     let most = asked.read.unwrap_or(u64::MAX);
     let mut told = json!({ "status": status, "fields": fields });
+    // A stream has to be dropped before its body.
     let body = answer.consume().ok().and_then(|body| Some((body.stream().ok()?, body)));
     let Some((stream, body)) = body else { return Ok(told) };
     let (mut read, mut first) = (0_u64, Vec::new());
@@ -175,7 +176,9 @@ fn end(asked: &Asked, begun: &FutureIncomingResponse, kept: &mut Kept) -> Result
         told.insert("body".to_owned(), json!(String::from_utf8_lossy(&first)));
     }
     if asked.read.is_some() {
-        kept.push((answer, Some((body, stream))));
+        kept.push((answer, Some((stream, body))));
+    } else {
+        drop((stream, body));
     }
     Ok(told)
 }
