@@ -9,6 +9,7 @@
 mod bench;
 mod cpu;
 mod ends;
+mod fetch;
 mod files;
 mod guest;
 mod host;

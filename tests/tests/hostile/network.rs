@@ -16,7 +16,7 @@ use std::time::Duration;
 const TOOL: &str = "hostile_http";
 
 /// A server of a test's own, which does with each connection what its function does.
-struct Web {
+pub(super) struct Web {
     address: SocketAddr,
     seen: Arc<Mutex<Seen>>,
 }
@@ -32,7 +32,7 @@ struct Seen {
 
 impl Web {
     /// Answers each request by `answer`, and then waits until the other side closes.
-    fn start(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Self {
+    pub(super) fn start(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let seen = Arc::<Mutex<Seen>>::default();
@@ -56,22 +56,22 @@ impl Web {
     }
 
     /// Answers every request with 200 and this body.
-    fn saying(body: &'static str) -> Self {
+    pub(super) fn saying(body: &'static str) -> Self {
         Self::start(move |_, stream| {
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nx-test: yes\r\n\r\n", body.len());
             let _gone = stream.write_all((head + body).as_bytes());
         })
     }
 
-    fn port(&self) -> u16 {
+    pub(super) fn port(&self) -> u16 {
         self.address.port()
     }
 
-    fn connections(&self) -> usize {
+    pub(super) fn connections(&self) -> usize {
         self.seen.lock().unwrap().connections
     }
 
-    fn requests(&self) -> Vec<String> {
+    pub(super) fn requests(&self) -> Vec<String> {
         self.seen.lock().unwrap().requests.clone()
     }
 
@@ -101,7 +101,7 @@ fn request(mut stream: &TcpStream) -> String {
 
 /// An executor whose runs may reach `*.test` and the hosts beside it, with `web.test` and all of `lifted`
 /// on loopback.
-fn options(lifted: &[&Web]) -> Options {
+pub(super) fn options(lifted: &[&Web]) -> Options {
     let lifted = lifted.iter().map(|web| web.address.to_string()).collect::<Vec<_>>();
     Options::new()
         .set("ceilings.network_allowed", true)
@@ -136,7 +136,7 @@ impl Report {
     }
 }
 
-fn at(web: &Web) -> String {
+pub(super) fn at(web: &Web) -> String {
     format!("web.test:{}", web.port())
 }
 

@@ -1,0 +1,147 @@
+//! The tool `http_fetch`, sent where it may not go: each redirect is decided about again, and without a
+//! network it says what to change.
+
+use super::bench::{Bench, Call, Report};
+use super::network::{Web, at, options};
+use crate::harness::Options;
+use serde_json::{Value, json};
+use std::io::Write as _;
+
+fn fetch<'a>(bench: &'a Bench, arguments: &Value) -> Call<'a> {
+    bench
+        .call("http_fetch")
+        .grant("network_allowed", true)
+        .grant("timeout_seconds", 30)
+        .arguments(arguments.clone())
+}
+
+/// Why the tool failed, which it has to.
+fn refused(bench: &Bench, arguments: &Value, code: &str) -> Report {
+    fetch(bench, arguments).send().failure(&format!("the tool failed with `{code}`: "))
+}
+
+/// A server that redirects `/307?http://…` to there with 307, and says what it was asked to all else.
+fn redirecting() -> Web {
+    Web::start(|request, stream| {
+        let target = request.split(' ').nth(1).unwrap_or_default();
+        let answer = match target.trim_start_matches('/').split_once('?') {
+            Some((status, location)) => {
+                format!("HTTP/1.1 {status} Elsewhere\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n")
+            }
+            None => format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{request}", request.len()),
+        };
+        let _gone = stream.write_all(answer.as_bytes());
+    })
+}
+
+#[test]
+fn without_a_network_it_says_what_to_change_and_calls_nothing() {
+    let web = Web::saying("reached");
+    let arguments = json!({ "url": format!("http://{}/?key=secret", at(&web)) });
+    let off = |bench: &Bench, call: Call<'_>| {
+        let report = call.send().failure("the tool failed with `network_off`: ");
+        let sentence = report.sentence();
+        assert!(sentence.contains("`network = true`") && !sentence.contains("secret"), "{sentence}");
+        // A call to an interface that is not linked would be denied, and would have ended the run.
+        assert!(report.denied().is_empty(), "{report:?}");
+        assert_eq!(report.in_force("network_allowed")["granted"], false);
+        bench.assert_well("a tool without a network");
+    };
+    let bench = Bench::start_typed(options(&[&web]));
+    off(&bench, fetch(&bench, &arguments).grant("network_allowed", false));
+    off(&bench, fetch(&bench, &arguments).condition("no_network"));
+    let bench = Bench::start_typed(Options::new());
+    off(&bench, fetch(&bench, &arguments));
+    assert_eq!(web.connections(), 0);
+}
+
+#[test]
+fn it_sends_what_it_is_asked_to_and_gives_the_answer() {
+    let web = redirecting();
+    let bench = Bench::start_typed(options(&[&web]));
+    let url = format!("http://{}/path", at(&web));
+    let headers = json!({ "X-One": "1" });
+    let arguments = json!({ "url": url, "method": "POST", "body": "sent", "headers": headers });
+    let report = fetch(&bench, &arguments).send().success();
+    let result = &report.0["result"];
+    assert_eq!((&result["status"], &result["url"]), (&json!(200), &json!(url)), "{report:?}");
+    let echoed = result["body"].as_str().expect("a text").to_lowercase();
+    assert!(echoed.starts_with("post /path http/1.1\r\n") && echoed.ends_with("\r\n\r\nsent"), "{echoed}");
+    for field in ["x-one: 1\r\n", "content-length: 4\r\n", "user-agent: a2g-http_fetch/"] {
+        assert!(echoed.contains(field), "{echoed}");
+    }
+    assert_eq!(report.0["usage"]["contacted"][0]["requests"], 1, "{report:?}");
+}
+
+#[test]
+fn every_redirect_is_decided_about_again() {
+    let (web, next, private) = (redirecting(), redirecting(), Web::saying("private"));
+    let bench = Bench::start_typed(options(&[&web, &next]));
+    let redirect = |to: &str| json!({ "url": format!("http://{}/302?{to}", at(&web)) });
+
+    let there = format!("http://{}/there", at(&next));
+    let report = fetch(&bench, &redirect(&there)).send().success();
+    let redirects = json!([{ "status": 302, "url": there }]);
+    assert_eq!((&report.0["result"]["redirects"], &report.0["result"]["status"]), (&redirects, &json!(200)));
+    assert_eq!(report.0["usage"]["contacted"].as_array().map(Vec::len), Some(2), "{report:?}");
+
+    let port = private.port();
+    let cases = [
+        ("http://169.254.169.254/latest/meta-data/".to_owned(), "network_denied", "ip_literal"),
+        (format!("http://127.0.0.1:{port}/"), "network_denied", "ip_literal"),
+        (format!("http://web.test:{port}/"), "network_denied", "address"),
+        // Read as browsers read it, before the executor sees it.
+        (format!("http://2130706433:{port}/"), "network_denied", "ip_literal"),
+        ("http://other.example/".to_owned(), "network_denied", "domain_not_allowed"),
+    ];
+    for (to, code, reason) in cases {
+        let report = refused(&bench, &redirect(&to), code);
+        let reasons: Vec<_> = report.denied().into_iter().map(|(_, reason, _)| reason.to_owned()).collect();
+        assert_eq!(reasons, [reason], "{to}");
+        assert!(report.sentence().contains("`usage.denied`"), "{to}: {report:?}");
+    }
+    assert_eq!(private.connections(), 0);
+    let report = refused(&bench, &redirect("file:///etc/passwd"), "redirect_refused");
+    assert!(report.denied().is_empty(), "{report:?}");
+    bench.assert_well("redirects");
+}
+
+#[test]
+fn credentials_do_not_follow_to_another_origin() {
+    let (web, next) = (redirecting(), redirecting());
+    let bench = Bench::start_typed(options(&[&web, &next]));
+    let headers = json!({ "Authorization": "Bearer secret", "Cookie": "a=secret", "Accept": "text/plain" });
+    let go = |to: &str| {
+        let url = format!("http://{}/307?{to}", at(&web));
+        fetch(&bench, &json!({ "url": url, "headers": headers })).send().success();
+    };
+    go("/same");
+    go(&format!("http://{}/other", at(&next)));
+    let requests = web.requests();
+    assert_eq!(
+        requests.iter().filter(|request| request.contains("Bearer secret")).count(),
+        3,
+        "{requests:?}"
+    );
+    let [other] = next.requests().try_into().expect("one request");
+    assert!(other.contains("text/plain") && !other.contains("secret"), "{other}");
+}
+
+#[test]
+fn its_own_bounds_come_before_those_of_the_run() {
+    let silent = Web::start(|_, _| {});
+    let large = Web::start(|_, stream| {
+        let body = "\"".repeat(4 << 20);
+        let _gone = stream
+            .write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
+    });
+    let room = options(&[&silent, &large]).set("ceilings.max_output_bytes", 16 << 20);
+    let bench = Bench::start_typed(room);
+    let url = |web: &Web| format!("http://{}/", at(web));
+    refused(&bench, &json!({ "url": url(&silent), "timeout_seconds": 1 }), "network_timeout");
+    refused(&bench, &json!({ "url": url(&large) }), "response_too_large");
+    // The most that it takes fits into the memory that it declares, in the form that takes the most.
+    let most = json!({ "url": url(&large), "max_bytes": 4 << 20 });
+    let report = fetch(&bench, &most).send().success();
+    assert_eq!(report.0["result"]["size"], 4 << 20);
+}
