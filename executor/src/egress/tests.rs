@@ -1,1 +1,123 @@
+//! Names whose answer changes or does not come: what only a resolver of our own can do.
 
+use super::*;
+use crate::capability::{Ceilings, Claims, HostClaims, HostPattern};
+use crate::clock::SystemClock;
+use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
+use crate::outcome::DenialReason;
+use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use http_body_util::{BodyExt as _, Empty};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// A grant of the network under these budgets, to everyone by name.
+pub(crate) fn grant(budgets: NetworkBudgets) -> Grant {
+    let ceilings = Ceilings {
+        memory: MemoryLimit::from_mb(64).unwrap(),
+        cpu: CpuPercent::new(100).unwrap(),
+        timeout: Timeout::from_seconds(30).unwrap(),
+        output: OutputLimit::from_bytes(1024).unwrap(),
+        network: true,
+        hosts: HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() },
+        network_budgets: budgets,
+        trees: Vec::new(),
+        access: Access::ReadOnly,
+        budgets: Budgets { written: MemoryLimit::from_mb(1).unwrap(), created: 1, hard_links: false },
+    };
+    Grant::new([(Layer::Verdict, Claims::default())], &ceilings).unwrap()
+}
+
+/// Some of each.
+pub(crate) const BUDGETS: NetworkBudgets =
+    NetworkBudgets { requests: 10, connections: 2, sent_bytes: 1 << 20, received_bytes: 1 << 20 };
+
+/// A resolver with an answer for each time that it is asked, and none after that.
+struct Changing(Mutex<Vec<Vec<IpAddr>>>);
+
+impl Resolve for Changing {
+    fn addresses<'a>(
+        &'a self,
+        _: &'a Domain,
+    ) -> Pin<Box<dyn Future<Output = std::io::Result<Vec<IpAddr>>> + Send + 'a>> {
+        Box::pin(async {
+            let next = self.0.lock().unwrap().pop();
+            match next {
+                Some(addresses) => Ok(addresses),
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+fn egress(answers: &[&[&str]], lifted: SocketAddr) -> Arc<Egress> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let settings = EgressSettings {
+        lifted: vec![lifted.to_string().parse().unwrap()],
+        hosts: BTreeMap::new(),
+        connect: Duration::from_millis(500),
+    };
+    let answers = answers.iter().rev().map(|list| list.iter().map(|text| text.parse().unwrap()).collect());
+    let mut egress = Egress::new(settings, None, clock).unwrap();
+    egress.resolver = Arc::new(Changing(Mutex::new(answers.collect())));
+    Arc::new(egress)
+}
+
+/// A server that answers each connection with 204, and says how many there were.
+async fn server() -> (SocketAddr, Arc<Mutex<usize>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let count = Arc::<Mutex<usize>>::default();
+    let counting = Arc::clone(&count);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            *counting.lock().unwrap() += 1;
+            let mut head = [0; 1024];
+            let _read = stream.read(&mut head).await;
+            let _written = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+        }
+    });
+    (address, count)
+}
+
+async fn ask(network: &Network, port: u16) -> Result<u16, Refusal> {
+    let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
+    let mut request = http::Request::new(body);
+    *request.uri_mut() = format!("http://changes.example:{port}/").parse().unwrap();
+    let carrier = network.carrier().unwrap();
+    carrier.send(request, Patience::default()).await.map(|answer| answer.status().as_u16())
+}
+
+#[tokio::test]
+async fn a_name_that_changes_its_answer_is_checked_each_time_and_asked_once() {
+    let (address, connections) = server().await;
+    // What is asked for once more would be given the next answer, or none.
+    let answers: [&[&str]; 5] =
+        [&["127.0.0.1"], &["127.0.0.2"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.1"], &[]];
+    let egress = egress(&answers, address);
+    let network = egress.open(&AgentDid::parse("did:a2g:one:1").unwrap(), &grant(BUDGETS));
+    let port = address.port();
+    let denied = Err(DenialReason::Address.into());
+    assert_eq!(ask(&network, port).await, Ok(204));
+    assert_eq!(ask(&network, port).await, denied);
+    assert_eq!(ask(&network, port).await, denied);
+    assert_eq!(ask(&network, port).await, Ok(204));
+    assert_eq!(*connections.lock().unwrap(), 2);
+    assert_eq!(ask(&network, port).await, Err(Failure::Name.into()));
+    // A name server that never answers.
+    assert_eq!(ask(&network, port).await, Err(Failure::ConnectTimeout.into()));
+    let what = network.line().unwrap().denied().0;
+    let what = what.iter().map(|denial| denial.what.as_str()).collect::<Vec<_>>();
+    let authority = format!("http://changes.example:{port}");
+    assert_eq!(what, [format!("{authority} (127.0.0.2)"), format!("{authority} (10.0.0.1)")]);
+}
+
+#[tokio::test]
+async fn a_line_that_is_closed_sends_nothing() {
+    let (address, connections) = server().await;
+    let egress = egress(&[&["127.0.0.1"]], address);
+    let network = egress.open(&AgentDid::parse("did:a2g:one:1").unwrap(), &grant(BUDGETS));
+    network.close();
+    assert_eq!(ask(&network, address.port()).await, Err(Failure::Over.into()));
+    assert_eq!(*connections.lock().unwrap(), 0);
+}

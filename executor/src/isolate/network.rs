@@ -570,3 +570,103 @@ impl Carrier for Remote {
         Box::pin(self.asked(request, patience))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capability::Host;
+    use crate::clock::SystemClock;
+    use crate::egress::{Egress, EgressSettings, tests};
+    use crate::ident::AgentDid;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    /// A run's line that reaches only `held.example`, who never answers, and what a child holds of the
+    /// socket.
+    fn child(held: &std::net::TcpListener) -> (Arc<Line>, UnixStream, std::os::unix::net::UnixStream) {
+        let held = held.local_addr().unwrap();
+        let Ok(Host::Name(name)) = Host::parse("held.example") else { panic!("a name") };
+        let settings = EgressSettings {
+            lifted: vec![held.to_string().parse().unwrap()],
+            hosts: BTreeMap::from([(name, vec![held.ip()])]),
+            connect: Duration::from_secs(20),
+        };
+        let egress = Arc::new(Egress::new(settings, None, Arc::new(SystemClock)).unwrap());
+        let agent = AgentDid::parse("did:a2g:one:1").unwrap();
+        let line = Arc::clone(egress.open(&agent, &tests::grant(tests::BUDGETS)).line().unwrap());
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (line, UnixStream::from_std(ours).unwrap(), theirs)
+    }
+
+    fn opening(stream: u32, uri: &str) -> Vec<u8> {
+        let opening = Opening {
+            method: "POST".to_owned(),
+            uri: uri.to_owned(),
+            fields: Vec::new(),
+            body: true,
+            patience: Patience::default(),
+        };
+        written(Kind::Open, stream, &opening)
+    }
+
+    /// What comes of a child that says these frames, and then nothing more.
+    async fn said(held: &std::net::TcpListener, frames: Vec<Vec<u8>>) -> Result<()> {
+        let (line, ours, theirs) = child(held);
+        let talking = tokio::task::spawn_blocking(move || {
+            // The other side stops listening when it has heard enough.
+            let _heard = frames.iter().try_for_each(|frame| (&theirs).write_all(frame));
+            let _closed = theirs.shutdown(std::net::Shutdown::Write);
+            let mut told = Vec::new();
+            let _gone = (&theirs).read_to_end(&mut told);
+        });
+        let carried = tokio::time::timeout(Duration::from_secs(20), carry(line, ours)).await;
+        talking.await.unwrap();
+        carried.expect("it is not kept waiting")
+    }
+
+    #[tokio::test]
+    async fn a_child_that_makes_no_sense_is_not_listened_to_any_longer() {
+        let somewhere = "http://127.0.0.1:1/";
+        let data = |stream, bytes| frame(Kind::Data, stream, &vec![0; bytes]);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let held = || opening(1, &format!("http://held.example:{port}/"));
+        let piece = WINDOW_BYTES / 4;
+        let cases = [
+            ("no kind", vec![vec![0; HEADER_BYTES]]),
+            ("another kind", vec![vec![9; HEADER_BYTES]]),
+            ("a long piece", vec![held(), data(1, PIECE_BYTES + 1)]),
+            ("a long head", vec![frame(Kind::Open, 1, &vec![b' '; LONGEST_HEAD + 1])]),
+            ("no head", vec![frame(Kind::Open, 1, b"{}")]),
+            ("no URI", vec![opening(1, "http://a b/")]),
+            ("a number twice", vec![opening(1, somewhere), opening(1, somewhere)]),
+            ("an older number", vec![opening(2, somewhere), opening(1, somewhere)]),
+            ("what the server says", vec![written(Kind::Refused, 1, &Refusal::from(Failure::Over))]),
+            ("an answer", vec![written(Kind::Head, 1, &Heading { status: 200, fields: Vec::new() })]),
+            ("credit without a number", vec![frame(Kind::Credit, 1, b"1")]),
+            ("too much credit", vec![held(), credit(1, 1)]),
+            ("more than the window", [vec![held()], vec![data(1, piece); 5]].concat()),
+            ("half a frame", vec![data(1, 100)[..50].to_vec()]),
+            ("streams without end", (1..3000).map(|stream| opening(stream, somewhere)).collect()),
+            // To no stream at all, and more of it than the run may send.
+            ("pieces without end", vec![data(7, PIECE_BYTES); 100]),
+        ];
+        for (what, frames) in cases {
+            assert!(said(&listener, frames).await.is_err(), "{what}");
+        }
+        let proper =
+            vec![opening(1, somewhere), data(1, 10), frame(Kind::End, 1, &[]), frame(Kind::Abort, 1, &[])];
+        said(&listener, proper).await.unwrap();
+    }
+
+    #[test]
+    fn header_fields_of_any_bytes_come_back() {
+        let mut fields = HeaderMap::new();
+        fields.append("x", HeaderValue::from_bytes(b"a\xff\xc3\xa9\t\"").unwrap());
+        fields.append("x", HeaderValue::from_static("second"));
+        assert_eq!(heard(told(&fields)), Some(fields));
+        assert_eq!(heard(vec![("x".to_owned(), "\u{100}".to_owned())]), None);
+        assert_eq!(heard(vec![("x".to_owned(), "a\r\nb: c".to_owned())]), None);
+    }
+}

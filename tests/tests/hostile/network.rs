@@ -648,3 +648,61 @@ fn sockets_are_offered_to_nobody() {
     assert_eq!(report.reasons(), ["network_off"], "{report:?}");
     bench.call("sockets").send().failure("this run has no network");
 }
+
+/// A server of its own that speaks TLS with this certificate for `names`, and the certificate as PEM.
+fn tls_server(names: &[&str]) -> (SocketAddr, String) {
+    let names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .expect("a configuration");
+    let (config, listener) = (Arc::new(config), TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let server = rustls::ServerConnection::new(Arc::clone(&config)).expect("a connection");
+            let mut tls = rustls::StreamOwned::new(server, stream);
+            let mut head = [0; 4096];
+            if tls.read(&mut head).is_ok_and(|read| read > 0) {
+                let _gone = tls.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nsecret");
+                tls.conn.send_close_notify();
+                let _gone = tls.flush();
+            }
+        }
+    });
+    (address, made.cert.pem())
+}
+
+#[test]
+fn tls_holds_the_server_to_the_checked_name() {
+    let (address, certificate) = tls_server(&["web.test"]);
+    let folder = tempfile::tempdir().expect("a temp folder");
+    let ca_file = folder.path().join("ca.pem");
+    std::fs::write(&ca_file, certificate).expect("a file");
+    let online = || {
+        options(&[])
+            .set("network.allowed_addresses", json!([address.to_string()]))
+            .set("network.hosts", json!({ "web.test": ["127.0.0.1"], "other.test": ["127.0.0.1"] }))
+    };
+    let asked = |host: &str, scheme: &str| json!([{ "scheme": scheme, "authority": format!("{host}:{}", address.port()), "patience_ms": 5000 }]);
+    let trusting = start(online().set("network.ca_file", json!(ca_file)));
+    let report = trusting.ask(&asked("web.test", "https"));
+    assert_eq!(report.answers()[0]["body"], "secret", "{report:?}");
+    let contact = &report.0["usage"]["contacted"][0];
+    assert_eq!(contact["authority"], format!("https://web.test:{}", address.port()));
+    // Counted at the socket: the greeting of TLS is in it.
+    assert!(contact["sent_bytes"].as_u64() > Some(200), "{report:?}");
+    let report = trusting.ask(&asked("other.test", "https"));
+    assert!(report.answers()[0].to_string().contains("TlsCertificateError"), "{report:?}");
+    let report = start(online()).ask(&asked("web.test", "https"));
+    assert!(report.answers()[0].to_string().contains("TlsCertificateError"), "{report:?}");
+    let plain = Web::saying("not TLS");
+    let bench = start(options(&[&plain]));
+    let report = bench.ask(&json!([{ "scheme": "https", "authority": at(&plain), "patience_ms": 5000 }]));
+    assert!(report.answers()[0]["error"].is_string(), "{report:?}");
+}

@@ -2,23 +2,12 @@
 
 use a2g_guest_sdk::prelude::*;
 
-#[allow(
-    missing_docs,
-    unsafe_code,
-    clippy::all,
-    clippy::restriction,
-    reason = "generated: the canonical ABI passes raw pointers"
-)]
-mod bindings {
-    wit_bindgen::generate!({ path: "wit", world: "guest", generate_all });
-}
-
-use bindings::wasi::http::outgoing_handler::handle;
-use bindings::wasi::http::types::{
+use wasip2::http::outgoing_handler::handle;
+use wasip2::http::types::{
     ErrorCode, Fields, FutureIncomingResponse, HeaderError, IncomingBody, IncomingResponse, Method,
     OutgoingBody, OutgoingRequest, RequestOptions, Scheme,
 };
-use bindings::wasi::io::streams::{InputStream, StreamError};
+use wasip2::io::streams::{InputStream, StreamError};
 
 /// What to do.
 #[derive(Arguments)]
