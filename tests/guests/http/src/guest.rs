@@ -132,10 +132,8 @@ fn end(asked: &Asked, begun: &FutureIncomingResponse, kept: &mut Kept) -> Result
     let answer = answer.ok_or_else(|| json!({ "refused": "answer" }))?.map_err(|code| error(&code))?;
     let status = answer.status();
     let entries = answer.headers().entries();
-    let fields: Vec<_> = entries
-        .into_iter()
-        .map(|(name, value)| json!([name, String::from_utf8_lossy(&value)]))
-        .collect();
+    let fields: Vec<_> =
+        entries.into_iter().map(|(name, value)| json!([name, String::from_utf8_lossy(&value)])).collect();
     let most = asked.read.unwrap_or(u64::MAX);
     let mut told = json!({ "status": status, "fields": fields });
     // A stream has to be dropped before its body.
