@@ -376,7 +376,7 @@ fn the_exit_code_tells_failure_refusal_and_limit_apart() {
         &["run", "read_file"],
         &["run", "read_file", "--arguments", read, "--scope", "/workspace/../**"],
         &["run", "read_file", "--arguments", read, "--scope", "/workspace/missing/**"],
-        &["run", "read_file", "--arguments", read, "--scope", "/workspace/file"],
+        &["run", "read_file", "--arguments", read, "--scope", "/workspace/{file"],
     ] {
         let done = place.run(refused).ended(3).says("refused");
         assert!(done.stdout.is_empty(), "{}", done.stdout);

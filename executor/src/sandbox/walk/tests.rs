@@ -35,7 +35,7 @@ const BLOCKED: [&str; 2] = ["/w/priv/**", "hidden.md"];
 const SECRET: &str = "not granted: ";
 
 const FOLDERS: [&str; 8] = ["w", "w/d", "w/x", "w/x/open", "w/x/open/sub", "w/priv", "w/one1", "outside"];
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     "w/a.md",
     "w/b.txt",
     "w/exact",
@@ -44,6 +44,7 @@ const FILES: [&str; 12] = [
     "w/d/hidden.md",
     "w/x/open/f",
     "w/x/open/sub/g.txt",
+    "w/x/open/sub/hidden.md",
     "w/x/n.txt",
     "w/priv/p.md",
     "w/one1/s.txt",
