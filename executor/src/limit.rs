@@ -202,3 +202,41 @@ impl Access {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_has_spent_more_than_there_was() {
+        let budgets = Budgets {
+            written: MemoryLimit::from_mb(1).unwrap(),
+            created: 2,
+            handles: 32,
+            subscriptions: 3,
+            random_bytes: 4,
+            directory_entries: 5,
+            fuel: Some(6),
+            hard_links: false,
+        };
+        let most = Spent {
+            written_bytes: 1 << 20,
+            created: 2,
+            random_bytes: 4,
+            directory_entries: 5,
+            fuel: Some(6),
+        };
+        let all = u64::MAX;
+        let said = Spent {
+            written_bytes: all,
+            created: all,
+            random_bytes: all,
+            directory_entries: all,
+            fuel: Some(all),
+        };
+        assert_eq!((budgets.believed(said), budgets.believed(most)), (most, most));
+        let unmetered = Budgets { fuel: None, ..budgets };
+        assert_eq!(unmetered.believed(said).fuel, None);
+        assert_eq!(budgets.believed(Spent::default()), Spent::default());
+    }
+}

@@ -130,7 +130,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] names the two folders.
     pub fn check_places(&self) -> Result<(), ConfigError> {
-        let own = [Some(&self.cache), self.reports.as_ref(), self.policies.as_ref()];
+        let own = [Some(&self.cache), self.reports.as_ref(), self.policies.as_ref(), self.ca_file.as_ref()];
         check_private_places(&self.ceilings.areas, &self.mounts, own.into_iter().flatten().cloned())
             .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
     }
@@ -232,7 +232,8 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         })?,
     };
     let reports = governor.reports.map(at);
-    let own = [Some(cache.clone()), reports.clone(), governor.policies.clone().map(at)];
+    let ca_file = network.ca_file.clone().map(at);
+    let own = [Some(cache.clone()), reports.clone(), governor.policies.clone().map(at), ca_file.clone()];
     check_private_places(&areas, &mounts, own.into_iter().flatten())?;
     let (hosts, network_budgets) = whom_runs_may_reach(&network)?;
     let egress = way_out(&network)?;
@@ -322,7 +323,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         },
         mounts,
         egress,
-        ca_file: network.ca_file.map(at),
+        ca_file,
     })
 }
 
@@ -447,6 +448,8 @@ fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
             let line = line.trim();
             if let Some(name) = line.strip_prefix('[') {
                 here = name.trim_matches(['[', ']', ' ']);
+                // A table can be the value itself.
+                return here == key;
             }
             let named = line.split('=').next().unwrap_or_default().trim();
             (here == table && named == last) || named == key

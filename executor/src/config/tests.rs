@@ -16,6 +16,11 @@ fn the_defaults_are_whole() {
     let counts = [budgets.created, budgets.handles, budgets.subscriptions, budgets.random_bytes];
     assert_eq!(counts, [10_000, 1024, 128, 16 << 20]);
     assert_eq!((budgets.directory_entries, budgets.fuel), (1_000_000, None));
+    assert_eq!(config.ceilings.hosts.allowed, Some(Vec::new()));
+    assert_eq!((config.egress.lifted, config.egress.hosts.len()), (Vec::new(), 0));
+    let network = config.ceilings.network_budgets;
+    assert_eq!((network.requests, network.connections), (100, 8));
+    assert_eq!((network.sent_bytes, network.received_bytes), (16 << 20, 64 << 20));
     assert_eq!(config.catalog, Path::new("/srv/a2g/tools"));
 }
 
@@ -40,6 +45,15 @@ fn errors_name_line_and_key() {
         ("[ceilings]\nmax_memory_mb = \"5\"\n", "line 2", "max_memory_mb"),
         ("[executor]\nisolation = \"proces\"\n", "line 2", "isolation"),
         ("[server\n", "line 1", "server"),
+        ("[network]\nallowed_domains = [\"https://a.com\"]\n", "line 2", "network.allowed_domains"),
+        ("[network]\nblocked_domains = [\"a@b.com\"]\n", "line 2", "network.blocked_domains"),
+        ("[network]\nallowed_addresses = [\"10.0.0.1/8\"]\n", "line 2", "network.allowed_addresses"),
+        ("[network]\nmax_requests = 0\n", "line 2", "network.max_requests"),
+        ("[network]\nmax_connections = 65\n", "line 2", "network.max_connections"),
+        ("[network]\nmax_received_bytes = -1\n", "line 2", "max_received_bytes"),
+        ("[network.hosts]\n\"10.0.0.1\" = [\"10.0.0.1\"]\n", "line 1", "network.hosts"),
+        ("[network.hosts]\n\"a.com\" = []\n", "line 1", "network.hosts"),
+        ("[network.hosts]\n\"a.com\" = [\"b.com\"]\n", "line 2", "a.com"),
     ];
     for (text, line, key) in cases {
         let error = parse(text).unwrap_err();
@@ -79,6 +93,8 @@ fn the_executors_own_files_are_never_grantable() {
     assert!(error.contains("/tmp/cache"), "{error}");
     let error = parse("[governor]\nreports = \"/workspace/reports.ndjson\"\n").unwrap_err();
     assert!(error.contains("reports.ndjson"), "{error}");
+    let error = parse("[network]\nca_file = \"/workspace/ca.pem\"\n").unwrap_err();
+    assert!(error.contains("ca.pem"), "{error}");
     let mounted =
         "[catalog]\ncache = \"/srv/data/cache\"\n[[mount]]\nguest = \"/workspace\"\nhost = \"/srv/data\"\n";
     assert!(parse(mounted).is_err());

@@ -5,7 +5,7 @@ use super::connection::{Answer, Connection, greet};
 use super::refusal::{Failure, Refusal};
 use super::target::Target;
 use super::{Body, Carrier, Egress, MOST_HEAD_BYTES, Patience, Sending};
-use crate::capability::{Grant, Host, Reach, Unreachable};
+use crate::capability::{Domain, Grant, Host, Reach, Unreachable};
 use crate::ident::AgentDid;
 use crate::limit::NetworkBudgets;
 use crate::outcome::{Contact, Denial, DenialReason, HostRule, NetworkUsage, Usage};
@@ -279,16 +279,25 @@ impl Line {
             Host::Address(address) => vec![*address],
             Host::Name(name) => match self.egress.settings.hosts.get(name) {
                 Some(addresses) => addresses.clone(),
-                None => {
-                    let _turn = self.egress.lookups.acquire().await.map_err(|_| Failure::Over)?;
-                    self.egress.resolver.addresses(name).await.map_err(|_| Failure::Name)?
-                }
+                None => self.looked_up(name.clone()).await?,
             },
         };
         for address in &found {
             self.check_address(*address, target)?;
         }
         Ok(found.into_iter().map(|address| SocketAddr::new(address, target.port)).collect())
+    }
+
+    /// Asks the resolver. Whoever gives up waiting leaves the thread that it takes, and keeps its turn.
+    async fn looked_up(&self, name: Domain) -> Result<Vec<IpAddr>, Refusal> {
+        let turn = Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| Failure::Over)?;
+        let resolver = Arc::clone(&self.egress.resolver);
+        let found = tokio::spawn(async move {
+            let _turn = turn;
+            resolver.addresses(&name).await
+        });
+        let found = found.await.map_err(|_| Failure::Over)?;
+        found.map_err(|_| Failure::Name.into())
     }
 
     fn check_address(&self, address: IpAddr, target: &Target) -> Result<(), Refusal> {

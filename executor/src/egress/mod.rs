@@ -138,8 +138,8 @@ pub struct EgressSettings {
 /// The way out of one executor.
 pub struct Egress {
     settings: EgressSettings,
-    resolver: Box<dyn Resolve>,
-    lookups: Semaphore,
+    resolver: Arc<dyn Resolve>,
+    lookups: Arc<Semaphore>,
     tls: TlsConnector,
     rates: Rates,
     clock: Arc<dyn Clock>,
@@ -160,8 +160,8 @@ impl Egress {
     ) -> Result<Self, TlsError> {
         Ok(Self {
             settings,
-            resolver: Box::new(System),
-            lookups: Semaphore::new(MOST_LOOKUPS),
+            resolver: Arc::new(System),
+            lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
             tls: connection::connector(ca_file)?,
             rates: Rates::new(clock.monotonic()),
             clock,

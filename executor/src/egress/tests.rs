@@ -68,7 +68,7 @@ fn egress(answers: &[&[&str]], lifted: SocketAddr) -> Arc<Egress> {
     };
     let answers = answers.iter().rev().map(|list| list.iter().map(|text| text.parse().unwrap()).collect());
     let mut egress = Egress::new(settings, None, clock).unwrap();
-    egress.resolver = Box::new(Changing(Mutex::new(answers.collect())));
+    egress.resolver = Arc::new(Changing(Mutex::new(answers.collect())));
     Arc::new(egress)
 }
 

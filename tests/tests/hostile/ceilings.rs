@@ -3,6 +3,7 @@
 
 use super::bench::{Bench, Call, Report};
 use super::guest::{Guest, errno, wasm};
+use super::host::most_descriptors;
 use crate::harness::{Options, Tool};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -115,12 +116,12 @@ fn handles_have_a_ceiling() {
     let bench = Bench::start_tools(options, tools);
     std::fs::write(bench.executor.workspace().join("file"), "").expect("a file");
     let call = |tool: &str| bench.call(tool).scope("/workspace/**");
-    let granted = call("opens_1500").send();
-    if granted.response.pointer("/result/usage/limits/max_handles/granted") == Some(&json!(2000)) {
-        granted.success();
+    // Inline, four stores share what the process has.
+    if most_descriptors() >= 4 * 2000 + 256 {
+        call("opens_1500").send().success();
         ends_at(call("opens_2100"), "handles", "max_handles", 2000);
     } else {
-        eprintln!("skipped: this machine gives no process two thousand descriptors");
+        eprintln!("skipped: this machine gives no process so many descriptors");
     }
 }
 
@@ -348,6 +349,12 @@ fn fuel_is_a_limit_and_a_meter() {
     // What was stopped had not counted yet.
     let stopped = bench.call("sleeps").grant("timeout_seconds", 1).send().limit("time");
     let unknown = json!({ "granted": granted, "used": null, "slack": null, "set_by": "executor" });
+    assert_eq!(fuel(&stopped), unknown);
+    let much = 1_u64 << 53;
+    let guests = [("never_ends", Guest::new("(loop $more (br $more))"))];
+    let bench = Bench::start_with(Options::new().set("ceilings.max_fuel", much), guests);
+    let stopped = bench.call("never_ends").grant("timeout_seconds", 1).send().limit("time");
+    let unknown = json!({ "granted": much, "used": null, "slack": null, "set_by": "executor" });
     assert_eq!(fuel(&stopped), unknown);
 }
 

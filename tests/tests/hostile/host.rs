@@ -220,7 +220,7 @@ fn descriptors_are_bounded_and_come_back() {
 }
 
 /// How many descriptors a process of this machine may have.
-fn most_descriptors() -> u64 {
+pub(super) fn most_descriptors() -> u64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.maximum.unwrap_or(u64::MAX)
 }

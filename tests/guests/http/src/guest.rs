@@ -2,23 +2,12 @@
 
 use a2g_guest_sdk::prelude::*;
 
-#[allow(
-    missing_docs,
-    unsafe_code,
-    clippy::all,
-    clippy::restriction,
-    reason = "generated: the canonical ABI passes raw pointers"
-)]
-mod bindings {
-    wit_bindgen::generate!({ path: "wit", world: "guest", generate_all });
-}
-
-use bindings::wasi::http::outgoing_handler::handle;
-use bindings::wasi::http::types::{
+use wasip2::http::outgoing_handler::handle;
+use wasip2::http::types::{
     ErrorCode, Fields, FutureIncomingResponse, HeaderError, IncomingBody, IncomingResponse, Method,
     OutgoingBody, OutgoingRequest, RequestOptions, Scheme,
 };
-use bindings::wasi::io::streams::{InputStream, StreamError};
+use wasip2::io::streams::{InputStream, StreamError};
 
 /// What to do.
 #[derive(Arguments)]
@@ -143,10 +132,8 @@ fn end(asked: &Asked, begun: &FutureIncomingResponse, kept: &mut Kept) -> Result
     let answer = answer.ok_or_else(|| json!({ "refused": "answer" }))?.map_err(|code| error(&code))?;
     let status = answer.status();
     let entries = answer.headers().entries();
-    let fields: Vec<_> = entries
-        .into_iter()
-        .map(|(name, value)| json!([name, String::from_utf8_lossy(&value)]))
-        .collect();
+    let fields: Vec<_> =
+        entries.into_iter().map(|(name, value)| json!([name, String::from_utf8_lossy(&value)])).collect();
     let most = asked.read.unwrap_or(u64::MAX);
     let mut told = json!({ "status": status, "fields": fields });
     // A stream has to be dropped before its body.
