@@ -9,6 +9,8 @@ use super::guest::Guest;
 use super::side::{Books, Health, Idle, Outside, Slack};
 use crate::harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,9 @@ pub(super) struct Bench {
     /// Calls that run now, and the most that ever ran at once.
     running: AtomicUsize,
     most_running: AtomicUsize,
+    /// What was granted of files, each with the number of folders that inline runs keep open for it.
+    grants: Mutex<BTreeMap<String, usize>>,
+    is_inline: bool,
 }
 
 /// The harmless tool of every bench: it answers `[7]`.
@@ -41,9 +46,8 @@ const NEIGHBOUR: &str = "did:aeon:neighbour:1.0:abc123";
 /// How many processes wait ahead of time where a test does not say.
 const WAITING: u64 = 2;
 
-/// What a server may have open more than after its first run.
-///
-/// Threads and descriptors that it keeps for the next run, and no more of them than ran at once.
+/// What a server may have more than after its first run. Inline, it also keeps for the next runs a thread
+/// for each that there was at once, and the opened folders of each different grant.
 const SLACK: Slack = Slack { threads: 2, descriptors: 2 };
 
 impl Bench {
@@ -97,6 +101,8 @@ impl Bench {
             is_killed: AtomicBool::new(false),
             running: AtomicUsize::new(0),
             most_running: AtomicUsize::new(0),
+            grants: Mutex::default(),
+            is_inline: ring.is_none(),
         };
         // The first run opens what stays open. What the test prepares after it is no guest's doing.
         bench.assert_harmless("a start");
@@ -138,8 +144,11 @@ impl Bench {
             self.assert_harmless("the whole case");
             self.health.take().expect("a bench ends once").finish();
             self.books.assert_balanced();
-            let at_once = self.most_running.load(Ordering::SeqCst);
-            let slack = Slack { threads: SLACK.threads + at_once, descriptors: SLACK.descriptors + at_once };
+            let mut slack = SLACK;
+            if self.is_inline {
+                slack.threads += self.most_running.load(Ordering::SeqCst);
+                slack.descriptors += self.grants.lock().unwrap().values().sum::<usize>();
+            }
             let idle = self.idle.as_ref().expect("it has started");
             idle.assert_again(self.process, &self.executor.home().temporary(), slack);
         }
@@ -273,6 +282,9 @@ impl Call<'_> {
     /// Makes the call.
     pub(super) fn send(self) -> Answer {
         let (bench, intent, is_disturbed) = (self.bench, self.intent(), self.is_disturbed);
+        let scope = &self.manifest["filesystem_scope"];
+        let grant = format!("{scope} {:?}", self.conditions);
+        bench.grants.lock().unwrap().insert(grant, scope.as_array().map_or(0, Vec::len) + 1);
         let params = self.parameters();
         bench.outside.remember();
         let _watched = bench.health.as_ref().map(Health::during);

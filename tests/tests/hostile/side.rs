@@ -306,6 +306,10 @@ impl Idle {
         loop {
             let now = Self::now(server, temporary);
             if self.covers(&now, slack) {
+                let more = |now: usize, before: usize| now.saturating_sub(before);
+                let threads = more(now.threads, self.threads);
+                let descriptors = more(now.descriptors, self.descriptors);
+                eprintln!("left: {threads} threads and {descriptors} descriptors, of {slack:?}");
                 return;
             }
             let long = longest_leftover();
