@@ -46,6 +46,12 @@ impl Options {
         self
     }
 
+    /// One key of the configuration as it is so far, null when it is not set.
+    pub fn get(&self, key: &str) -> &Value {
+        let (table, key) = key.split_once('.').expect("table.key");
+        &self.config[table][key]
+    }
+
     /// Runs the tools of this catalogue instead of the repository's.
     pub fn catalogue(self, catalogue: &Catalogue) -> Self {
         self.set("catalog.tools", json!(catalogue.folder()))
@@ -71,6 +77,11 @@ impl Options {
     pub fn mount(mut self, guest: &str, host: &Path) -> Self {
         self.mounts.push((guest.to_owned(), host.to_owned()));
         self
+    }
+
+    /// The host folders of the mounts beside `/workspace`.
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        self.mounts.iter().map(|(_, host)| host.clone()).collect()
     }
 
     /// The trees that may be granted.
@@ -102,6 +113,16 @@ impl Home {
         self.folder.path().join("workspace")
     }
 
+    /// The folder that the others are in.
+    pub fn folder(&self) -> PathBuf {
+        self.folder.path().to_owned()
+    }
+
+    /// The executor's own folder for temporary files.
+    pub fn temporary(&self) -> PathBuf {
+        self.folder.path().join("tmp")
+    }
+
     /// The reports that the governor inside keeps.
     pub fn reports(&self) -> PathBuf {
         self.folder.path().join("reports.ndjson")
@@ -116,6 +137,7 @@ impl Home {
     pub(super) fn prepare(options: Options) -> (Self, Command) {
         let home = Self { folder: tempfile::tempdir().expect("a temp folder") };
         std::fs::create_dir(home.workspace()).expect("a workspace");
+        std::fs::create_dir(home.temporary()).expect("a temp folder");
         let Options { mut config, unsigned, arguments, environment, mounts } = options;
         let own = [("/workspace".to_owned(), home.workspace())];
         let mounts = own.into_iter().chain(mounts);
@@ -129,7 +151,7 @@ impl Home {
         if unsigned {
             command.arg("--insecure-accept-unsigned");
         }
-        command.args(arguments).env_remove("RUST_LOG").envs(environment);
+        command.args(arguments).env_remove("RUST_LOG").env("TMPDIR", home.temporary()).envs(environment);
         (home, command)
     }
 }

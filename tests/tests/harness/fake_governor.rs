@@ -12,6 +12,8 @@ use std::time::Duration;
 pub enum Reply {
     /// This `result`.
     Result(Value),
+    /// This `result`, after which the connection is closed.
+    Last(Value),
     /// This body, in which `$ID` stands for the id of the request as JSON.
     Body(String),
     /// These bytes instead of HTTP.
@@ -85,8 +87,11 @@ fn converse(stream: TcpStream, decide: &Decide, seen: &Mutex<Vec<(String, Value)
 }
 
 fn send(stream: &mut TcpStream, reply: Reply, id: &Value) -> bool {
+    let closes = matches!(reply, Reply::Last(_));
     let body = match reply {
-        Reply::Result(result) => format!(r#"{{"jsonrpc":"2.0","result":{result},"id":{id}}}"#),
+        Reply::Result(result) | Reply::Last(result) => {
+            format!(r#"{{"jsonrpc":"2.0","result":{result},"id":{id}}}"#)
+        }
         Reply::Body(body) => body.replace("$ID", &id.to_string()),
         Reply::Raw(bytes) => {
             let _gone = stream.write_all(&bytes);
@@ -98,6 +103,8 @@ fn send(stream: &mut TcpStream, reply: Reply, id: &Value) -> bool {
             return send(stream, *reply, id);
         }
     };
-    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: ";
-    stream.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes()).is_ok()
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";
+    let connection = if closes { "Connection: close\r\n" } else { "" };
+    let message = format!("{head}{connection}Content-Length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(message.as_bytes()).is_ok() && !closes
 }

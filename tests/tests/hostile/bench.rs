@@ -1,8 +1,17 @@
 //! An executor whose catalogue is full of hostile guests, and what a call to one of them came to.
+//!
+//! Beside each call a harmless tool runs and `/health` is asked; when a bench is dropped, it shows that
+//! there was one report for each run, that nothing outside the scope has changed and that nothing is
+//! left (`side.rs`). No test has to ask for that. One that cannot have it says so in a word
+//! (`undisturbed`, `change_outside`, `killed`).
 
 use super::guest::Guest;
+use super::side::{Books, Health, Idle, Outside, Slack};
 use crate::harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A started executor.
@@ -10,10 +19,36 @@ pub(super) struct Bench {
     pub(super) executor: Executor,
     pub(super) process: u32,
     pub(super) catalogue: Catalogue,
+    pub(super) books: Books,
+    outside: Outside,
+    /// None once it is over.
+    health: Option<Health>,
+    /// None until the first run has opened what stays open.
+    idle: Option<Idle>,
+    /// Whether the harmless tool runs beside a call.
+    is_accompanied: AtomicBool,
+    is_disturbed: bool,
+    is_killed: AtomicBool,
+    /// Calls that run now, and the most that ever ran at once.
+    running: AtomicUsize,
+    most_running: AtomicUsize,
+    /// What was granted of files, each with the number of folders that inline runs keep open for it.
+    grants: Mutex<BTreeMap<String, usize>>,
+    is_inline: bool,
 }
 
 /// The harmless tool of every bench: it answers `[7]`.
 pub(super) const HARMLESS: &str = "harmless";
+
+/// In whose name it runs beside a call, so that no test's standing policy binds it.
+const NEIGHBOUR: &str = "did:aeon:neighbour:1.0:abc123";
+
+/// How many processes wait ahead of time where a test does not say.
+const WAITING: u64 = 2;
+
+/// What a server may have more than after its first run. Inline, it also keeps for the next runs a thread
+/// for each that there was at once, and the opened folders of each different grant.
+const SLACK: Slack = Slack { threads: 2, descriptors: 2 };
 
 impl Bench {
     /// Starts an executor with these guests and a harmless tool.
@@ -35,12 +70,89 @@ impl Bench {
         Self::start_catalogue(options, tools.into_iter().fold(Catalogue::empty(), Catalogue::add))
     }
 
-    fn start_catalogue(options: Options, catalogue: Catalogue) -> Self {
+    /// As [`Self::start_with`], with a catalogue, to which the harmless tool is added.
+    pub(super) fn start_catalogue(options: Options, catalogue: Catalogue) -> Self {
         let harmless = Guest::new("(call $note (i32.const 7))");
         let catalogue = catalogue.add(Tool::command_bytes(HARMLESS, harmless.wasm()));
-        let mut executor = Executor::start(options.catalogue(&catalogue));
+        let books = Books::open();
+        let options = if options.get("executor.waiting").is_null() {
+            options.set("executor.waiting", WAITING)
+        } else {
+            options
+        };
+        let waiting = options.get("executor.waiting").as_u64().and_then(|count| usize::try_from(count).ok());
+        let ring = waiting.filter(|_| options.get("executor.isolation") == "process");
+        let mounts = options.mounts();
+        let mut executor = Executor::start(options.catalogue(&catalogue).governor(&books.url()));
         let process = executor.process().child().id();
-        Self { executor, process, catalogue }
+        let home = executor.home();
+        let granted = mounts.into_iter().chain([home.workspace(), home.temporary()]).collect();
+        let outside = Outside::of(&home.folder(), catalogue.folder(), granted);
+        let mut bench = Self {
+            health: Some(Health::of(executor.address())),
+            executor,
+            process,
+            catalogue,
+            books,
+            outside,
+            idle: None,
+            is_accompanied: AtomicBool::new(false),
+            is_disturbed: false,
+            is_killed: AtomicBool::new(false),
+            running: AtomicUsize::new(0),
+            most_running: AtomicUsize::new(0),
+            grants: Mutex::default(),
+            is_inline: ring.is_none(),
+        };
+        // The first run opens what stays open. What the test prepares after it is no guest's doing.
+        bench.assert_harmless("a start");
+        bench.outside.forget();
+        bench.idle = Some(Idle::before(process, &bench.executor.home().temporary(), ring));
+        bench.is_disturbed = true;
+        bench
+    }
+
+    /// The harmless tool runs after the whole case, and not beside each of its calls: for tests that
+    /// measure time exactly, or that count, stop or kill whatever runs.
+    pub(super) fn undisturbed(mut self) -> Self {
+        self.is_disturbed = false;
+        self
+    }
+
+    /// Changes something that no guest was granted, as an operator does.
+    pub(super) fn change_outside<T>(&self, change: impl FnOnce() -> T) -> T {
+        self.outside.assert_unchanged();
+        self.outside.forget();
+        let changed = change();
+        self.outside.remember();
+        changed
+    }
+
+    /// The test has killed the server, so that nobody can be asked any more.
+    pub(super) fn killed(&self) {
+        self.is_killed.store(true, Ordering::SeqCst);
+    }
+
+    fn assert_harmless(&self, after: &str) {
+        let call = self.call(HARMLESS).agent(NEIGHBOUR).grant("timeout_seconds", 60);
+        assert_eq!(call.undisturbed().send().success().notes(), [7], "{after}");
+    }
+
+    fn finish(&mut self) {
+        if !self.is_killed.load(Ordering::SeqCst) {
+            // With the report of this one nothing more of the others is on its way.
+            self.assert_harmless("the whole case");
+            self.health.take().expect("a bench ends once").finish();
+            self.books.assert_balanced();
+            let mut slack = SLACK;
+            if self.is_inline {
+                slack.threads += self.most_running.load(Ordering::SeqCst);
+                slack.descriptors += self.grants.lock().unwrap().values().sum::<usize>();
+            }
+            let idle = self.idle.as_ref().expect("it has started");
+            idle.assert_again(self.process, &self.executor.home().temporary(), slack);
+        }
+        self.outside.assert_unchanged();
     }
 
     /// Starts an executor with the typed tools of the repository.
@@ -58,6 +170,7 @@ impl Bench {
             arguments: json!({}),
             manifest: json!({}),
             conditions: Vec::new(),
+            is_disturbed: self.is_disturbed,
         }
     }
 
@@ -91,6 +204,14 @@ impl Bench {
     }
 }
 
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.finish();
+        }
+    }
+}
+
 /// A call, in the making.
 pub(super) struct Call<'a> {
     bench: &'a Bench,
@@ -100,6 +221,7 @@ pub(super) struct Call<'a> {
     arguments: Value,
     manifest: Value,
     conditions: Vec<String>,
+    is_disturbed: bool,
 }
 
 impl Call<'_> {
@@ -131,6 +253,11 @@ impl Call<'_> {
         self
     }
 
+    /// No harmless tool runs beside this one: for what is killed with whatever else runs.
+    pub(super) fn undisturbed(self) -> Self {
+        Self { is_disturbed: false, ..self }
+    }
+
     /// The id of the intent.
     pub(super) fn intent(&self) -> String {
         self.intent.clone()
@@ -138,7 +265,7 @@ impl Call<'_> {
 
     /// The params of `a2g/execute`.
     pub(super) fn parameters(self) -> Value {
-        let Self { bench: _, tool, agent, intent, arguments, manifest, conditions } = self;
+        let Self { bench: _, tool, agent, intent, arguments, manifest, conditions, is_disturbed: _ } = self;
         let decision = if conditions.is_empty() { "APPROVED" } else { "CONDITIONAL" };
         json!({
             "intent": { "agent_did": agent, "intent_id": intent, "tool": tool, "arguments": arguments },
@@ -154,11 +281,35 @@ impl Call<'_> {
 
     /// Makes the call.
     pub(super) fn send(self) -> Answer {
-        let bench = self.bench;
+        let (bench, intent, is_disturbed) = (self.bench, self.intent(), self.is_disturbed);
+        let scope = &self.manifest["filesystem_scope"];
+        let grant = format!("{scope} {:?}", self.conditions);
+        bench.grants.lock().unwrap().insert(grant, scope.as_array().map_or(0, Vec::len) + 1);
         let params = self.parameters();
-        let began = Instant::now();
-        let response = bench.executor.rpc("a2g/execute", &params);
-        Answer { response, took: began.elapsed() }
+        bench.outside.remember();
+        let _watched = bench.health.as_ref().map(Health::during);
+        let running = bench.running.fetch_add(1, Ordering::SeqCst) + 1;
+        bench.most_running.fetch_max(running, Ordering::SeqCst);
+        let answer = std::thread::scope(|scope| {
+            // One beside all calls that run at once: whoever finds it running has it beside already.
+            let needs_one = is_disturbed && !bench.is_accompanied.swap(true, Ordering::SeqCst);
+            let beside = needs_one.then(|| {
+                scope.spawn(|| {
+                    bench.assert_harmless("a call beside it");
+                    bench.is_accompanied.store(false, Ordering::SeqCst);
+                })
+            });
+            let began = Instant::now();
+            let response = bench.executor.rpc("a2g/execute", &params);
+            let took = began.elapsed();
+            if let Some(beside) = beside {
+                beside.join().expect("a harmless tool runs beside a hostile one");
+            }
+            Answer { response, took }
+        });
+        bench.running.fetch_sub(1, Ordering::SeqCst);
+        bench.books.note(intent, &answer.response);
+        answer
     }
 }
 

@@ -34,7 +34,7 @@ fn assert_held(report: &Report, percent: u32) {
 fn a_busy_guest_gets_its_share_and_no_more() {
     let options = Options::new().set("ceilings.max_random_bytes", 1_000_000_000);
     let guests = [("busy", busy(4)), ("host", Guest::new(BUSY_IN_HOST_CALLS))];
-    let bench = Bench::start_with(options, guests);
+    let bench = Bench::start_with(options, guests).undisturbed();
     let run = |tool: &str, percent: u32| {
         let call = bench.call(tool).grant("max_cpu_percent", percent).grant("timeout_seconds", 60);
         call.send().success()
@@ -51,7 +51,7 @@ fn a_busy_guest_gets_its_share_and_no_more() {
 
 #[test]
 fn a_whole_core_is_a_whole_core() {
-    let bench = Bench::start([("busy", busy(1))]);
+    let bench = Bench::start([("busy", busy(1))]).undisturbed();
     let run = || bench.call("busy").grant("max_cpu_percent", 100).send().success().metric("cpu_percent");
     // A machine with other work may give it less, but not every time.
     let used: Vec<_> = std::iter::repeat_with(run).take(5).collect();
@@ -65,7 +65,7 @@ fn a_guest_over_its_share_takes_longer_and_succeeds() {
     let work = "(local $spin i32)
         (local.set $spin (i32.const 400000000))
         (loop $spinning (br_if $spinning (local.tee $spin (i32.sub (local.get $spin) (i32.const 1)))))";
-    let bench = Bench::start([("works", Guest::new(work))]);
+    let bench = Bench::start([("works", Guest::new(work))]).undisturbed();
     let run = |percent: u32| bench.call("works").grant("max_cpu_percent", percent).send().success();
     let (whole, tenth) = (run(100), run(10));
     // The CPU time is about the same; at a tenth it is spread over ten times as much wall time.
@@ -78,7 +78,7 @@ fn a_guest_over_its_share_takes_longer_and_succeeds() {
 
 #[test]
 fn a_slowed_guest_still_meets_its_deadline_and_its_cancellation() {
-    let bench = Bench::start([("busy", busy(3600))]);
+    let bench = Bench::start([("busy", busy(3600))]).undisturbed();
     let answer = bench.call("busy").grant("max_cpu_percent", 1).grant("timeout_seconds", 2).send();
     let report = answer.limit("time");
     assert!(report.metric("duration_ms") < 4000.0, "{report:?}");

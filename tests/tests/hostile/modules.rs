@@ -153,3 +153,28 @@ fn a_component_of_many_instances_is_refused() {
     bench.call("four").send().success();
     assert_refused(vec![("five", instances(5), "memories"), ("a_thousand", instances(1000), "instances")]);
 }
+
+#[test]
+fn what_a_module_costs_to_compile_the_server_does_not_pay() {
+    // Every jump of a hundred goes to any of a thousand places: small, and slow to compile.
+    let (places, jumps) = (1000, 100);
+    let targets: String = (0..places).map(|place| format!("{place} ")).collect();
+    let jump = format!("(br_table {targets} (local.get 0))");
+    let blocks = format!("{}{}", "(block ".repeat(places), format!("(block {jump})").repeat(jumps));
+    let bomb = command(&format!("(func (param i32) {blocks} {})", ")".repeat(places)));
+    assert!(bomb.len() < 1 << 20, "{} bytes", bomb.len());
+    // One byte over what is compiled at all.
+    let mut large = command("");
+    large.resize((64 << 20) + 1, 0);
+    // A cache of its own, so that it is compiled each time.
+    let cache = tempfile::tempdir().expect("a temp folder");
+    let options = Options::new().set("catalog.cache", json!(cache.path()));
+    let tools = [Tool::command_bytes("bomb", bomb), Tool::command_bytes("large", large)];
+    let bench = Bench::start_tools(options, tools);
+    let most = bench.status("VmHWM") >> 10;
+    assert!(most < 400, "the server took {most} MB to start");
+    bench.call("bomb").grant("timeout_seconds", 20).send().success();
+    let refused = bench.call("large").send().response;
+    let sentence = error(&refused, -32001)["message"].as_str().expect("a message");
+    assert!(sentence.contains("67108864 are the most that is compiled"), "{sentence}");
+}

@@ -3,7 +3,7 @@
 
 use super::bench::{Bench, Report};
 use super::guest::{Guest, errno};
-use crate::harness::{Options, Tool, execute};
+use crate::harness::{Options, Tool};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -250,11 +250,10 @@ fn typed_tools_run_under_patterns_and_a_module_that_is_no_component_is_refused()
         (import "wasi_snapshot_preview1" "random_get" (func (param i32 i32) (result i32)))
         (func (export "_start")))"#;
     let catalogue = crate::harness::Catalogue::with_tools().add(Tool::command("odd", odd));
-    let executor = crate::harness::Executor::start(disk.options().catalogue(&catalogue));
+    let bench = Bench::start_catalogue(disk.options(), catalogue);
     let call = |tool: &str, arguments: Value| {
-        let mut call = execute(tool, arguments);
-        call["verdict"]["capability_manifest"]["filesystem_scope"] = json!(PATTERNS);
-        executor.rpc("a2g/execute", &call)
+        let call = bench.call(tool).arguments(arguments).grant("filesystem_scope", json!(PATTERNS));
+        call.send().response
     };
     let read = call("read_file", json!({ "path": "/jobs/docs/c.md" }));
     assert_eq!(crate::harness::result(&read)["status"], "SUCCESS", "{read}");
@@ -265,6 +264,5 @@ fn typed_tools_run_under_patterns_and_a_module_that_is_no_component_is_refused()
     let words = call("odd", json!({}));
     let words = crate::harness::blocked(&words, "scope_unenforceable").to_owned();
     assert!(words.contains("whole trees") && words.contains("component"), "{words}");
-    let tree = execute("odd", json!({}));
-    assert_eq!(crate::harness::result(&executor.rpc("a2g/execute", &tree))["status"], "SUCCESS");
+    bench.call("odd").scope("/workspace/**").send().success();
 }

@@ -28,19 +28,11 @@ fn wait_until_running(bench: &Bench, intent: &str) {
     });
 }
 
-/// Checks that the governor has one report of this intent, and that it is `ABORTED`.
-fn assert_one_report(bench: &Bench, intent: &str) {
-    let of_intent = || {
-        let reports = bench.executor.reports();
-        reports.into_iter().filter(|report| report["intent_id"] == intent).collect::<Vec<_>>()
-    };
-    let reports = eventually("the report", || Some(of_intent()).filter(|reports| !reports.is_empty()));
-    // A later report of another intent shows that nothing more is on its way.
-    let count = bench.executor.reports().len();
-    bench.assert_well("a stopped guest");
-    bench.executor.wait_for_reports(count + 1);
-    assert_eq!(of_intent().len(), 1, "{reports:?}");
-    assert_eq!(reports[0]["status"], "ABORTED", "{reports:?}");
+/// Checks that the governor has a report of this intent, and that it is `ABORTED`.
+fn assert_reported(bench: &Bench, intent: &str) {
+    // That there is no second one is shown when the bench ends.
+    let report = eventually("the report", || bench.books.reports_of(intent).pop());
+    assert_eq!(report["status"], "ABORTED", "{report:?}");
 }
 
 #[test]
@@ -62,7 +54,7 @@ fn a_cancelled_guest_is_gone_at_once() {
         });
         assert!(took < PROMPTLY, "{tool}: stopped after {took:?}");
         assert!(report.metric("duration_ms") > 0.0, "{tool}: {report:?}");
-        assert_one_report(&bench, &intent);
+        assert_reported(&bench, &intent);
         // A second cancel finds nothing.
         let again = bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
         assert_eq!(result(&again)["cancelled"], false, "{tool}");
@@ -107,7 +99,7 @@ fn a_guest_that_is_stuck_in_the_kernel_is_cancelled_all_the_same() {
         answer.join().expect("no panic").aborted("cancelled by `a2g/cancel`");
         assert!(began.elapsed() < PROMPTLY, "stopped after {:?}", began.elapsed());
     });
-    assert_one_report(&bench, &intent);
+    assert_reported(&bench, &intent);
 }
 
 #[test]
@@ -140,7 +132,7 @@ fn a_revoked_agent_stops_and_stays_out() {
         other.join().expect("no panic").aborted("revoked by the governor");
     });
     for intent in &intents {
-        assert_one_report(&bench, intent);
+        assert_reported(&bench, intent);
     }
     let refused = bench.call("sleeps").agent(REVOKED).send();
     crate::harness::blocked(&refused.response, "standing_policy");
@@ -170,6 +162,6 @@ fn a_stop_wins_over_what_the_guest_says_afterwards() {
         first.join().expect("no panic").aborted("cancelled");
         second.join().expect("no panic").aborted("cancelled");
     });
-    assert_one_report(&bench, &first_intent);
-    assert_one_report(&bench, &second_intent);
+    assert_reported(&bench, &first_intent);
+    assert_reported(&bench, &second_intent);
 }

@@ -261,3 +261,24 @@ fn a_fifo_is_not_opened() {
     assert_eq!(run("file"), [0]);
     bench.assert_well("a FIFO");
 }
+
+#[test]
+fn a_device_is_not_opened() {
+    // One that never ends, and a terminal, under names that look harmless.
+    let opens = |name: &str| format!("(call $note (call $open (i32.const 3) @\"{name}\"))");
+    let bench = Bench::start([("opens", Guest::new(opens("zero") + &opens("terminal") + &opens("link")))]);
+    let workspace = bench.executor.workspace();
+    for (name, major, minor) in [("zero", 1, 5), ("terminal", 5, 0)] {
+        use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+        let (path, mode) = (workspace.join(name), Mode::RUSR | Mode::WUSR);
+        if mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(major, minor)).is_err() {
+            println!("skipped: this user may not make devices");
+            return;
+        }
+    }
+    std::os::unix::fs::symlink("zero", workspace.join("link")).expect("a link");
+    for pattern in ["/workspace/**", "/workspace/*"] {
+        let report = bench.call("opens").scope(pattern).grant("timeout_seconds", 3).send().success();
+        assert!(report.notes().iter().all(|error| *error != errno::SUCCESS), "{pattern}: {report:?}");
+    }
+}

@@ -1,0 +1,128 @@
+//! Guests and hosts that play with names: one that leads elsewhere a moment later, and ones that look
+//! alike.
+
+use super::bench::Bench;
+use super::guest::{Guest, errno};
+use crate::harness::Options;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The first bytes of what a guest may read, and of what it may not.
+const MINE: u64 = b'm' as u64;
+const SECRET: u64 = b's' as u64;
+
+fn options(folder: &Path) -> Options {
+    Options::new().mount("/jobs", &folder.join("jobs")).scope(&["/jobs/**"])
+}
+
+#[test]
+fn a_folder_that_is_swapped_for_a_link_leads_nowhere_else() {
+    // Opens a file, and notes its first byte, or a zero; tries to leave a file beside it.
+    let once = r#"
+        (if (call $open (i32.const 3) @"file") (then (call $note (i32.const 0)))
+          (else
+            (drop (call $read (global.get $fd) (i32.const 512) (i32.const 1)))
+            (call $note (i32.load8_u (i32.const 512)))))
+        (drop (call $create (i32.const 3) @"planted"))"#;
+    // The same below its root, again and again: how often it was its own file, and how often another.
+    let often = r#"(local $left i32) (local $mine i32) (local $other i32)
+        (local.set $left (i32.const 3000))
+        (loop $again
+          (i32.store8 (i32.const 512) (i32.const 0))
+          (if (i32.eqz (call $open (i32.const 3) @"a/file"))
+            (then
+              (drop (call $read (global.get $fd) (i32.const 512) (i32.const 1)))
+              (drop (call $fd_close (global.get $fd)))
+              (if (i32.eq (i32.load8_u (i32.const 512)) (i32.const 109))
+                (then (local.set $mine (i32.add (local.get $mine) (i32.const 1))))
+                (else (local.set $other (i32.add (local.get $other) (i32.const 1)))))))
+          (drop (call $path_mkdir (i32.const 3) @"a/planted"))
+          (br_if $again (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+        (call $note (local.get $mine))
+        (call $note (local.get $other))"#;
+    let disk = tempfile::tempdir().expect("a temp folder");
+    let at = |path: &str| disk.path().join(path);
+    for folder in ["jobs/a", "outside"] {
+        fs::create_dir_all(at(folder)).expect("a folder");
+    }
+    fs::write(at("jobs/a/file"), "mine").expect("a file");
+    fs::write(at("outside/file"), "secret").expect("a file");
+    symlink("../outside", at("jobs/b")).expect("a link");
+    let guests = [("once", Guest::new(once)), ("often", Guest::new(often))];
+    let bench = Bench::start_with(options(disk.path()), guests);
+    let over = AtomicBool::new(false);
+    let mut read = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                renameat_with(CWD, at("jobs/a"), CWD, at("jobs/b"), RenameFlags::EXCHANGE).expect("a swap");
+                std::thread::yield_now();
+            }
+        });
+        // The root of a run is opened by the server, below what was swapped.
+        for _ in 0..60 {
+            let answer = bench.call("once").scope("/jobs/a/**").send();
+            if answer.response.get("result").is_some() {
+                read.extend(answer.success().notes());
+            }
+        }
+        let notes = ["/jobs/**", "/jobs/**/file"].map(|pattern| {
+            // The second kind of scope is enforced in another way.
+            bench.call("often").scope(pattern).grant("timeout_seconds", 60).send().success().notes()
+        });
+        over.store(true, Ordering::SeqCst);
+        for notes in notes {
+            assert!(notes[0] > 0, "it never read its own: {notes:?}");
+            assert_eq!(notes[1], 0, "it read another");
+        }
+    });
+    assert!(read.contains(&MINE) && !read.contains(&SECRET), "{read:?}");
+    assert_eq!(fs::read_dir(at("outside")).expect("a folder").count(), 1);
+}
+
+#[test]
+fn names_that_look_alike_are_different_names() {
+    // With one letter and with two; both are the same to many programs.
+    let (one, two) = ("caf\u{e9}", "cafe\u{301}");
+    let disk = tempfile::tempdir().expect("a temp folder");
+    for folder in [one, two, "Docs", "docs"] {
+        let folder = disk.path().join("jobs").join(folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        for file in ["x.md", "x.MD"] {
+            fs::write(folder.join(file), "mine").expect("a file");
+        }
+    }
+    let opens =
+        |folder: &str, file: &str| format!("(call $note (call $open (i32.const 3) @\"{folder}/{file}\"))");
+    let body = [
+        opens(one, "x.md"),
+        opens("Docs", "x.md"),
+        opens(two, "x.md"),
+        opens("docs", "x.md"),
+        opens("DOCS", "x.md"),
+        opens(one, "x.MD"),
+        opens("Docs", "x.MD"),
+        // A full stop of full width, and an invisible letter.
+        opens("docs/\u{ff0e}\u{ff0e}/Docs", "x.md"),
+        opens("Docs\u{200b}", "x.md"),
+    ]
+    .concat();
+    let no_text = Guest::new(opens("Docs\\ff", "x.md"));
+    let guests = [("opens", Guest::new(body)), ("no_text", no_text)];
+    let bench = Bench::start_with(options(disk.path()), guests);
+    // With the second pattern it is all below one folder.
+    let patterns = json!([format!("/jobs/{{{one},Docs}}/*.md"), "/jobs/*.md"]);
+    let report = bench.call("opens").grant("filesystem_scope", patterns.clone()).send().success();
+    assert_eq!(report.notes()[..2], [errno::SUCCESS; 2], "{report:?}");
+    assert!(report.notes()[2..].iter().all(|error| *error != errno::SUCCESS), "{report:?}");
+    // What is no text is no name of a component's.
+    bench.call("no_text").grant("filesystem_scope", patterns).send().failure("the tool trapped: ");
+    // A tree is opened by its own name, too.
+    let tree = bench.call("opens").grant("filesystem_scope", json!([format!("/jobs/{two}/**")]));
+    let report = tree.send().success();
+    assert!(report.notes().iter().all(|error| *error != errno::SUCCESS), "{report:?}");
+}

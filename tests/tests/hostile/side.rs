@@ -1,0 +1,401 @@
+//! What is checked beside every hostile case, without the case asking for it.
+//!
+//! ```text
+//! Health     /health answers while a call runs
+//! Books      the governor: exactly one report for each intent that was accepted, and no other
+//! Outside    what nobody was granted has not changed
+//! Idle       a second later no process, thread, descriptor, cgroup or temporary file is left
+//! ```
+//! The harmless tool that runs beside a call is a call like any other, and stands in the bench.
+//!
+//! Bounds on time are generous, because the machine may be busy. With `A2G_TEST_QUIET` in the
+//! environment they are the promised ones.
+
+use crate::harness::{FakeGovernor, HttpClient, PATIENCE, Reply, eventually};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Whether this machine does nothing else, so that the server is held to what it promises.
+fn is_quiet() -> bool {
+    std::env::var_os("A2G_TEST_QUIET").is_some()
+}
+
+/// How long `/health` may take.
+fn longest_health() -> Duration {
+    if is_quiet() { Duration::from_millis(100) } else { Duration::from_secs(2) }
+}
+
+/// How long something of a case may be left after it.
+fn longest_leftover() -> Duration {
+    Duration::from_secs(if is_quiet() { 1 } else { 10 })
+}
+
+/// How long it takes from one question to `/health` to the next while a call runs.
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(20);
+
+/// Asks for `/health` while calls run, from a thread and over a connection of its own.
+pub(super) struct Health {
+    watched: Arc<(Mutex<Watch>, Condvar)>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Watch {
+    /// How many calls run.
+    running: usize,
+    over: bool,
+    answers: u64,
+    slowest: Duration,
+}
+
+impl Health {
+    /// Begins, with nobody to watch yet.
+    pub(super) fn of(address: SocketAddr) -> Self {
+        let watched = Arc::<(Mutex<Watch>, Condvar)>::default();
+        let shared = Arc::clone(&watched);
+        let thread = std::thread::spawn(move || {
+            let (watch, changed) = &*shared;
+            let mut client = HttpClient::connect(address);
+            loop {
+                let state = watch.lock().unwrap();
+                let state = changed.wait_while(state, |watch| watch.running == 0 && !watch.over).unwrap();
+                if state.over {
+                    return;
+                }
+                drop(state);
+                let began = Instant::now();
+                let answer = client.request("GET", "/health", &[], b"");
+                let took = began.elapsed();
+                assert_eq!(answer.status, 200, "{answer:?}");
+                let mut state = watch.lock().unwrap();
+                state.answers += 1;
+                state.slowest = state.slowest.max(took);
+                changed.notify_all();
+                drop(changed.wait_timeout(state, BETWEEN_QUESTIONS).unwrap());
+            }
+        });
+        Self { watched, thread }
+    }
+
+    /// Watches for as long as what this gives lives.
+    pub(super) fn during(&self) -> During<'_> {
+        let mut watch = self.watched.0.lock().unwrap();
+        watch.running += 1;
+        self.watched.1.notify_all();
+        During { health: self, answers: watch.answers }
+    }
+
+    /// Ends, and checks that there was an answer in time whenever a call ran.
+    pub(super) fn finish(self) {
+        let (watch, changed) = &*self.watched;
+        watch.lock().unwrap().over = true;
+        changed.notify_all();
+        self.thread.join().expect("/health answers 200 while a call runs");
+        let Watch { answers, slowest, .. } = &*watch.lock().unwrap();
+        eprintln!("/health: {answers} answers while calls ran, the slowest after {slowest:?}");
+        assert!(*slowest <= longest_health(), "/health took {slowest:?} while a call ran");
+    }
+}
+
+/// A call that runs.
+pub(super) struct During<'a> {
+    health: &'a Health,
+    /// How many answers there were before it.
+    answers: u64,
+}
+
+impl Drop for During<'_> {
+    /// Waits until there was an answer since the call began, however short it was.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let (watch, changed) = &*self.health.watched;
+        let state = watch.lock().unwrap();
+        let (mut state, late) =
+            changed.wait_timeout_while(state, PATIENCE, |watch| watch.answers == self.answers).unwrap();
+        state.running -= 1;
+        assert!(!late.timed_out(), "no answer of /health in {PATIENCE:?}");
+    }
+}
+
+/// The books of both sides: what callers were answered, and what the governor was told.
+pub(super) struct Books {
+    governor: FakeGovernor,
+    reports: Arc<Mutex<Vec<Value>>>,
+    /// The report that each accepted intent was answered with.
+    accepted: Mutex<BTreeMap<String, Value>>,
+}
+
+impl Books {
+    /// Opens them, with a governor that takes every report.
+    pub(super) fn open() -> Self {
+        let reports = Arc::<Mutex<Vec<Value>>>::default();
+        let into = Arc::clone(&reports);
+        let governor = FakeGovernor::start(move |method, params| {
+            if method == "a2g/report" {
+                into.lock().unwrap().push(params.clone());
+            }
+            // No connection is kept, so that none is counted among what the server has open.
+            Reply::Last(json!({ "accepted": true }))
+        });
+        Self { governor, reports, accepted: Mutex::default() }
+    }
+
+    /// Where the governor is.
+    pub(super) fn url(&self) -> String {
+        self.governor.url()
+    }
+
+    /// The reports of one intent that have arrived so far.
+    pub(super) fn reports_of(&self, intent: &str) -> Vec<Value> {
+        let reports = self.reports.lock().unwrap();
+        reports.iter().filter(|report| report["intent_id"] == intent).cloned().collect()
+    }
+
+    /// Notes what the caller of an intent was answered. Only what was accepted is answered with a report.
+    pub(super) fn note(&self, intent: String, response: &Value) {
+        let report = response.get("result").or_else(|| response["error"]["data"].get("report"));
+        if let Some(report) = report {
+            self.accepted.lock().unwrap().insert(intent, report.clone());
+        }
+    }
+
+    /// Checks that the governor was told once of each accepted intent, what the caller was told, and of
+    /// nothing else. The last intent has to be one after which nothing more can be on its way.
+    pub(super) fn assert_balanced(&self) {
+        let accepted = self.accepted.lock().unwrap();
+        eventually("a report of every accepted intent", || {
+            let reports = self.reports.lock().unwrap();
+            let told: BTreeSet<_> =
+                reports.iter().filter_map(|report| report["intent_id"].as_str()).collect();
+            accepted.keys().all(|intent| told.contains(&**intent)).then_some(())
+        });
+        let reports = self.reports.lock().unwrap();
+        for report in &*reports {
+            let intent = report["intent_id"].as_str().expect("an id");
+            let times = reports.iter().filter(|other| other["intent_id"] == intent).count();
+            assert_eq!(times, 1, "more than one report of an intent: {report}");
+            let answered = accepted.get(intent);
+            assert!(answered.is_some(), "a report of an intent that was not accepted: {report}");
+            assert_eq!(answered, Some(report), "the caller was told something else");
+        }
+    }
+}
+
+/// What no guest of a bench is granted: its home but for `/workspace`, its catalogue, and all that
+/// stands beside its mounts.
+pub(super) struct Outside {
+    roots: Vec<PathBuf>,
+    granted: Vec<PathBuf>,
+    /// As it was before the first call.
+    before: Mutex<Option<BTreeMap<PathBuf, String>>>,
+}
+
+impl Outside {
+    /// Puts files that nobody may touch into `home`, beside the folders that may be `granted`, and
+    /// watches them, `home`, and the folders in which the granted ones stand.
+    pub(super) fn of(home: &Path, catalogue: PathBuf, granted: Vec<PathBuf>) -> Self {
+        // A folder whose name begins like the granted one, and one that does not.
+        for folder in ["workspacefoo", "outside/folder"] {
+            fs::create_dir_all(home.join(folder)).expect("a folder");
+        }
+        for file in ["secret.txt", "workspacefoo/secret.txt", "outside/secret.txt"] {
+            fs::write(home.join(file), "nobody may read or change this").expect("a file");
+        }
+        let beside = granted.iter().filter_map(|folder| folder.parent().map(Path::to_owned));
+        let roots: BTreeSet<_> = beside.chain([home.to_owned(), catalogue]).collect();
+        Self { roots: roots.into_iter().collect(), granted, before: Mutex::default() }
+    }
+
+    /// Remembers it as it is, when that has not been done yet.
+    pub(super) fn remember(&self) {
+        self.before.lock().unwrap().get_or_insert_with(|| self.look());
+    }
+
+    /// Forgets it: the test itself is about to change something.
+    pub(super) fn forget(&self) {
+        *self.before.lock().unwrap() = None;
+    }
+
+    /// Checks that it is as it was.
+    pub(super) fn assert_unchanged(&self) {
+        let before = self.before.lock().unwrap();
+        let Some(before) = &*before else { return };
+        let now = self.look();
+        let paths: BTreeSet<_> = before.keys().chain(now.keys()).collect();
+        let changed = paths.into_iter().filter(|path| before.get(*path) != now.get(*path));
+        let changed: Vec<_> = changed.map(|path| (path, before.get(path), now.get(path))).collect();
+        assert!(changed.is_empty(), "something outside the scope has changed: {changed:#?}");
+    }
+
+    /// Kind, mode, times, links and content of everything.
+    fn look(&self) -> BTreeMap<PathBuf, String> {
+        let mut seen = BTreeMap::new();
+        let mut left = self.roots.clone();
+        while let Some(path) = left.pop() {
+            if self.granted.contains(&path) || seen.contains_key(&path) {
+                continue;
+            }
+            let metadata = fs::symlink_metadata(&path).expect("it is there");
+            let content = if metadata.is_file() {
+                Sha256::digest(fs::read(&path).expect("a file")).to_vec()
+            } else if metadata.is_symlink() {
+                fs::read_link(&path).expect("a link").into_os_string().into_encoded_bytes()
+            } else {
+                Vec::new()
+            };
+            if metadata.is_dir() {
+                left.extend(
+                    fs::read_dir(&path).expect("a folder").map(|entry| entry.expect("an entry").path()),
+                );
+            }
+            let (kind, mode) = (metadata.file_type(), metadata.permissions().mode());
+            let times = (metadata.mtime(), metadata.mtime_nsec(), metadata.nlink());
+            seen.insert(path, format!("{kind:?} {mode:o} {times:?} {content:x?}"));
+        }
+        seen
+    }
+}
+
+/// What a server has while nothing runs.
+#[derive(Debug)]
+pub(super) struct Idle {
+    /// The processes that the server started: with the process ring the zygote.
+    children: usize,
+    /// The processes that those started: the ones that wait ahead of time.
+    waiting: usize,
+    threads: usize,
+    descriptors: usize,
+    /// Of the server's children, together; none where they cannot be looked at.
+    descriptors_of_children: Option<usize>,
+    /// How many threads of all of them compute at this moment.
+    computing: usize,
+    cgroups: BTreeSet<PathBuf>,
+    temporary: BTreeSet<PathBuf>,
+}
+
+/// What may be more than before.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Slack {
+    pub(super) threads: usize,
+    pub(super) descriptors: usize,
+}
+
+impl Idle {
+    /// Waits until a server that has just run something has its `waiting` processes again.
+    pub(super) fn before(server: u32, temporary: &Path, ring: Option<usize>) -> Self {
+        let expected = (usize::from(ring.is_some()), ring.unwrap_or(0));
+        eventually("the server is idle", || {
+            let idle = Self::now(server, temporary);
+            ((idle.children, idle.waiting) == expected && idle.computing == 0).then_some(idle)
+        })
+    }
+
+    /// Waits until the server has no more than this again.
+    pub(super) fn assert_again(&self, server: u32, temporary: &Path, slack: Slack) {
+        let deadline = Instant::now() + longest_leftover();
+        loop {
+            let now = Self::now(server, temporary);
+            if self.covers(&now, slack) {
+                let more = |now: usize, before: usize| now.saturating_sub(before);
+                let threads = more(now.threads, self.threads);
+                let descriptors = more(now.descriptors, self.descriptors);
+                eprintln!("left: {threads} threads and {descriptors} descriptors, of {slack:?}");
+                return;
+            }
+            let long = longest_leftover();
+            assert!(
+                Instant::now() < deadline,
+                "left after {long:?}:\n{now:#?}\nbefore:\n{self:#?}\n{slack:?}"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn covers(&self, now: &Self, slack: Slack) -> bool {
+        (now.children, now.waiting) == (self.children, self.waiting)
+            && now.threads <= self.threads + slack.threads
+            && now.descriptors <= self.descriptors + slack.descriptors
+            && now.descriptors_of_children <= self.descriptors_of_children
+            && now.computing == 0
+            && now.cgroups.is_subset(&self.cgroups)
+            && now.temporary.is_subset(&self.temporary)
+    }
+
+    fn now(server: u32, temporary: &Path) -> Self {
+        let parents = parents();
+        let children = |of: u32| parents.iter().filter(move |(_, parent)| *parent == of).map(|(pid, _)| *pid);
+        let own: Vec<u32> = children(server).collect();
+        let theirs: Vec<u32> = own.iter().flat_map(|pid| children(*pid)).collect();
+        let descriptors = own.iter().map(|pid| count(&format!("/proc/{pid}/fd")));
+        let all = own.iter().chain(&theirs).chain([&server]);
+        Self {
+            children: own.len(),
+            waiting: theirs.len(),
+            threads: count(&format!("/proc/{server}/task")).expect("the server lives"),
+            descriptors: count(&format!("/proc/{server}/fd")).expect("the server lives"),
+            descriptors_of_children: descriptors.sum(),
+            computing: all.map(|pid| computing(*pid)).sum(),
+            cgroups: cgroups(server),
+            temporary: names(temporary).into_iter().collect(),
+        }
+    }
+}
+
+fn names(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn count(folder: &str) -> Option<usize> {
+    Some(fs::read_dir(folder).ok()?.count())
+}
+
+/// State and parent from a line of `/proc/PID/stat`.
+fn state(stat: &Path) -> Option<(char, u32)> {
+    let stat = fs::read_to_string(stat).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+/// Every process with its parent, also those that are gone and only not reaped.
+fn parents() -> Vec<(u32, u32)> {
+    let pids = names(Path::new("/proc")).into_iter();
+    let pids = pids.filter_map(|path| Some((path.file_name()?.to_str()?.parse().ok()?, path)));
+    pids.filter_map(|(pid, path)| Some((pid, state(&path.join("stat"))?.1))).collect()
+}
+
+/// How many threads of a process run, or would if they had a core.
+fn computing(pid: u32) -> usize {
+    let threads = names(Path::new(&format!("/proc/{pid}/task")));
+    threads.iter().filter(|thread| state(&thread.join("stat")).is_some_and(|(state, _)| state == 'R')).count()
+}
+
+/// The cgroups below those that a process is in.
+fn cgroups(pid: u32) -> BTreeSet<PathBuf> {
+    let own = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let mut left: Vec<PathBuf> = Vec::new();
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        // The root is not the server's own: whoever else is there makes cgroups as they like.
+        let Some(path) = path.strip_prefix('/').filter(|path| !path.is_empty()) else { continue };
+        let hierarchies = [controllers.trim_start_matches("name="), "unified", ""];
+        left.extend(hierarchies.map(|hierarchy| Path::new("/sys/fs/cgroup").join(hierarchy).join(path)));
+    }
+    let mut found = BTreeSet::new();
+    while let Some(folder) = left.pop() {
+        let below: Vec<_> = names(&folder).into_iter().filter(|path| path.is_dir()).collect();
+        found.extend(below.iter().cloned());
+        left.extend(below);
+    }
+    found
+}
