@@ -238,7 +238,8 @@ fn a_second_later_nothing_is_left() {
     bench.call("sleeps").grant("timeout_seconds", 1).send().limit("time");
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(children_of(zygote).len(), WAITING);
-    assert_eq!((bench.descriptors(), descriptors(zygote)), (of_server, of_zygote));
+    // Fewer when a connection of before was still being closed.
+    assert!(bench.descriptors() <= of_server && descriptors(zygote) <= of_zygote);
 }
 
 #[test]

@@ -109,8 +109,16 @@ impl Dice {
         items[usize::try_from(self.roll(u32::try_from(items.len()).unwrap())).unwrap()]
     }
 
+    /// A path to something that was there in the beginning, with names around it, or of any names.
     fn path(&mut self) -> String {
-        let names: Vec<_> = (0..=self.roll(3)).map(|_| self.pick(&NAMES)).collect();
+        let mut names: Vec<_> = (0..=self.roll(3)).map(|_| self.pick(&NAMES)).collect();
+        if self.roll(2) == 0 {
+            let links = LINKS.map(|(name, _)| name);
+            let known = [&FOLDERS[1..], &FILES, &links].concat();
+            let known = self.pick(&known);
+            names.truncate(usize::try_from(self.roll(3)).unwrap().saturating_sub(1));
+            names.insert(0, known.strip_prefix("w/").unwrap_or(known));
+        }
         let end = self.pick(&["", "", "", "/", "//", "/.", "/.."]);
         let start = if self.roll(30) == 0 { "/" } else { "" };
         format!("{start}{}{end}", names.join("/"))
