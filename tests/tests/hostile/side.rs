@@ -275,8 +275,8 @@ pub(super) struct Idle {
     waiting: usize,
     threads: usize,
     descriptors: usize,
-    /// Of the server's children, together; none where they cannot be looked at.
-    descriptors_of_children: Option<usize>,
+    /// Of the server's children, together, as far as they may be looked at.
+    descriptors_of_children: usize,
     /// How many threads of all of them compute at this moment.
     computing: usize,
     cgroups: BTreeSet<PathBuf>,
@@ -305,30 +305,36 @@ impl Idle {
         let deadline = Instant::now() + longest_leftover();
         loop {
             let now = Self::now(server, temporary);
-            if self.covers(&now, slack) {
-                let more = |now: usize, before: usize| now.saturating_sub(before);
-                let threads = more(now.threads, self.threads);
-                let descriptors = more(now.descriptors, self.descriptors);
-                eprintln!("left: {threads} threads and {descriptors} descriptors, of {slack:?}");
+            let left = self.left(&now, slack);
+            if left.is_empty() {
                 return;
             }
             let long = longest_leftover();
-            assert!(
-                Instant::now() < deadline,
-                "left after {long:?}:\n{now:#?}\nbefore:\n{self:#?}\n{slack:?}"
-            );
+            assert!(Instant::now() < deadline, "left of a case, {long:?} after it: {left:#?}\n{now:#?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    fn covers(&self, now: &Self, slack: Slack) -> bool {
-        (now.children, now.waiting) == (self.children, self.waiting)
-            && now.threads <= self.threads + slack.threads
-            && now.descriptors <= self.descriptors + slack.descriptors
-            && now.descriptors_of_children <= self.descriptors_of_children
-            && now.computing == 0
-            && now.cgroups.is_subset(&self.cgroups)
-            && now.temporary.is_subset(&self.temporary)
+    /// What there is now that was not there before, in words.
+    fn left(&self, now: &Self, slack: Slack) -> Vec<String> {
+        let counts = [
+            ("processes of the server", self.children, now.children, 0),
+            ("processes of its children", self.waiting, now.waiting, 0),
+            ("threads", self.threads, now.threads, slack.threads),
+            ("descriptors", self.descriptors, now.descriptors, slack.descriptors),
+            ("descriptors of its children", self.descriptors_of_children, now.descriptors_of_children, 0),
+            ("threads that compute", 0, now.computing, 0),
+        ];
+        let more = counts.into_iter().filter(|(_, before, now, slack)| *now > before + slack);
+        let mut left: Vec<_> =
+            more.map(|(what, before, now, _)| format!("{now} {what}, {before} before")).collect();
+        if (now.children, now.waiting) < (self.children, self.waiting) {
+            left.push("fewer processes than wait".to_owned());
+        }
+        // Of temporary files none may ever stay, also of the start.
+        let names = now.cgroups.difference(&self.cgroups).chain(&now.temporary);
+        left.extend(names.map(|path| format!("{path:?}")));
+        left
     }
 
     fn now(server: u32, temporary: &Path) -> Self {
@@ -336,7 +342,7 @@ impl Idle {
         let children = |of: u32| parents.iter().filter(move |(_, parent)| *parent == of).map(|(pid, _)| *pid);
         let own: Vec<u32> = children(server).collect();
         let theirs: Vec<u32> = own.iter().flat_map(|pid| children(*pid)).collect();
-        let descriptors = own.iter().map(|pid| count(&format!("/proc/{pid}/fd")));
+        let descriptors = own.iter().filter_map(|pid| count(&format!("/proc/{pid}/fd")));
         let all = own.iter().chain(&theirs).chain([&server]);
         Self {
             children: own.len(),
