@@ -89,7 +89,7 @@ fn names_that_look_alike_are_different_names() {
     // With one letter and with two; both are the same to many programs.
     let (one, two) = ("caf\u{e9}", "cafe\u{301}");
     let disk = tempfile::tempdir().expect("a temp folder");
-    for folder in [one, two, "Docs", "docs"] {
+    for folder in [one, two, "Docs", "docs", "deep/Docs", "deep/docs"] {
         let folder = disk.path().join("jobs").join(folder);
         fs::create_dir_all(&folder).expect("a folder");
         for file in ["x.md", "x.MD"] {
@@ -101,7 +101,9 @@ fn names_that_look_alike_are_different_names() {
     let body = [
         opens(one, "x.md"),
         opens("Docs", "x.md"),
+        opens("deep/Docs", "x.md"),
         opens(two, "x.md"),
+        opens("deep/docs", "x.md"),
         opens("docs", "x.md"),
         opens("DOCS", "x.md"),
         opens(one, "x.MD"),
@@ -114,11 +116,11 @@ fn names_that_look_alike_are_different_names() {
     let no_text = Guest::new(opens("Docs\\ff", "x.md"));
     let guests = [("opens", Guest::new(body)), ("no_text", no_text)];
     let bench = Bench::start_with(options(disk.path()), guests);
-    // With the second pattern it is all below one folder.
-    let patterns = json!([format!("/jobs/{{{one},Docs}}/*.md"), "/jobs/*.md"]);
+    // A name after a wildcard is compared elsewhere. With the last pattern it is all below one folder.
+    let patterns = json!([format!("/jobs/{{{one},Docs}}/*.md"), "/jobs/d*/Docs/*.md", "/jobs/*.md"]);
     let report = bench.call("opens").grant("filesystem_scope", patterns.clone()).send().success();
-    assert_eq!(report.notes()[..2], [errno::SUCCESS; 2], "{report:?}");
-    assert!(report.notes()[2..].iter().all(|error| *error != errno::SUCCESS), "{report:?}");
+    assert_eq!(report.notes()[..3], [errno::SUCCESS; 3], "{report:?}");
+    assert!(report.notes()[3..].iter().all(|error| *error != errno::SUCCESS), "{report:?}");
     // What is no text is no name of a component's.
     bench.call("no_text").grant("filesystem_scope", patterns).send().failure("the tool trapped: ");
     // A tree is opened by its own name, too.
