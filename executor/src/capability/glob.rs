@@ -2,14 +2,16 @@
 //!
 //! A pattern is run along a path as a small automaton: a state is how many of its parts are used up,
 //! and `**` may use up any number of components. So one thing answers three questions: does the path
-//! match, can something below it, and does everything below it? Single components are matched by
-//! `globset`, which never sees a `/`.
+//! match, can something below it, and does everything below it? Names are matched character by
+//! character: `?` is one character of any alphabet, not one byte of it.
 
 use super::scope::ScopeError;
-use globset::{GlobBuilder, GlobMatcher};
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::iter::Peekable;
+use std::ops::RangeInclusive;
+use std::str::Chars;
 use std::sync::Arc;
 
 /// The most components of one pattern: its states are the bits of a `u64`.
@@ -30,7 +32,16 @@ enum Part {
     /// A name as it is written.
     Literal(Box<str>),
     /// A name with `*`, `?`, `[…]` or `\`.
-    Wild(GlobMatcher),
+    Wild(Vec<Piece>),
+}
+
+/// One piece of the pattern of a name.
+enum Piece {
+    /// `*`: any characters.
+    Many,
+    /// `?`, `[…]`, or a character as it is written: one character out of these ranges, or out of all
+    /// others.
+    One { negated: bool, ranges: Vec<RangeInclusive<char>> },
 }
 
 /// Which parts are used up: bit `n` says that the first `n` can be.
@@ -156,7 +167,7 @@ impl Glob {
             next |= match part {
                 Part::Any => 0b11 << index,
                 Part::Literal(literal) if **literal == *name => 0b10 << index,
-                Part::Wild(matcher) if matcher.is_match(name) => 0b10 << index,
+                Part::Wild(pieces) if is_match(pieces, name) => 0b10 << index,
                 Part::Literal(_) | Part::Wild(_) => 0,
             };
         }
@@ -175,8 +186,83 @@ impl Part {
         if !Glob::has_meaning(name) {
             return Ok(Self::Literal(name.into()));
         }
-        let glob = GlobBuilder::new(name).literal_separator(true).backslash_escape(true).build();
-        glob.map(|glob| Self::Wild(glob.compile_matcher())).map_err(|_| "it is not a glob")
+        pieces(name).map(Self::Wild)
+    }
+}
+
+fn pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
+    let one = |letter| Piece::One { negated: false, ranges: vec![letter..=letter] };
+    let mut pieces = Vec::new();
+    let mut letters = name.chars().peekable();
+    while let Some(letter) = letters.next() {
+        pieces.push(match letter {
+            '*' => Piece::Many,
+            '?' => Piece::One { negated: true, ranges: Vec::new() },
+            '[' => class(&mut letters)?,
+            '\\' => one(letters.next().ok_or("it ends in a `\\`")?),
+            plain => one(plain),
+        });
+    }
+    Ok(pieces)
+}
+
+/// What follows the `[` of a class. A `]` or `-` that stands first, and a `-` that stands last, is a
+/// member.
+fn class(letters: &mut Peekable<Chars<'_>>) -> Result<Piece, &'static str> {
+    const OPEN: &str = "a class is not closed";
+    let negated = letters.next_if(|letter| matches!(letter, '!' | '^')).is_some();
+    let mut ranges = Vec::new();
+    let mut first = true;
+    loop {
+        let start = match letters.next().ok_or(OPEN)? {
+            ']' if !first => return Ok(Piece::One { negated, ranges }),
+            letter => letter,
+        };
+        first = false;
+        let mut ahead = letters.clone();
+        let end = match (ahead.next(), ahead.next()) {
+            (Some('-'), Some(end)) if end != ']' => end,
+            (_, _) => {
+                ranges.push(start..=start);
+                continue;
+            }
+        };
+        if end < start {
+            return Err("a range of a class ends before it starts");
+        }
+        ranges.push(start..=end);
+        *letters = ahead;
+    }
+}
+
+/// Whether a name matches, by going back to the last `*` where it does not.
+fn is_match(pieces: &[Piece], name: &str) -> bool {
+    let letters: Vec<char> = name.chars().collect();
+    let (mut piece, mut letter, mut back) = (0, 0, None);
+    loop {
+        match (pieces.get(piece), letters.get(letter)) {
+            (Some(Piece::Many), _) => {
+                back = Some((piece + 1, letter));
+                piece += 1;
+                continue;
+            }
+            (Some(Piece::One { negated, ranges }), Some(found))
+                if ranges.iter().any(|range| range.contains(found)) != *negated =>
+            {
+                (piece, letter) = (piece + 1, letter + 1);
+                continue;
+            }
+            (None, None) => return true,
+            (Some(Piece::One { .. }) | None, _) => {}
+        }
+        // The `*` takes one character more.
+        match back {
+            Some((after, taken)) if taken < letters.len() => {
+                back = Some((after, taken + 1));
+                (piece, letter) = (after, taken + 1);
+            }
+            Some(_) | None => return false,
+        }
     }
 }
 

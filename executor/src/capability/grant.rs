@@ -138,7 +138,7 @@ impl Grant {
         let mut emptied_by = None;
         let mut cut_off_by = None;
         for (layer, claims) in layers.into_iter().chain([(Layer::Executor, own)]) {
-            few(claims.areas.as_ref().map_or(0, Vec::len))?;
+            few(claims.areas.as_ref().map_or(0, Vec::len).max(claims.blocked.len()))?;
             met = met.meet(Limits::of(layer, claims));
             few(met.areas.as_ref().map_or(0, BTreeSet::len))?;
             let empty = met.areas.as_ref().is_some_and(BTreeSet::is_empty);

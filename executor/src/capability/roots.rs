@@ -80,14 +80,15 @@ impl Mounts {
     /// A map of `mounts`.
     ///
     /// # Errors
-    /// [`ScopeError::Malformed`] when two mounts have the same guest path.
+    /// [`ScopeError::Malformed`] when the guest path of one mount is that of another or lies in it.
     pub fn new(mounts: Vec<Mount>) -> Result<Self, ScopeError> {
-        let mut seen = std::collections::BTreeSet::new();
-        for mount in &mounts {
-            if !seen.insert(&mount.guest) {
+        // A path that lies in two of them would be one file under one scope and another under a wider one.
+        for (index, mount) in mounts.iter().enumerate() {
+            let others = mounts.iter().enumerate().filter(|(other, _)| *other != index);
+            if others.into_iter().any(|(_, other)| other.guest.covers(&mount.guest)) {
                 return Err(ScopeError::Malformed {
                     pattern: mount.guest.path().to_owned(),
-                    reason: "two mounts have this guest path",
+                    reason: "another mount has this guest path or one above it: keep mounts apart",
                 });
             }
         }

@@ -20,9 +20,9 @@ pub enum ScopeError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The patterns of all layers together have too many overlaps.
+    /// One layer has too many patterns, or those of all layers together too many overlaps.
     #[error(
-        "the filesystem patterns of all layers together overlap in more than {most} ways: \
+        "the filesystem patterns, each alternative counted, are more than {most}, or overlap in more ways: \
          use fewer patterns, or wider ones"
     )]
     TooMany {

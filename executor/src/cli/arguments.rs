@@ -155,7 +155,7 @@ pub(super) struct Run {
     /// The agent in whose name a tool runs
     #[arg(long, value_name = "DID", default_value = "did:a2g:cli:1.0:local")]
     pub(super) agent: String,
-    /// A folder tree that a tool may touch, such as `/tmp/**`; can be given more than once
+    /// What a tool may touch, such as `/tmp/**` or `/tmp/**/*.md`; can be given more than once
     #[arg(long, value_name = "PATTERN")]
     pub(super) scope: Vec<String>,
     /// The most memory

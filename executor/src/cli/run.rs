@@ -256,7 +256,11 @@ fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
         return Some("the tool's own `tool.toml` declares `filesystem = \"none\"`".to_owned());
     }
     let areas = ceilings.areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ");
-    Some(format!("`--scope` lets a tool into a folder; the configuration allows {areas}"))
+    Some(if arguments.scope.is_empty() {
+        format!("`--scope` lets a tool into a folder; the configuration allows {areas}")
+    } else {
+        format!("no `--scope` matches that path, or the configuration does not: it allows {areas}")
+    })
 }
 
 /// Runs any module as a command, with the executor's own standard streams.

@@ -17,6 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -118,10 +119,60 @@ impl AsyncWrite for Counted {
     }
 }
 
+/// What is read before there is an answer: the head, all the heads that only inform before it, and what of
+/// the body comes along. More than this is no answer, and reading it would keep others waiting.
+const MOST_BEFORE_ANSWER: usize = 4 * MOST_HEAD_BYTES;
+
+/// A stream that ends when too much was read of it before there was an answer.
+struct Heads<S> {
+    stream: S,
+    left: usize,
+    answered: Arc<AtomicBool>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { stream, left, answered } = self.get_mut();
+        if !answered.load(Ordering::Relaxed) && *left == 0 {
+            return Poll::Ready(Err(io::Error::other(Refusal::from(Failure::AnswerHead))));
+        }
+        let before = into.filled().len();
+        ready!(Pin::new(stream).poll_read(context, into))?;
+        *left = left.saturating_sub(into.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
 /// A connection that lives as long as this value, and no longer than its run.
 pub(super) struct Connection {
+    answered: Arc<AtomicBool>,
     driver: AbortHandle,
     _place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    /// Says that the head of the answer is there.
+    pub(super) fn answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Connection {
@@ -167,6 +218,8 @@ async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     line: &Arc<Line>,
     place: OwnedSemaphorePermit,
 ) -> Result<(SendRequest<Body>, Connection), Refusal> {
+    let answered = Arc::<AtomicBool>::default();
+    let stream = Heads { stream, left: MOST_BEFORE_ANSWER, answered: Arc::clone(&answered) };
     let handshake = http1::Builder::new()
         .max_buf_size(MOST_HEAD_BYTES)
         .max_headers(MOST_FIELDS)
@@ -180,7 +233,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             () = over => {}
         }
     });
-    Ok((sender, Connection { driver: driver.abort_handle(), _place: place }))
+    Ok((sender, Connection { answered, driver: driver.abort_handle(), _place: place }))
 }
 
 /// The body of an answer, which keeps its connection.

@@ -218,6 +218,7 @@ impl Line {
             None => answer.await,
         };
         let answer = answer.map_err(|error| Refusal::of(&error))?;
+        connection.answered();
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(Failure::Upgrade.into());
         }
@@ -342,7 +343,8 @@ impl Books {
 
     /// Writes down that one more request goes to `address`; `None` when there is no room for one more.
     fn reached(&mut self, authority: &str, address: SocketAddr) -> Option<usize> {
-        let known = self.contacted.iter().position(|contact| contact.authority == authority);
+        let known =
+            self.contacted.iter().position(|known| known.authority == authority && known.address == address);
         if known.is_none() && self.contacted.len() >= Usage::MOST_CONTACTS {
             self.contacted_truncated = true;
             return None;
@@ -359,7 +361,6 @@ impl Books {
             self.contacted.len() - 1
         });
         self.with(Some(index), |contact| {
-            contact.address = address;
             contact.requests = contact.requests.saturating_add(1);
         });
         Some(index)

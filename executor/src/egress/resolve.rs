@@ -24,7 +24,10 @@ impl Resolve for System {
         name: &'a Domain,
     ) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>>> + Send + 'a>> {
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            // With a dot at its end it is this name and no other: a resolver's list of suffixes would make
+            // another one of it, which nobody has checked.
+            let name = format!("{}.", name.as_str());
+            let found = tokio::net::lookup_host((name, 0)).await?;
             Ok(found.map(|address| address.ip()).collect())
         })
     }

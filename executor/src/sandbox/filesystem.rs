@@ -120,18 +120,24 @@ impl Watched<'_> {
     }
 
     /// Whether what lies at one place may be moved to another. A folder takes along what lies below it,
-    /// so all of that has to be granted, before and after.
-    async fn may_move(&mut self, from: &Reached, to: &Reached) -> FsResult<()> {
+    /// so all of that has to be granted, before and after. A folder that was `moved` all the same is moved
+    /// back.
+    async fn may_move(&mut self, from: &Reached, to: &Reached, moved: bool) -> FsResult<()> {
         let (Some(old), Some(new)) = (&from.place, &to.place) else { return Ok(()) };
-        let stat = self.inner().stat_at(from.folder(), PathFlags::empty(), from.name.clone()).await?;
-        if stat.type_ == DescriptorType::Directory {
-            for place in [old, new] {
-                if !place.root.grants_all_below(&place.path) {
-                    return Err(self.not_granted(place).into());
-                }
-            }
+        let at = if moved { to } else { from };
+        let kind = match self.inner().stat_at(at.folder(), PathFlags::empty(), at.name.clone()).await {
+            Ok(stat) => stat.type_,
+            // What was moved here is gone again.
+            Err(_) if moved => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let narrow = [old, new].into_iter().find(|place| !place.root.grants_all_below(&place.path));
+        let Some(place) = narrow.filter(|_| kind == DescriptorType::Directory) else { return Ok(()) };
+        if moved {
+            let (there, back) = (to.name.clone(), from.name.clone());
+            let _as_far_as_it_goes = self.inner().rename_at(to.folder(), there, from.folder(), back).await;
         }
-        Ok(())
+        Err(self.not_granted(place).into())
     }
 
     /// Opens what was reached, when it is a file or a folder that may be opened.
@@ -373,11 +379,15 @@ impl HostDescriptor for Watched<'_> {
         let paths = [(self.preopen(&fd), old.as_str()), (self.preopen(&new_fd), new.as_str())];
         self.enter(&paths)?;
         let (from, to) = self.reach_both((&fd, &old), (&new_fd, &new)).await?;
-        let result = match self.may_move(&from, &to).await {
+        let result = match self.may_move(&from, &to, false).await {
             Ok(()) => {
                 let (old, new) = (from.name.clone(), to.name.clone());
                 let moved = self.inner().rename_at(from.folder(), old, to.folder(), new).await;
-                self.watch(true, &paths, moved)
+                // Another run may have put a folder there meanwhile.
+                match moved {
+                    Ok(()) => self.may_move(&from, &to, true).await,
+                    Err(refused) => self.watch(true, &paths, Err(refused)),
+                }
             }
             Err(refused) => Err(refused),
         };

@@ -25,6 +25,8 @@ use wasmtime_wasi::p2::{FsError, FsResult};
 const MOST_LINKS: usize = 40;
 /// The most folders of one path: each takes a handle while the path is walked.
 const MOST_FOLDERS: usize = 128;
+/// The longest path, and the longest target of a link, in bytes, as the kernel has it.
+const LONGEST_PATH: usize = 4096;
 
 /// Where something lies: its path below a root, as it was walked.
 #[derive(Debug, Clone)]
@@ -112,7 +114,7 @@ impl Watched<'_> {
         }
         let start = self.place(fd)?;
         let mut walk = Walk { places: vec![start], opened: Vec::new(), names: Vec::new(), folder: false };
-        let reached = self.walk(fd, path, flags, &mut walk).await;
+        let reached = self.walk(fd, path, flags, need, &mut walk).await;
         let result = match reached {
             Ok((name, place)) => self.allow(fd, &walk, &name, &place, need).await.map(|()| (name, place)),
             Err(error) => Err(error),
@@ -171,6 +173,7 @@ impl Watched<'_> {
         fd: &Resource<Descriptor>,
         path: &str,
         flags: PathFlags,
+        need: Need,
         walk: &mut Walk,
     ) -> FsResult<(String, Place)> {
         if path.is_empty() {
@@ -180,6 +183,9 @@ impl Watched<'_> {
         let mut next = path.to_owned();
         loop {
             // The path as it was sent, and then the target of each link.
+            if next.len() > LONGEST_PATH {
+                return Err(ErrorCode::NameTooLong.into());
+            }
             if next.starts_with('/') {
                 return Err(self.escapes(fd, path));
             }
@@ -202,7 +208,12 @@ impl Watched<'_> {
                     return Ok((name, place));
                 }
                 match self.kind(fd, walk, &name).await? {
-                    Some(DescriptorType::SymbolicLink) => {
+                    // Through a link that is not granted nobody walks: what it says is hidden as well.
+                    Some(DescriptorType::SymbolicLink) if place.root.grants(&place.path) => {
+                        // What changes a name changes that name, and follows no link from it.
+                        if last && need == Need::Have && !flags.contains(PathFlags::SYMLINK_FOLLOW) {
+                            return Err(ErrorCode::NotDirectory.into());
+                        }
                         links += 1;
                         if links > MOST_LINKS {
                             return Err(ErrorCode::Loop.into());
@@ -222,13 +233,13 @@ impl Watched<'_> {
                         walk.opened.push(opened);
                         walk.places.push(place);
                     }
-                    // What there is but is not granted looks as if it were not there.
+                    // What is there but not granted looks as if it were not there.
                     Some(_file) if !place.root.grants(&place.path) => {
                         return Err(if last { self.not_granted(&place) } else { ErrorCode::NoEntry }.into());
                     }
                     Some(_file) if last && !walk.folder => return Ok((name, place)),
                     Some(_file) => return Err(ErrorCode::NotDirectory.into()),
-                    None if last => return Ok((name, place)),
+                    None if last && !walk.folder => return Ok((name, place)),
                     None => return Err(ErrorCode::NoEntry.into()),
                 }
             };

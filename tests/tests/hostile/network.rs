@@ -436,6 +436,14 @@ fn an_answer_that_is_no_answer_is_an_error() {
         (format!("HTTP/1.1 200 OK\r\n{}", "x".repeat(1 << 20)), "HttpResponseHeaderSectionSize"),
         (format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(1 << 20)), "HttpResponseHeaderSectionSize"),
         (format!("HTTP/1.1 200 OK\r\n{}\r\n", many(1000)), "HttpResponseHeaderSectionSize"),
+        // Which says 200 in the end, after more heads that only inform than anybody listens to.
+        (
+            format!(
+                "{}HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+                "HTTP/1.1 103 E\r\n\r\n".repeat(100_000)
+            ),
+            "HttpResponseHeaderSectionSize",
+        ),
         ("SSH-2.0-OpenSSH_9.9\r\n".to_owned(), "HttpProtocolError"),
         (
             "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n".to_owned(),
@@ -446,7 +454,7 @@ fn an_answer_that_is_no_answer_is_an_error() {
     let web = Web::start(move |request, stream| {
         let which = request.split(['/', ' ']).nth(2).and_then(|which| which.parse::<usize>().ok());
         let _gone = stream.write_all(which.map_or("", |which| &texts[which]).as_bytes());
-        if which == Some(3) {
+        if which == Some(4) {
             let _gone = stream.shutdown(std::net::Shutdown::Write);
         }
     });

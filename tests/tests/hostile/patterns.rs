@@ -113,7 +113,17 @@ fn what_a_pattern_matches_is_there() {
 #[test]
 fn what_no_pattern_matches_is_refused_whatever_the_path() {
     let disk = Disk::new();
-    let cases: [(&str, &str, &str); 20] = [
+    let cases: [(&str, &str, &str); 22] = [
+        // A folder on the way can be opened, and that is all.
+        (
+            r#"(block (result i32)
+                (drop (call $open_dir (i32.const 3) @"docs"))
+                (call $fd_set_times (global.get $fd) (i64.const 0) (i64.const 0) (i32.const 5)))"#,
+            "/jobs/docs",
+            OUTSIDE,
+        ),
+        // The link is not granted, wherever it leads.
+        (r#"(call $open_dir (i32.const 3) @"docs/out")"#, "/jobs/docs/out", OUTSIDE),
         (r#"(call $open (i32.const 3) @"b.txt")"#, "/jobs/b.txt", OUTSIDE),
         (r#"(call $open (i32.const 3) @"link.md")"#, "/jobs/b.txt", OUTSIDE),
         (r#"(call $open (i32.const 3) @"docs/../b.txt")"#, "/jobs/b.txt", OUTSIDE),
@@ -224,6 +234,22 @@ fn what_a_standing_policy_blocks_is_taken_out_of_a_tree() {
     let blocked = &report.in_force("filesystem_scope")["blocked"];
     assert_eq!(blocked[0], json!({ "pattern": "/**/d.txt", "set_by": "standing_policy" }), "{report:?}");
     assert_eq!(blocked[1]["pattern"], "/jobs/priv");
+}
+
+#[test]
+fn a_path_that_is_too_long_is_refused_before_it_is_taken_apart() {
+    let disk = Disk::new();
+    // 16 MiB of `a/a/a/…`.
+    let body = "(memory.fill (i32.const 65536) (i32.const 47) (i32.const 16777216))
+        (local.set $at (i32.const 65536))
+        (loop $next
+          (i32.store8 (local.get $at) (i32.const 97))
+          (br_if $next (i32.lt_u (local.tee $at (i32.add (local.get $at) (i32.const 2))) (i32.const 16842752))))
+        (call $note (call $path_stat (i32.const 3) (i32.const 0) (i32.const 65536) (i32.const 16777216) (i32.const 512)))";
+    let guest = Guest::new(format!("(local $at i32) {body}")).memory("258");
+    let bench = Bench::start_with(disk.options(), [("long", guest)]);
+    let report = run(&bench, "long", &PATTERNS);
+    assert_eq!(report.notes(), [37], "{report:?}");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut last = io::Error::from(ErrorKind::AlreadyExists);
     for attempt in 0..ATTEMPTS {
-        let temporary = path.with_file_name(format!(".{name}.a2g-edit-{attempt}"));
+        let temporary = path.with_file_name(format!(".a2g-edit-{attempt}.{name}"));
         match File::create_new(&temporary) {
             Ok(file) => return Ok((file, temporary)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => last = error,

@@ -56,7 +56,7 @@ fn what_is_unclear_is_refused_and_nothing_changes() {
 fn leftovers_of_killed_runs_are_stepped_over() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.txt");
-    let leftover = folder.path().join(".a.txt.a2g-edit-0");
+    let leftover = folder.path().join(".a2g-edit-0.a.txt");
     fs::write(&path, "a").unwrap();
     fs::write(&leftover, "half").unwrap();
     let arguments = json!({ "path": path, "old_text": "a", "new_text": "b" });
