@@ -254,6 +254,7 @@ fn an_address_that_is_not_public_is_reached_under_no_name() {
         // One that is public does not vouch for the other, in any order.
         "mixed.test": ["93.184.216.34", "127.0.0.1"],
         "mixed2.test": ["127.0.0.1", "93.184.216.34"],
+        "localhost": ["127.0.0.1", "::1"],
     });
     let listed = json!(["*.test", "127.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "localhost"]);
     let bench =

@@ -282,8 +282,8 @@ async fn operate(
                         assert!(!read.contains(SECRET), "read {read:?} at {from} {path:?} after {did:#?}");
                     }
                     let _may_be_a_folder = watched.write(again(), b"written".to_vec(), 0).await;
-                    let _is_allowed_or_not =
-                        watched.set_times(again(), NewTimestamp::Now, NewTimestamp::Now).await;
+                    let set = watched.set_times(again(), NewTimestamp::Now, NewTimestamp::Now).await;
+                    assert!(set.is_err() || world.granted(&path), "times of {path} after {did:#?}");
                     open.push(opened);
                     said(&format!("open {kind:?}"), Ok(()))
                 }
