@@ -102,10 +102,13 @@ fn the_executors_own_files_are_never_grantable() {
 }
 
 #[test]
-fn two_mounts_of_one_guest_path_are_refused() {
+fn two_mounts_that_share_a_guest_path_are_refused() {
     let mount = "[[mount]]\nguest = \"/workspace\"\nhost = \"a\"\n";
     assert!(parse(mount).is_ok());
     assert!(parse(&mount.repeat(2)).unwrap_err().contains("/workspace"));
+    // Under one scope a path would be in the inner one, and under a wider scope in the outer.
+    let nested = format!("{mount}[[mount]]\nguest = \"/workspace/deep\"\nhost = \"b\"\n");
+    assert!(parse(&nested).unwrap_err().contains("keep mounts apart"));
 }
 
 #[test]
@@ -119,7 +122,6 @@ fn a_folder_that_guests_reach_in_two_ways_is_refused() {
     assert!(parse(&two("/srv/ws/data")).unwrap_err().contains("/srv/ws/data"));
     assert!(parse(&two("/srv/wsdata")).is_ok());
     let nested = "[catalog]\ncache = \"/srv/cache\"\n[ceilings]\nfilesystem_scope = [\"/workspace/**\"]\n\
-                  [[mount]]\nguest = \"/workspace\"\nhost = \"/srv/ws\"\n\
                   [[mount]]\nguest = \"/workspace/deep\"\nhost = \"/srv/cache\"\n";
     assert!(parse(nested).unwrap_err().contains("/srv/cache"));
 }
