@@ -27,7 +27,6 @@ use crate::verdict::{Directive, Policy, Verdict};
 use escalations::Escalations;
 use running::{Entered, Running};
 use serde_json::Value;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{Semaphore, watch};
 
@@ -68,7 +67,7 @@ pub struct Executor {
     standing: Standing,
     journal: Journal,
     slots: Arc<Semaphore>,
-    queued: AtomicUsize,
+    queued: watch::Sender<usize>,
     running: Running,
     escalations: Escalations,
     clock: Arc<dyn Clock>,
@@ -102,7 +101,7 @@ impl Executor {
             egress,
             standing: Standing::default(),
             journal: Journal::default(),
-            queued: AtomicUsize::new(0),
+            queued: watch::channel(0).0,
             running: Running::default(),
             escalations: Escalations::default(),
             clock,
@@ -156,7 +155,7 @@ impl Executor {
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
         let running = self.settings.concurrent.saturating_sub(self.slots.available_permits());
-        (running, self.queued.load(Ordering::Relaxed))
+        (running, *self.queued.borrow())
     }
 
     /// Runs a call under a verdict that came with it (`a2g/execute`).
@@ -306,6 +305,10 @@ impl Executor {
 
     /// Waits until nothing runs or waits for a slot.
     pub async fn idle(&self) {
+        // Slots are handed out in turn, so that whoever asks for all of them is before a call that has its
+        // place and has not asked yet. The calls come first.
+        let mut queued = self.queued.subscribe();
+        let _never_dropped = queued.wait_for(|queued| *queued == 0).await;
         let all = u32::try_from(self.settings.concurrent).unwrap_or(u32::MAX);
         let _all_slots = self.slots.acquire_many(all).await;
     }
@@ -446,11 +449,16 @@ impl Executor {
 
     /// A place in the queue, or the news that there is none.
     fn place(self: &Arc<Self>) -> Result<Place, Fault> {
+        // Counted first: whoever closes sees either the count, or nobody who overlooked the closing.
+        let mut queued = 0;
+        self.queued.send_modify(|count| {
+            queued = *count;
+            *count += 1;
+        });
+        let place = Place(Arc::clone(self));
         if *self.closing.borrow() {
             return Err(self.busy("the executor is shutting down"));
         }
-        let queued = self.queued.fetch_add(1, Ordering::SeqCst);
-        let place = Place(Arc::clone(self));
         if queued >= self.settings.queue.saturating_add(self.slots.available_permits()) {
             return Err(self.busy("the queue is full"));
         }
@@ -525,7 +533,7 @@ struct Place(Arc<Executor>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.queued.fetch_sub(1, Ordering::SeqCst);
+        self.0.queued.send_modify(|count| *count -= 1);
     }
 }
 
