@@ -307,8 +307,8 @@ impl Executor {
     pub async fn idle(&self) {
         // Slots are handed out in turn, so that whoever asks for all of them is before a call that has its
         // place and has not asked yet. The calls come first.
-        let mut queued = self.queued.subscribe();
-        let _never_dropped = queued.wait_for(|queued| *queued == 0).await;
+        // What `wait_for` gives locks the count, and a call that comes meanwhile would wait for it.
+        drop(self.queued.subscribe().wait_for(|queued| *queued == 0).await);
         let all = u32::try_from(self.settings.concurrent).unwrap_or(u32::MAX);
         let _all_slots = self.slots.acquire_many(all).await;
     }
