@@ -210,7 +210,9 @@ fn descriptors_are_bounded_and_come_back() {
     assert!(report.sentence().contains("open files and handles limit of "), "{}", report.sentence());
     // Some guests hold what they have until their deadline, and give it back.
     std::thread::scope(|scope| {
-        let holders: Vec<_> = (0..3).map(|_| scope.spawn(|| call("holds").send().limit("time"))).collect();
+        // Long enough to be seen together, also on a busy machine.
+        let held = || call("holds").grant("timeout_seconds", 15).send().limit("time");
+        let holders: Vec<_> = (0..3).map(|_| scope.spawn(held)).collect();
         eventually("the guests hold theirs", || (bench.descriptors() >= descriptors + 600).then_some(()));
         bench.assert_well("guests that hold descriptors");
         holders.into_iter().for_each(|holder| drop(holder.join().expect("no panic")));
