@@ -1,11 +1,12 @@
 //! One request to run one tool, whichever door it came through.
 
 use crate::ident::{AgentDid, IntentId, ToolName};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
 
 /// The protocol by which a call came in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Door {
     /// A2G, the primary door.
     A2g,
@@ -23,7 +24,7 @@ impl fmt::Display for Door {
 }
 
 /// Who asks which tool to do what. A call carries no authority: only a verdict does.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Call {
     /// The door it came through.
     pub door: Door,

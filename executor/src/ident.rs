@@ -4,6 +4,7 @@
 //! later room has to ask again. None of them can hold a control character, white space or a path
 //! separator trick.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Why a name was refused.
@@ -32,7 +33,8 @@ pub fn excerpt(text: &str) -> String {
 }
 
 /// The decentralised identifier of an agent: `did:<method>:<id>`, at most 256 bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct AgentDid(Box<str>);
 
 impl AgentDid {
@@ -68,7 +70,8 @@ impl fmt::Display for AgentDid {
 }
 
 /// The UUID of one intent. Written in lower case, as RFC 9562 asks; read in either case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct IntentId(uuid::Uuid);
 
 impl IntentId {
@@ -82,6 +85,18 @@ impl IntentId {
             return Err(refuse());
         }
         uuid::Uuid::try_parse(text).map(Self).map_err(|_| refuse())
+    }
+
+    /// The 16 bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+
+    /// From the 16 bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(uuid::Uuid::from_bytes(bytes))
     }
 
     /// A fresh random identifier (UUID version 4), for intents that start in this process.
@@ -98,7 +113,8 @@ impl fmt::Display for IntentId {
 }
 
 /// The name of a tool in the catalogue. It is also the name of the tool's folder.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct ToolName(Box<str>);
 
 impl ToolName {
@@ -129,6 +145,27 @@ impl fmt::Display for ToolName {
         f.write_str(&self.0)
     }
 }
+
+/// Written as text, and parsed again when it is read.
+macro_rules! as_text {
+    ($($kind:ty),*) => {$(
+        impl From<$kind> for String {
+            fn from(value: $kind) -> Self {
+                value.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $kind {
+            type Error = IdentError;
+
+            fn try_from(text: String) -> Result<Self, IdentError> {
+                Self::parse(&text)
+            }
+        }
+    )*};
+}
+
+as_text!(AgentDid, IntentId, ToolName);
 
 #[cfg(test)]
 mod tests {

@@ -25,6 +25,9 @@ pub enum Status {
 }
 
 impl Status {
+    /// All four.
+    pub const ALL: [Self; 4] = [Self::Success, Self::Failure, Self::Timeout, Self::Aborted];
+
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -46,6 +49,8 @@ pub enum AbortReason {
     Revoked,
     /// The executor is shutting down.
     Shutdown,
+    /// The executor ended without warning. It is said by the one that starts after it.
+    Lost,
 }
 
 impl AbortReason {
@@ -56,6 +61,10 @@ impl AbortReason {
             Self::Cancelled => "cancelled by `a2g/cancel`",
             Self::Revoked => "revoked by the governor (`g2a/revoke`)",
             Self::Shutdown => "the executor shut down while the tool was running",
+            Self::Lost => {
+                "the executor ended without warning: the tool may have run to any point, what it used is not \
+                 known, and it is not run again"
+            }
         }
     }
 }
@@ -152,7 +161,7 @@ impl LogLevel {
 }
 
 /// One line of a guest's log. Control characters were escaped when it was taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
     /// How much it matters.
     pub level: LogLevel,
@@ -198,7 +207,7 @@ pub struct Progress {
 }
 
 /// What a guest handed out beside its result, under the output limit.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Output {
     /// Log lines in order.
     pub logs: Vec<LogLine>,
@@ -211,7 +220,7 @@ pub struct Output {
 }
 
 /// What was measured of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Metrics {
     /// Wall time from before the store was made to after the guest's last instruction, on the
     /// monotonic clock.
@@ -364,7 +373,7 @@ pub struct GrantedArea {
 }
 
 /// Who was reached over the network, as the way out counted it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contact {
     /// Scheme, host and port: `https://api.example.com:443`.
     pub authority: String,
@@ -379,7 +388,7 @@ pub struct Contact {
 }
 
 /// A rule about hosts, with the layer that said it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostRule {
     /// The pattern, such as `*.example.com`.
     pub pattern: String,
@@ -388,7 +397,7 @@ pub struct HostRule {
 }
 
 /// What a run with a network could do with it, and what it did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkUsage {
     /// What it could do.
     pub budgets: NetworkBudgets,
@@ -413,7 +422,7 @@ pub struct NetworkUsage {
 }
 
 /// The limits that were in force, read back from the live store, and what was denied.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// The memory limit of the store's limiter.
     pub memory: Bound<MemoryLimit>,
@@ -451,7 +460,7 @@ impl Usage {
 }
 
 /// All that is known of one run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// How it ended.
     pub end: End,
@@ -464,7 +473,7 @@ pub struct Outcome {
 }
 
 /// The record of one run, as it is reported. Made once, when the run is over.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
     /// The agent that asked.
     pub agent: AgentDid,

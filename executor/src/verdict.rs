@@ -6,11 +6,12 @@
 
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use time::OffsetDateTime;
 
 /// The four answers to an intent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Decision {
     /// May run.
     Approved,
@@ -36,7 +37,7 @@ impl Decision {
 }
 
 /// How bad a score is. The bounds are the reference implementation's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RiskLevel {
     /// Below 0.4.
     Low,
@@ -76,7 +77,7 @@ impl RiskLevel {
 }
 
 /// A governor's estimate of an intent. Scores run from 0.0 (harmless) to 1.0.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Risk {
     /// The combined score.
     pub score: f64,
@@ -92,7 +93,7 @@ pub struct Risk {
 
 /// What a verdict grants. An absent number leaves the executor's own ceiling in force; an absent
 /// scope or network grants nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Manifest {
     /// The most memory.
     pub max_memory: Option<MemoryLimit>,
@@ -107,7 +108,7 @@ pub struct Manifest {
 }
 
 /// A governor's answer to one intent.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The answer.
     pub decision: Decision,
@@ -120,6 +121,7 @@ pub struct Verdict {
     /// Conditions, as sent.
     pub conditions: Vec<String>,
     /// The latest moment at which the guest may start. Absent only from a denial.
+    #[serde(with = "time::serde::rfc3339::option")]
     pub expires_at: Option<OffsetDateTime>,
     /// Why, for people. Never interpreted.
     pub reason: Option<String>,

@@ -611,6 +611,8 @@ fn a_port_that_is_taken_is_told_and_ends_with_code_1() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let place = Place::new();
+    place.put("executor.toml", "[journal]\npath = \"journal.db\"\n[ceilings]\nfilesystem_scope = []\n");
+    std::fs::create_dir(place.path("tools")).unwrap();
     place.run(&["serve", "--listen", &address]).ended(1).says(&address);
     place.run(&["governor", "--listen", &address]).ended(1).says(&address);
 }

@@ -85,6 +85,7 @@ fn who_cannot_listen_does_not_register() {
         "server": { "listen": address },
         "governor": { "url": governor.url() },
         "catalog": { "tools": tools(), "cache": cache() },
+        "journal": { "path": "journal.db" },
         "ceilings": { "filesystem_scope": [] },
     });
     std::fs::write(home.path().join("executor.toml"), toml::to_string(&config).unwrap()).unwrap();

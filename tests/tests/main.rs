@@ -20,6 +20,7 @@ mod a2g_ws;
 mod bad_input;
 mod cli;
 mod documents;
+mod durability;
 mod governor;
 mod harness;
 mod hostile;

@@ -13,6 +13,7 @@ mod run;
 mod setup;
 mod test;
 mod tools;
+mod torture;
 
 use std::env;
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ Commands:
   test    Run every test of the executor and of the tools
   demo    Drive the real executor through a story
   bench   Measure the executor
+  torture Kill the executor again and again, and compare the books
 
 A new clone needs one command: `cargo xtask test`.
 Exit codes: 0 success, 1 failure, 2 a command line that makes no sense.";
@@ -43,6 +45,7 @@ enum Request {
     Demo,
     Test { arguments: Vec<String> },
     Bench(Option<String>),
+    Torture(u32),
 }
 
 fn main() -> ExitCode {
@@ -73,6 +76,10 @@ fn parse(arguments: Vec<String>) -> Result<Request, Failure> {
                 Ok(Request::Bench(Some(part.to_owned())))
             }
             _ => without_arguments(&rest, bench::HELP, Request::Bench(None)),
+        },
+        "torture" => match rest.first().map(|word| word.parse::<u32>()) {
+            Some(Ok(times)) if rest.len() == 1 && times > 0 => Ok(Request::Torture(times)),
+            _ => without_arguments(&rest, torture::HELP, Request::Torture(torture::TIMES)),
         },
         "test" if asks_for_help(rest.first()) => Ok(Request::Help(test::HELP)),
         "test" => Ok(Request::Test { arguments: rest }),
@@ -114,6 +121,7 @@ fn perform(request: Request) -> Result<(), Failure> {
         Request::Demo => demo::run(&workspace),
         Request::Test { arguments } => test::run(&workspace, &arguments),
         Request::Bench(part) => bench::run(&workspace, part.as_deref()),
+        Request::Torture(times) => torture::run(&workspace, times),
     }
 }
 
@@ -134,7 +142,9 @@ mod tests {
         assert_eq!(parsed("test --help"), Some(Request::Help(test::HELP)));
         let passed = vec!["-p".to_owned(), "tests".to_owned(), "--".to_owned(), "--help".to_owned()];
         assert_eq!(parsed("test -p tests -- --help"), Some(Request::Test { arguments: passed }));
-        for refused in ["tset", "setup now", "tools --retry", "demo x"] {
+        assert_eq!(parsed("torture"), Some(Request::Torture(torture::TIMES)));
+        assert_eq!(parsed("torture 50"), Some(Request::Torture(50)));
+        for refused in ["tset", "setup now", "tools --retry", "demo x", "torture 0", "torture 1 2"] {
             assert_eq!(parsed(refused), None, "{refused}");
         }
     }

@@ -103,6 +103,22 @@ fn main_tests(workspace: &Workspace, arguments: &[String], has_wanted: bool) -> 
     cargo
 }
 
+/// The tests of durability, with so many crashes each, one after another.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn torture(workspace: &Workspace, times: u32) -> Result<(), Failure> {
+    let guests = setup::prepare(workspace)?;
+    tools::build(workspace, &guests.toolchain)?;
+    build_executor(workspace)?;
+    let mut cargo = workspace.cargo();
+    cargo.args(["test", "--locked", "--no-fail-fast", "--workspace", "--test", "main", "durability", "--"]);
+    cargo.args(["--test-threads=1", "--nocapture"]).env("A2G_TORTURE", times.to_string());
+    let outcomes = [attempt("durability", &mut cargo)?];
+    summarise(&outcomes, &[]);
+    if outcomes.iter().all(|outcome| outcome.ok) { Ok(()) } else { Err(Failure::Tests) }
+}
+
 /// The hostile guests once more, inside the server instead of in processes of their own.
 fn inline_tests(workspace: &Workspace, has_wanted: bool) -> Command {
     let mut cargo = workspace.cargo();

@@ -53,7 +53,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
 fn configure(folder: &Path, data: &Path, isolation: &str) {
     let config = format!(
         "[executor]\nisolation = \"{isolation}\"\n[catalog]\ncache = \"{}\"\n\
-         [ceilings]\nfilesystem_scope = [\"/data/**\"]\n[[mount]]\nguest = \"/data\"\nhost = \"{}\"\n",
+         [journal]\npath = \"journal.db\"\n[ceilings]\nfilesystem_scope = [\"/data/**\"]\n[[mount]]\nguest = \"/data\"\nhost = \"{}\"\n",
         folder.join("cache").display(),
         data.display()
     );

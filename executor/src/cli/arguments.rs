@@ -45,6 +45,17 @@ pub(super) enum Command {
     },
     /// Start the governor to pair with: simple rules from policy files, no model, no people
     Governor(Governor),
+    /// Ask the journal what was run, and whether it is whole
+    #[command(after_help = "\
+TIME is `2026-11-21`, `2026-11-21T09:30:00Z`, or so long ago: `90m`, `12h`, `30d`.
+
+Examples:
+  a2g-executor journal list --status FAILURE --since 24h
+  a2g-executor journal verify && a2g-executor journal prune --before 90d")]
+    Journal {
+        #[command(subcommand)]
+        command: JournalCommand,
+    },
     /// Look at a configuration
     #[command(after_help = "Example:\n  a2g-executor config check --config executor.toml")]
     Config {
@@ -234,6 +245,106 @@ pub(super) struct Governor {
     /// Where reports are recorded, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(super) reports: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum JournalCommand {
+    /// List what was run, newest first, or what was refused
+    #[command(
+        after_help = "Example:\n  a2g-executor journal list --tool write_file --since 1h --json | jq .status"
+    )]
+    List {
+        #[command(flatten)]
+        journal: JournalFile,
+        #[command(flatten)]
+        which: Which,
+        /// List what was refused instead of what was run
+        #[arg(long, conflicts_with_all = ["agent", "tool", "status", "since", "until", "undelivered"])]
+        refused: bool,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: u64,
+        /// Print one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the report of one intent
+    #[command(after_help = "Example:\n  a2g-executor journal show 550e8400-e29b-41d4-a716-446655440000")]
+    Show {
+        #[command(flatten)]
+        journal: JournalFile,
+        /// The id of the intent
+        intent: String,
+    },
+    /// Check that no receipt was changed, removed, moved or cut off
+    ///
+    /// Without a checkpoint it finds what was done by someone who did not make the whole history
+    /// anew. A checkpoint is a number and a hash that were written down elsewhere, such as those in
+    /// this command's own answer. Exit code 1 when the chain does not hold.
+    #[command(after_help = "Example:\n  a2g-executor journal verify --checkpoint 1042:9f86d081884c7d65…")]
+    Verify {
+        #[command(flatten)]
+        journal: JournalFile,
+        /// What has to be in it: the number of a receipt and its hash
+        #[arg(long, value_name = "NUMBER:HASH")]
+        checkpoint: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print receipts with their reports as JSON, one a line, oldest first
+    #[command(
+        after_help = "Example:\n  a2g-executor journal export --until 2026-11-01 | gzip > october.ndjson.gz"
+    )]
+    Export {
+        #[command(flatten)]
+        journal: JournalFile,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Take old receipts out that the governor has; a server may run meanwhile
+    #[command(after_help = "Example:\n  a2g-executor journal prune --before 90d")]
+    Prune {
+        #[command(flatten)]
+        journal: JournalFile,
+        /// Those that ended before
+        #[arg(long, value_name = "TIME")]
+        before: String,
+    },
+}
+
+/// Which journal.
+#[derive(Debug, Clone, Args)]
+pub(super) struct JournalFile {
+    /// The configuration file; `executor.toml` in this folder is read when it is there
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// The journal, over the configuration's
+    #[arg(long, value_name = "FILE")]
+    pub(super) journal: Option<PathBuf>,
+}
+
+/// Which receipts.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Which {
+    /// Those of this agent
+    #[arg(long, value_name = "DID")]
+    pub(super) agent: Option<String>,
+    /// Those of this tool
+    #[arg(long, value_name = "NAME")]
+    pub(super) tool: Option<String>,
+    /// Those that ended like this
+    #[arg(long, value_name = "WORD", ignore_case = true, value_parser = ["SUCCESS", "FAILURE", "TIMEOUT", "ABORTED"])]
+    pub(super) status: Option<String>,
+    /// Those that ended then or later
+    #[arg(long, value_name = "TIME")]
+    pub(super) since: Option<String>,
+    /// Those that ended before
+    #[arg(long, value_name = "TIME")]
+    pub(super) until: Option<String>,
+    /// Those that the governor does not have yet
+    #[arg(long)]
+    pub(super) undelivered: bool,
 }
 
 #[derive(Debug, Subcommand)]

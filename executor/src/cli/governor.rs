@@ -6,7 +6,7 @@ use super::output::{note, start_logging};
 use super::serve::{local_governor, records, stop_signal};
 use crate::clock::SystemClock;
 use crate::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
-use crate::serve::{HttpDoor, HttpSettings, Rpc};
+use crate::serve::{ConnectionLimits, HttpDoor, HttpSettings, Rpc};
 use crate::wire::strict_json::JsonBounds;
 use anyhow::{Context as _, bail};
 use std::process::ExitCode;
@@ -31,14 +31,18 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     let methods = methods(GovernorDoor { governor, records, pushes: pushes.clone() })?;
     let bounds = JsonBounds { max_bytes: LARGEST_MESSAGE, ..JsonBounds::default() };
     let rpc = Rpc::new(methods.into(), bounds, NOTIFICATIONS);
-    let settings =
-        HttpSettings { allowed_hosts: Vec::new(), allowed_origins: Vec::new(), pushes: Some(pushes) };
+    let settings = HttpSettings {
+        allowed_hosts: Vec::new(),
+        allowed_origins: Vec::new(),
+        connections: ConnectionLimits::default(),
+        pushes: Some(pushes),
+    };
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let door = HttpDoor::bind(listen, rpc, settings)
             .await
             .with_context(|| format!("cannot listen on {listen}"))?;
         note(format_args!("a2g-executor governor listens on http://{}/jsonrpc", door.address()));
-        door.serve(stop_signal()).await?;
+        door.serve(stop_signal()).await;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -4,6 +4,7 @@ mod arguments;
 mod compile;
 mod doctor;
 mod governor;
+mod journal;
 mod output;
 mod run;
 mod serve;
@@ -26,6 +27,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(arguments) => run::main(arguments),
         Command::Tool { command } => tool::main(command),
         Command::Governor(arguments) => governor::main(arguments),
+        Command::Journal { command } => journal::main(command),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),
         Command::Doctor { json } => doctor::main(json),
         Command::Completions { shell } => {

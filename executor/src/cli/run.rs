@@ -15,6 +15,7 @@ use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{AcceptUnsigned, Authentic, Governor};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::isolate::Inline;
+use crate::journal::Journal;
 use crate::limit::{Layer, Limit};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, Timeout};
@@ -103,7 +104,10 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
     let governor = Governor::Local(Arc::new(local), Arc::default());
     let loaded = workshop.load(&config, 1).await?;
     let egress = workshop.egress(&config)?;
-    let executor = Arc::new(Executor::new(settings, loaded, governor, egress, Arc::clone(&workshop.clock)));
+    // Nobody asks again for what a command ran, and its report goes to the one who typed it.
+    let journal = Journal::temporary(workshop.clock.now())?;
+    let clock = Arc::clone(&workshop.clock);
+    let executor = Arc::new(Executor::new(settings, loaded, governor, egress, journal, clock));
     let ran = if arguments.policy.is_some() {
         executor.intent(call).await.map(|answer| (Some(answer.verdict), answer.receipt))
     } else {

@@ -9,6 +9,7 @@ use crate::deliver;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{AcceptUnsigned, Governor, GovernorUrl, Push, Records, RemoteGovernor};
 use crate::isolate::Isolation;
+use crate::journal::{Journal, Recovered};
 use crate::run::{Executor, Settings};
 use crate::serve::{HttpDoor, HttpSettings, Rpc, a2g, serve_stdio};
 use anyhow::{Context as _, bail};
@@ -21,6 +22,8 @@ use tokio::sync::mpsc;
 
 /// How long reports may still be delivered after the last run has ended.
 const LAST_DELIVERIES: Duration = Duration::from_secs(5);
+/// How long the last receipts may still find no room on the disk.
+const LAST_RECEIPTS: Duration = Duration::from_secs(5);
 
 pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     start_logging("info");
@@ -147,7 +150,9 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     };
     let loaded = workshop.load(config, config.waiting).await?;
     let egress = workshop.egress(config)?;
-    let executor = Arc::new(Executor::new(settings, loaded, governor, egress, Arc::clone(&workshop.clock)));
+    let journal = journal(config, workshop.clock.now())?;
+    let clock = Arc::clone(&workshop.clock);
+    let executor = Arc::new(Executor::new(settings, loaded, governor, egress, journal, clock));
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     // Who cannot be reached must not say that it is there.
@@ -175,18 +180,42 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
             closing.close();
         }));
         // The signal closes the executor; open requests get their answers while it drains.
-        executor.closed().await;
-        drain(&executor, config.drain).await;
+        tokio::select! {
+            () = executor.closed() => {}
+            reason = executor.journal().broken() => return Err(broken(&executor, &reason)),
+        }
+        drain(&executor, config.drain).await?;
         let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
         return Ok(());
     }
     tokio::select! {
         served = tokio::spawn(serve_stdio(rpc)) => served??,
         () = stop_signal() => {}
+        reason = executor.journal().broken() => return Err(broken(&executor, &reason)),
     }
     executor.close();
-    drain(&executor, config.drain).await;
-    Ok(())
+    drain(&executor, config.drain).await
+}
+
+/// The journal of the configuration, with what an earlier process left in it.
+fn journal(config: &Config, now: time::OffsetDateTime) -> anyhow::Result<Journal> {
+    let (journal, recovered) = Journal::open(&config.journal, config.most_undelivered, now)?;
+    let Recovered { aborted, undelivered } = recovered;
+    if aborted > 0 {
+        tracing::warn!(aborted, "runs were cut off when the executor last ended, and are reported as such");
+    }
+    tracing::info!(journal = %config.journal.display(), receipts = journal.head().number, undelivered, "journal");
+    Ok(journal)
+}
+
+/// Stops everything at once: nothing that would run now could be recorded.
+fn broken(executor: &Executor, reason: &str) -> anyhow::Error {
+    executor.close();
+    executor.abort_all();
+    anyhow::anyhow!(
+        "the journal cannot be written any more ({reason}): what had started is reported when the executor starts \
+         again; see `docs/operations.md`"
+    )
 }
 
 /// The port of the configuration.
@@ -194,6 +223,7 @@ async fn bind(config: &Config, rpc: Rpc) -> anyhow::Result<HttpDoor> {
     let http = HttpSettings {
         allowed_hosts: config.allowed_hosts.clone(),
         allowed_origins: config.allowed_origins.clone(),
+        connections: config.connections,
         pushes: None,
     };
     HttpDoor::bind(config.listen, rpc, http)
@@ -217,20 +247,29 @@ async fn renew_at_hangup(executor: Arc<Executor>, workshop: Workshop, config: Co
     }
 }
 
-/// Lets running work end, stops what does not, and delivers the last reports.
-async fn drain(executor: &Executor, limit: Duration) {
-    if tokio::time::timeout(limit, executor.idle()).await.is_err() {
-        let stopped = executor.abort_all();
-        tracing::warn!(stopped, "the drain limit was reached");
-        let _all_stopped = tokio::time::timeout(Duration::from_secs(1), executor.idle()).await;
-    }
-    let reports = executor.journal().undelivered();
-    if reports > 0 {
-        tracing::info!(reports, "delivering the last reports");
-    }
-    if tokio::time::timeout(LAST_DELIVERIES, executor.journal().all_delivered()).await.is_err() {
-        let reports = executor.journal().undelivered();
-        tracing::error!(reports, "the governor did not take these reports, and they are lost");
+/// Lets running work end, stops what does not, and delivers the last reports. Those that the governor
+/// does not take now wait in the journal for the next start.
+async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
+    let drained = async {
+        if tokio::time::timeout(limit, executor.idle()).await.is_err() {
+            let stopped = executor.abort_all();
+            tracing::warn!(stopped, "the drain limit was reached");
+            let _all_stopped = tokio::time::timeout(LAST_RECEIPTS, executor.idle()).await;
+        }
+        let journal = executor.journal();
+        if journal.undelivered() > 0 {
+            tracing::info!(reports = journal.undelivered(), "delivering the last reports");
+        }
+        if tokio::time::timeout(LAST_DELIVERIES, journal.all_delivered()).await.is_err() {
+            let reports = journal.undelivered();
+            tracing::warn!(reports, "the governor did not take these reports: they wait for the next start");
+        }
+        let flushed = tokio::time::timeout(LAST_RECEIPTS, journal.flush()).await;
+        flushed.context("the journal has no room for the last receipts")?.map_err(anyhow::Error::from)
+    };
+    tokio::select! {
+        drained = drained => drained,
+        reason = executor.journal().broken() => Err(broken(executor, &reason)),
     }
 }
 

@@ -12,6 +12,7 @@ pub(super) struct File {
     pub(super) executor: Executor,
     pub(super) governor: Governor,
     pub(super) catalog: Catalog,
+    pub(super) journal: Journal,
     pub(super) ceilings: Ceilings,
     pub(super) network: Network,
     pub(super) mount: Vec<Mount>,
@@ -25,6 +26,8 @@ pub(super) struct Server {
     pub(super) max_json_depth: u64,
     pub(super) allowed_hosts: Vec<String>,
     pub(super) allowed_origins: Vec<String>,
+    pub(super) max_connections: u64,
+    pub(super) request_seconds: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -68,6 +71,13 @@ pub(super) struct Governor {
 pub(super) struct Catalog {
     pub(super) tools: PathBuf,
     pub(super) cache: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Journal {
+    pub(super) path: Option<PathBuf>,
+    pub(super) max_undelivered: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -120,6 +130,8 @@ impl Default for Server {
             max_json_depth: 64,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            max_connections: 512,
+            request_seconds: 30,
         }
     }
 }
@@ -148,6 +160,12 @@ impl Default for Governor {
 impl Default for Catalog {
     fn default() -> Self {
         Self { tools: "tools".into(), cache: None }
+    }
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self { path: None, max_undelivered: 10_000 }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::ident::{AgentDid, ToolName};
 use crate::isolate::Isolation;
 use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
+use crate::serve::ConnectionLimits;
 use crate::wire::strict_json::JsonBounds;
 use file::File;
 use std::collections::BTreeSet;
@@ -65,6 +66,8 @@ pub struct Config {
     pub allowed_hosts: Vec<String>,
     /// `Origin` values that are accepted. A request without one is no web page's.
     pub allowed_origins: Vec<String>,
+    /// What connections to the HTTP door may be.
+    pub connections: ConnectionLimits,
     /// Where tools run that are not named in [`Self::inline_tools`].
     pub isolation: Isolation,
     /// The tools that run on a thread of the server.
@@ -85,6 +88,10 @@ pub struct Config {
     pub policies: Option<PathBuf>,
     /// Where the governor inside records reports.
     pub reports: Option<PathBuf>,
+    /// The journal.
+    pub journal: PathBuf,
+    /// How many reports may wait for the governor before nothing more is run.
+    pub most_undelivered: usize,
     /// How often a heartbeat goes to the governor.
     pub heartbeat: Duration,
     /// The folder of tools.
@@ -130,7 +137,13 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] names the two folders.
     pub fn check_places(&self) -> Result<(), ConfigError> {
-        let own = [Some(&self.cache), self.reports.as_ref(), self.policies.as_ref(), self.ca_file.as_ref()];
+        let own = [
+            Some(&self.cache),
+            Some(&self.journal),
+            self.reports.as_ref(),
+            self.policies.as_ref(),
+            self.ca_file.as_ref(),
+        ];
         check_private_places(&self.ceilings.areas, &self.mounts, own.into_iter().flatten().cloned())
             .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
     }
@@ -215,7 +228,7 @@ fn between(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, 
 }
 
 fn check(file: File, base: &Path) -> Result<Config, Wrong> {
-    let File { server, executor, governor, catalog, ceilings, network, mount } = file;
+    let File { server, executor, governor, catalog, journal, ceilings, network, mount } = file;
     let at = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
     let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
     let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| wrong("ceilings.filesystem_scope")(&e))?;
@@ -227,13 +240,27 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|e| wrong("mount.guest")(&e))?;
     let cache = match catalog.cache {
         Some(cache) => at(cache),
-        None => default_cache().ok_or_else(|| {
+        None => default_folder("XDG_CACHE_HOME", ".cache").ok_or_else(|| {
             wrong("catalog.cache")(&"has to be set: neither `XDG_CACHE_HOME` nor `HOME` names a folder")
         })?,
     };
+    let journal_path = match journal.path {
+        Some(path) => at(path),
+        None => default_folder("XDG_STATE_HOME", ".local/state")
+            .map(|state| state.join("journal.db"))
+            .ok_or_else(|| {
+                wrong("journal.path")(&"has to be set: neither `XDG_STATE_HOME` nor `HOME` names a folder")
+            })?,
+    };
     let reports = governor.reports.map(at);
     let ca_file = network.ca_file.clone().map(at);
-    let own = [Some(cache.clone()), reports.clone(), governor.policies.clone().map(at), ca_file.clone()];
+    let own = [
+        Some(cache.clone()),
+        Some(journal_path.clone()),
+        reports.clone(),
+        governor.policies.clone().map(at),
+        ca_file.clone(),
+    ];
     check_private_places(&areas, &mounts, own.into_iter().flatten())?;
     let (hosts, network_budgets) = whom_runs_may_reach(&network)?;
     let egress = way_out(&network)?;
@@ -257,6 +284,10 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         },
         allowed_hosts: server.allowed_hosts,
         allowed_origins: server.allowed_origins,
+        connections: ConnectionLimits {
+            most: size(within("server.max_connections", server.max_connections, 100_000)?),
+            request: Duration::from_secs(within("server.request_seconds", server.request_seconds, 3600)?),
+        },
         isolation: match executor.isolation {
             file::Isolation::Process => Isolation::Process,
             file::Isolation::Inline => Isolation::Inline,
@@ -277,6 +308,8 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             .map_err(|e| wrong("governor.url")(&e))?,
         policies: governor.policies.map(at),
         reports,
+        journal: journal_path,
+        most_undelivered: size(within("journal.max_undelivered", journal.max_undelivered, 10_000_000)?),
         heartbeat: Duration::from_secs(within(
             "governor.heartbeat_seconds",
             governor.heartbeat_seconds,
@@ -431,10 +464,10 @@ fn default_concurrent() -> u32 {
     clippy::disallowed_methods,
     reason = "this is the configuration, the one place that reads the environment"
 )]
-fn default_cache() -> Option<PathBuf> {
+fn default_folder(variable: &str, at_home: &str) -> Option<PathBuf> {
     let folder = |name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(PathBuf::from);
-    let caches = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
-    caches.map(|caches| caches.join("a2g-executor"))
+    let base = folder(variable).or_else(|| folder("HOME").map(|home| home.join(at_home)));
+    base.map(|base| base.join("a2g-executor"))
 }
 
 /// The line on which a dotted key stands for the nth time, from 0. The file was parsed already, so

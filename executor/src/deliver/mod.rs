@@ -4,7 +4,6 @@
 use crate::fault::Fault;
 use crate::govern::{Introduction, Pulse, Push, RemoteError};
 use crate::ident::AgentDid;
-use crate::outcome::Receipt;
 use crate::run::Executor;
 use crate::wire::a2g::decode;
 use std::sync::Arc;
@@ -22,25 +21,36 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
     let places = Arc::new(Semaphore::new(MOST_IN_FLIGHT));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let receipt = executor.journal().next_report().await;
+        let (due, receipt) = match executor.journal().next_report().await {
+            Ok(next) => next,
+            Err(error) => return tracing::error!(%error, "no more reports are delivered"),
+        };
         let executor = Arc::clone(&executor);
         tokio::spawn(async move {
-            deliver(&executor, &receipt).await;
-            executor.journal().acknowledged();
+            let Err(error) = executor.governor().report(&receipt).await else {
+                return executor.journal().delivered(&due);
+            };
+            // A pause takes no place away from others.
             drop(place);
+            let refused = matches!(error, RemoteError::Refused(_));
+            let due = executor.journal().failed(due, refused);
+            let pause = jittered(pause_before(due.tries));
+            let governor = executor.governor().place();
+            tracing::warn!(
+                governor, intent = %receipt.intent, %error, tries = due.tries, pause_ms = pause.as_millis(),
+                "the report is sent again"
+            );
+            drop(receipt);
+            tokio::time::sleep(pause).await;
+            executor.journal().again(due);
         });
     }
 }
 
-async fn deliver(executor: &Executor, receipt: &Receipt) {
-    let mut pause = FIRST_PAUSE;
-    while let Err(error) = executor.governor().report(receipt).await {
-        let governor = executor.governor().place();
-        let pause_ms = pause.as_millis();
-        tracing::warn!(governor, intent = %receipt.intent, %error, pause_ms, "the report is sent again");
-        tokio::time::sleep(jittered(pause)).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
+/// The pause after so many tries: twice as long each time.
+fn pause_before(tries: u32) -> Duration {
+    let factor = 2_u32.saturating_pow(tries.saturating_sub(1));
+    FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE)
 }
 
 /// A pause of half to all of `pause`, so that many senders do not come back at once.

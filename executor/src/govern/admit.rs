@@ -137,6 +137,12 @@ pub fn admit(call: Call, verdict: Authentic, now: OffsetDateTime) -> Result<Admi
 }
 
 impl Escalated {
+    /// One that this executor wrote into its own journal when the verdict had been found authentic.
+    #[must_use]
+    pub fn from_journal(call: Call, verdict: Verdict) -> Self {
+        Self { call, verdict: Authentic(verdict) }
+    }
+
     /// The call that waits.
     #[must_use]
     pub fn call(&self) -> &Call {

@@ -24,7 +24,7 @@ use crate::capability::Permit;
 use crate::clock::Clock;
 use crate::egress::Network;
 use crate::ident::ToolName;
-use crate::outcome::Outcome;
+use crate::outcome::{AbortReason, End, Outcome};
 use crate::sandbox::{Abort, Accounting, Artifact, Code, Execution, Input, Sandbox, Witness};
 use ring::Ring;
 use std::collections::BTreeMap;
@@ -153,6 +153,15 @@ impl Isolate {
         )
     }
 
+    /// What is to be reported of a run under `permit` when this process ends without a word.
+    #[must_use]
+    pub fn lost(&self, permit: &Permit) -> Outcome {
+        let now = self.clock.monotonic();
+        let (abort, witness) = (Arc::default(), Witness::default());
+        let never_begun = Execution::begin(permit, Network::Off, abort, Accounting::Thread, witness, now);
+        never_begun.outcome(End::Aborted(AbortReason::Lost), now)
+    }
+
     /// Runs one guest where its tool belongs. At its end all of its connections are closed.
     pub async fn run(
         &self,
@@ -179,7 +188,7 @@ impl Isolate {
                 self.inline.run(artifact.clone(), permit, Input::Arguments(arguments), execution).await
             }
             (Some(Place::Ring | Place::Nowhere(_)) | None, _) => {
-                let end = crate::outcome::End::Unlinkable("this tool is not loaded".to_owned());
+                let end = End::Unlinkable("this tool is not loaded".to_owned());
                 execution.outcome(end, self.clock.monotonic())
             }
         }

@@ -1,270 +1,609 @@
-//! What happened to each intent, and which reports still have to be delivered.
-//!
-//! This journal is in memory: it holds its promises for as long as the process lives. Its calls are
-//! those that a durable journal will keep: claim, started, finished, next report, acknowledged.
+//! What happened to each intent, and which reports the governor does not have yet: on disk, so that a
+//! crash loses nothing and repeats nothing.
 //!
 //! ```text
-//! claim ─▶ Escalated ─▶ Queued ─▶ Running ─▶ Finished (receipt, queued for delivery)
-//!   │          └──────────────────▶ released: refused before it ran, and may be claimed again
+//! claim (in memory) ─▶ started (on disk, before the guest begins) ─▶ finished (receipt and outbox
+//!   │                       └─▶ released: refused before it began       in one transaction)
 //!   ├─ same content: the one record's receipt, now or when it is there
 //!   └─ other content: conflict
 //! ```
-//! An intent is remembered at least until its verdict has expired, so that no verdict can run twice.
-//! Its receipt is kept while there is room.
+//! What has started without having finished when the journal is opened gets the receipt that it left
+//! as its will: `ABORTED`. It is never started again. Only what is open is held in memory.
+
+pub mod chain;
+pub mod history;
+mod outbox;
+mod store;
+mod writer;
+
+pub use outbox::Due;
+pub use store::OpenError;
 
 use crate::call::Call;
-use crate::ident::{AgentDid, IntentId};
+use crate::fault::BlockedBy;
+use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::outcome::Receipt;
 use crate::verdict::Verdict;
+use chain::Head;
+use outbox::Outbox;
 use sha2::{Digest, Sha256};
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use store::{Began, Finish, Found, Reader, Refusal, Start, Store};
 use time::OffsetDateTime;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{oneshot, watch};
+use writer::{Entry, Held};
 
-/// How many intents are remembered at once.
-const MOST_RECORDS: usize = 200_000;
-/// How many bytes of output the kept receipts may hold. The oldest are dropped first; that their
-/// intents ran is remembered all the same.
-const MOST_KEPT_BYTES: u64 = 256 << 20;
-/// How much more a parsed result may take in memory than as text: measured at 60 for small objects.
-const PARSED_FACTOR: u64 = 60;
-/// What a receipt takes beside the output of its tool.
-const RECEIPT_BYTES: u64 = 2 << 10;
-/// How many reports may wait for the governor.
-const MOST_UNDELIVERED: usize = 10_000;
+/// A receipt up to this many bytes of JSON is read and written where it is needed; a longer one would
+/// keep others waiting.
+const AT_ONCE_BYTES: usize = 256 << 10;
 
 /// Where an intent is.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stage {
-    /// It waits for a person.
-    Escalated,
     /// It waits for a slot.
     Queued,
     /// Its guest runs.
     Running,
     /// It is over.
     Finished(Arc<Receipt>),
-    /// It is over, and its receipt is no longer kept.
+    /// It is over, and its receipt was pruned.
     Forgotten,
     /// It was refused before it ran.
     Released,
 }
 
-/// The answer to a claim.
+/// An intent that is known already.
 #[derive(Debug)]
-pub enum Claim {
-    /// The intent is new; whoever claimed it has to finish or release it.
-    New,
-    /// The intent is known, with the same content.
-    Known(watch::Receiver<Stage>),
-    /// The intent is known, with other content.
+pub enum Known {
+    /// With the same content: where it is, and the governor's verdict when the executor asked for it.
+    Same(Followed, Option<Arc<Verdict>>),
+    /// With other content.
     Conflict,
 }
 
-/// Why nothing more is admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Full {
-    /// Too many intents whose verdicts have not expired.
-    #[error("too many intents are remembered whose verdicts have not expired yet")]
-    Records,
-    /// Too many reports wait for the governor.
-    #[error("too many reports wait for the governor, which does not acknowledge them")]
-    Reports,
+/// A known intent, to be followed to its end.
+#[derive(Debug)]
+pub enum Followed {
+    /// It is open in this process.
+    Open(watch::Receiver<Stage>),
+    /// It is over.
+    Over(Stage),
 }
 
+/// The answer to a claim.
 #[derive(Debug)]
-struct Record {
+pub enum Claim {
+    /// The intent is not open; whoever claimed it has to finish or release it.
+    New,
+    /// It is open already.
+    Known(Known),
+}
+
+/// The answer to the news that a run is about to begin.
+#[derive(Debug)]
+pub enum Beginning {
+    /// It may: that it has started is on the disk.
+    New,
+    /// It has started before, and may not again. The claim is released.
+    Known(Known),
+    /// Another intent has started under its proof. The claim is released.
+    Replayed,
+}
+
+/// Why something was not written.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum JournalError {
+    /// Too many reports wait for the governor.
+    #[error("too many reports wait for the governor, which does not acknowledge them")]
+    Backlog,
+    /// There is no room; it may work later. What the system said is for the log.
+    #[error("the journal has no room for another run on its disk")]
+    NoRoom,
+    /// What is on the disk is not known. The process has to end.
+    #[error("the journal is broken: {0}")]
+    Broken(Arc<str>),
+}
+
+/// What is open in this process.
+#[derive(Debug)]
+struct Open {
     agent: AgentDid,
     content: [u8; 32],
     verdict: Option<Arc<Verdict>>,
     stage: watch::Sender<Stage>,
     keep_until: OffsetDateTime,
+    /// When the latest verdict expires that came for it since, if that is later.
+    extended: Option<OffsetDateTime>,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    records: HashMap<IntentId, Record>,
-    /// Reports that are not being delivered at the moment.
-    waiting: VecDeque<Arc<Receipt>>,
-    /// Reports that are being delivered.
-    in_flight: usize,
-    /// Finished intents whose receipts are kept, oldest first, with the bytes of each.
-    kept: VecDeque<(IntentId, u64)>,
-    kept_bytes: u64,
+type AllOpen = Arc<Mutex<HashMap<IntentId, Open>>>;
+
+/// A run that is about to begin.
+#[derive(Debug)]
+pub struct Intended<'a> {
+    /// The call.
+    pub call: &'a Call,
+    /// The latest moment at which its verdict is good for a start.
+    pub expires_at: OffsetDateTime,
+    /// The issuer and single-use id of the verdict's proof.
+    pub proof: Option<String>,
+    /// The receipt if the process ends before it can write another.
+    pub will: &'a Receipt,
+}
+
+/// Who asked for what, of a call that is gone.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The intent.
+    pub intent: IntentId,
+    /// The agent.
+    pub agent: AgentDid,
+    /// The tool.
+    pub tool: ToolName,
+}
+
+impl Asked {
+    /// Of a call.
+    #[must_use]
+    pub fn of(call: &Call) -> Self {
+        Self { intent: call.intent, agent: call.agent.clone(), tool: call.tool.clone() }
+    }
+}
+
+/// What was found when the journal was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovered {
+    /// Runs that were cut off, and are `ABORTED` now.
+    pub aborted: usize,
+    /// Reports that still go to the governor, those of the cut off runs among them.
+    pub undelivered: usize,
 }
 
 /// The journal.
-#[derive(Debug, Default)]
 pub struct Journal {
-    inner: Mutex<Inner>,
-    report_ready: Notify,
-    delivered: Notify,
+    open: AllOpen,
+    reader: Mutex<Reader>,
+    entries: mpsc::Sender<Entry>,
+    outbox: Arc<Outbox>,
+    most_undelivered: usize,
+    head: watch::Receiver<Head>,
+    broken: watch::Receiver<Option<Arc<str>>>,
+    waiting: Mutex<Vec<(Call, Verdict)>>,
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl Journal {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Claims an intent, to be kept at least until `keep_until`.
+    /// Opens or makes the journal at `path`, and writes the receipts of what was cut off. Admits
+    /// nothing while `most_undelivered` reports wait.
+    ///
+    /// # Ambient Authority
+    /// Makes the file, its folder and a lock beside it, for this user alone.
     ///
     /// # Errors
-    /// [`Full`] when nothing more can be remembered without forgetting what must not be forgotten.
-    pub fn claim(&self, call: &Call, keep_until: OffsetDateTime, now: OffsetDateTime) -> Result<Claim, Full> {
-        let content = content(call);
-        let mut inner = self.lock();
-        if let Some(record) = inner.records.get_mut(&call.intent) {
-            let released = *record.stage.borrow() == Stage::Released;
-            record.keep_until = record.keep_until.max(keep_until);
-            return Ok(match (record.content == content, released) {
-                (false, _) => Claim::Conflict,
-                (true, false) => Claim::Known(record.stage.subscribe()),
-                (true, true) => {
-                    record.stage.send_replace(Stage::Queued);
-                    Claim::New
-                }
-            });
-        }
-        if inner.waiting.len() + inner.in_flight >= MOST_UNDELIVERED {
-            return Err(Full::Reports);
-        }
-        if inner.records.len() >= MOST_RECORDS {
-            inner.forget_expired(now);
-            if inner.records.len() >= MOST_RECORDS {
-                return Err(Full::Records);
-            }
-        }
-        let (stage, _) = watch::channel(Stage::Queued);
-        let record = Record { agent: call.agent.clone(), content, verdict: None, stage, keep_until };
-        inner.records.insert(call.intent, record);
-        Ok(Claim::New)
+    /// [`OpenError`] when it is in use, is no journal, or cannot be read or written.
+    pub fn open(
+        path: &Path,
+        most_undelivered: usize,
+        now: OffsetDateTime,
+    ) -> Result<(Self, Recovered), OpenError> {
+        let failed = |reason: String| OpenError::Failed { path: path.to_owned(), reason };
+        let mut store = Store::open(path)?;
+        let aborted = recover(&mut store, micros(now)).map_err(failed)?;
+        let left = store.undelivered().map_err(|error| failed(error.to_string()))?;
+        let left = left.into_iter().map(|(number, agent)| Ok((number, AgentDid::parse(&agent)?)));
+        let left = left.collect::<Result<Vec<_>, crate::ident::IdentError>>();
+        let left = left.map_err(|error| failed(error.to_string()))?;
+        let waiting = store.waiting().map_err(|error| failed(error.to_string()))?;
+        let waiting = waiting.iter().map(|(call, verdict)| {
+            Ok((serde_json::from_str::<Call>(call)?, serde_json::from_str::<Verdict>(verdict)?))
+        });
+        let waiting = waiting.collect::<serde_json::Result<Vec<_>>>();
+        let waiting = waiting.map_err(|error| failed(error.to_string()))?;
+        let recovered = Recovered { aborted, undelivered: left.len() };
+        let reader = Reader::open(path)?;
+        let (head_is, head) = watch::channel(store.head());
+        let (break_it, broken) = watch::channel(None);
+        let (entries, to_write) = mpsc::channel();
+        let (open, outbox) = (AllOpen::default(), Arc::new(Outbox::new(left)));
+        let (all, sent) = (Arc::clone(&open), Arc::clone(&outbox));
+        let finished = move |number: u64, finish: &Finish| {
+            sent.push(number, &finish.receipt);
+            close(&all, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
+        };
+        std::thread::Builder::new()
+            .name("journal".to_owned())
+            .spawn(move || writer::write(store, &to_write, &head_is, &break_it, finished))
+            .map_err(|error| failed(error.to_string()))?;
+        let reader = Mutex::new(reader);
+        let waiting = Mutex::new(waiting);
+        let journal =
+            Self { open, reader, entries, outbox, most_undelivered, head, broken, waiting, _folder: None };
+        Ok((journal, recovered))
     }
 
-    /// Whether the intent is known, and with the same content: asked before a governor is. A verdict
-    /// that came with the call keeps the intent known until it has expired as well.
-    #[must_use]
-    pub fn find(
+    /// A journal that is gone with this value, for a single call.
+    ///
+    /// # Ambient Authority
+    /// Makes a folder in the system's temporary folder.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn temporary(now: OffsetDateTime) -> Result<Self, OpenError> {
+        let folder = tempfile::Builder::new()
+            .prefix("a2g-journal-")
+            .tempdir()
+            .map_err(|error| OpenError::Failed { path: std::env::temp_dir(), reason: error.to_string() })?;
+        let (journal, _) = Self::open(&folder.path().join("journal.db"), usize::MAX, now)?;
+        Ok(Self { _folder: Some(folder), ..journal })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read<T>(&self, question: impl FnOnce(&Reader) -> rusqlite::Result<T>) -> Result<T, JournalError> {
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        question(&reader).map_err(|error| JournalError::Broken(error.to_string().into()))
+    }
+
+    /// Says something to the writer, and waits for its answer.
+    async fn ask<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> Entry) -> Result<T, JournalError> {
+        let (reply, answer) = oneshot::channel();
+        self.say(entry(reply));
+        answer.await.map_err(|_| {
+            let reason = self.broken.borrow().clone();
+            JournalError::Broken(reason.unwrap_or_else(|| "its writer is gone".into()))
+        })
+    }
+
+    /// Says something to the writer that nobody waits for. When the writer is gone, the process is
+    /// about to end.
+    fn say(&self, entry: Entry) {
+        let _gone = self.entries.send(entry);
+    }
+
+    /// Whether the intent is known: asked before a governor is. A verdict that came with the call
+    /// keeps the intent known until it has expired as well.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub async fn find(
         &self,
         call: &Call,
         expires_at: Option<OffsetDateTime>,
-    ) -> Option<(Claim, Option<Arc<Verdict>>)> {
-        let mut inner = self.lock();
-        let record = inner.records.get_mut(&call.intent)?;
-        record.keep_until = record.keep_until.max(expires_at.unwrap_or(record.keep_until));
-        if record.content != content(call) {
-            return Some((Claim::Conflict, None));
+    ) -> Result<Option<Known>, JournalError> {
+        let content = content(call);
+        if let Some(open) = self.lock().get_mut(&call.intent) {
+            expires_at.into_iter().for_each(|until| open.extend(until));
+            return Ok(Some(open.known(content)));
         }
-        if *record.stage.borrow() == Stage::Released {
-            return None;
+        let Some(found) = self.read(|reader| reader.find(call.intent))? else { return Ok(None) };
+        let Found { content: before, keep_until, .. } = &found;
+        if *before != content {
+            return Ok(Some(Known::Conflict));
         }
-        Some((Claim::Known(record.stage.subscribe()), record.verdict.clone()))
+        if let Some(later) = expires_at.map(micros).filter(|until| until > keep_until) {
+            self.say(Entry::Keep(call.intent, later));
+        }
+        let verdict = found.verdict.as_deref().map(serde_json::from_str::<Verdict>).transpose();
+        let verdict = verdict.map_err(|error| JournalError::Broken(error.to_string().into()))?;
+        let over = self.over(&found).await?;
+        Ok(Some(Known::Same(Followed::Over(over), verdict.map(Arc::new))))
     }
 
-    /// Notes the verdict of a claimed intent.
-    pub fn decided(&self, intent: IntentId, verdict: Arc<Verdict>) {
-        if let Some(record) = self.lock().records.get_mut(&intent) {
-            record.verdict = Some(verdict);
-        }
+    /// Where an intent is that is not open in this process.
+    async fn over(&self, found: &Found) -> Result<Stage, JournalError> {
+        // Without a receipt, it started in a process whose journal was opened by this one, which gives
+        // every such intent a receipt. So this cannot be, and is not taken for an end.
+        let Some(number) = found.receipt else {
+            return Err(JournalError::Broken("an intent has neither ended nor is it open".into()));
+        };
+        Ok(match self.receipt(number).await? {
+            Some(receipt) => Stage::Finished(receipt),
+            None => Stage::Forgotten,
+        })
     }
 
-    /// Moves a claimed intent to a stage before its end.
-    pub fn advance(&self, intent: IntentId, stage: Stage) {
-        if let Some(record) = self.lock().records.get(&intent) {
-            record.stage.send_replace(stage);
-        }
+    /// The receipt with a number; `None` when it was pruned.
+    async fn receipt(&self, number: u64) -> Result<Option<Arc<Receipt>>, JournalError> {
+        let Some(body) = self.read(|reader| reader.body(number))? else { return Ok(None) };
+        let long = body.len() > AT_ONCE_BYTES;
+        let receipt = aside(long, move || serde_json::from_slice(&body)).await?;
+        Ok(Some(Arc::new(receipt)))
     }
 
-    /// Records the end of a run and queues its report.
-    pub fn finished(&self, receipt: Arc<Receipt>) {
-        let mut inner = self.lock();
-        if let Some(record) = inner.records.get(&receipt.intent) {
-            record.stage.send_replace(Stage::Finished(Arc::clone(&receipt)));
+    /// Claims an intent in this process.
+    ///
+    /// # Errors
+    /// [`JournalError::Backlog`] while too many reports wait, [`JournalError::Broken`].
+    pub fn claim(
+        &self,
+        call: &Call,
+        keep_until: OffsetDateTime,
+        verdict: Option<Arc<Verdict>>,
+    ) -> Result<Claim, JournalError> {
+        let content = content(call);
+        let mut all = self.lock();
+        if let Some(open) = all.get_mut(&call.intent) {
+            open.extend(keep_until);
+            return Ok(Claim::Known(open.known(content)));
         }
-        inner.keep(&receipt);
-        inner.waiting.push_back(receipt);
-        drop(inner);
-        self.report_ready.notify_one();
+        if let Some(reason) = self.broken.borrow().clone() {
+            return Err(JournalError::Broken(reason));
+        }
+        // What is open will need a place as well.
+        if self.outbox.undelivered().saturating_add(all.len()) >= self.most_undelivered {
+            return Err(JournalError::Backlog);
+        }
+        let (stage, _) = watch::channel(Stage::Queued);
+        all.insert(
+            call.intent,
+            Open { agent: call.agent.clone(), content, verdict, stage, keep_until, extended: None },
+        );
+        Ok(Claim::New)
+    }
+
+    /// Puts on the disk that a claimed intent starts. Without `New`, its guest must not begin.
+    ///
+    /// # Errors
+    /// [`JournalError`]; the claim is released.
+    pub async fn started(
+        &self,
+        intended: Intended<'_>,
+        now: OffsetDateTime,
+    ) -> Result<Beginning, JournalError> {
+        let Intended { call, expires_at, proof, will } = intended;
+        let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
+        let start = Start {
+            intent: call.intent,
+            agent: call.agent.clone(),
+            content: content(call),
+            proof,
+            keep_until: micros(expires_at),
+            started: micros(now),
+            verdict: verdict.map(|verdict| text(&*verdict)).transpose()?,
+            will: text(will)?,
+        };
+        let began = self.ask(|reply| Entry::Start(Box::new(start), reply)).await;
+        let began = match began {
+            Ok(Ok(began)) => began,
+            Ok(Err(_no_room)) => {
+                close(&self.open, call.intent, Stage::Released);
+                return Err(JournalError::NoRoom);
+            }
+            Err(broken) => {
+                close(&self.open, call.intent, Stage::Released);
+                return Err(broken);
+            }
+        };
+        match began {
+            Began::New => {
+                if let Some(open) = self.lock().get(&call.intent) {
+                    open.stage.send_replace(Stage::Running);
+                }
+                return Ok(Beginning::New);
+            }
+            Began::Known | Began::Replayed => close(&self.open, call.intent, Stage::Released),
+        }
+        if began == Began::Replayed {
+            return Ok(Beginning::Replayed);
+        }
+        let gone = || JournalError::Broken("an intent was there and is gone".into());
+        Ok(Beginning::Known(self.find(call, Some(expires_at)).await?.ok_or_else(gone)?))
+    }
+
+    /// Puts a receipt on the disk, and its report in the outbox: when this returns, both are for
+    /// certain. While there is no room, it waits.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`]: it is not known whether it is on the disk.
+    pub async fn finished(&self, receipt: Arc<Receipt>, now: OffsetDateTime) -> Result<(), JournalError> {
+        let long =
+            usize::try_from(receipt.outcome.metrics.output_bytes).is_ok_and(|most| most > AT_ONCE_BYTES);
+        let written = Arc::clone(&receipt);
+        let body = aside(long, move || serde_json::to_string(&*written)).await?.into();
+        let intent = receipt.intent;
+        let extended = self.lock().get(&intent).and_then(|open| open.extended);
+        self.ask(|reply| Entry::Finish(Finish { receipt, body, ended: micros(now) }, reply)).await?;
+        if let Some(until) = extended {
+            self.say(Entry::Keep(intent, micros(until)));
+        }
+        Ok(())
+    }
+
+    /// Gives up a claim whose guest has not begun: the intent may be claimed again.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`].
+    pub async fn released(&self, intent: IntentId) -> Result<(), JournalError> {
+        let started = self.lock().get(&intent).is_some_and(|open| *open.stage.borrow() == Stage::Running);
+        let released = if started { self.ask(|reply| Entry::Release(intent, reply)).await } else { Ok(()) };
+        close(&self.open, intent, Stage::Released);
+        released
     }
 
     /// Where an intent is, and whose it is.
-    #[must_use]
-    pub fn stage(&self, intent: IntentId) -> Option<(AgentDid, Stage)> {
-        let inner = self.lock();
-        let record = inner.records.get(&intent)?;
-        let stage = record.stage.borrow().clone();
-        (stage != Stage::Released).then(|| (record.agent.clone(), stage))
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub async fn stage(&self, intent: IntentId) -> Result<Option<(AgentDid, Stage)>, JournalError> {
+        if let Some(open) = self.lock().get(&intent) {
+            let stage = open.stage.borrow().clone();
+            return Ok(Some((open.agent.clone(), stage)));
+        }
+        let Some(found) = self.read(|reader| reader.find(intent))? else { return Ok(None) };
+        let agent = AgentDid::parse(&found.agent);
+        let agent = agent.map_err(|error| JournalError::Broken(error.to_string().into()))?;
+        Ok(Some((agent, self.over(&found).await?)))
     }
 
-    /// The next report to deliver; waits until there is one.
-    pub async fn next_report(&self) -> Arc<Receipt> {
-        loop {
-            let ready = self.report_ready.notified();
-            {
-                let mut inner = self.lock();
-                if let Some(receipt) = inner.waiting.pop_front() {
-                    inner.in_flight += 1;
-                    if !inner.waiting.is_empty() {
-                        self.report_ready.notify_one();
-                    }
-                    return receipt;
-                }
+    /// Keeps an escalated intent until it is let go, also across restarts.
+    ///
+    /// # Errors
+    /// [`JournalError`]; then it is not kept.
+    pub async fn hold(&self, call: &Call, verdict: &Verdict) -> Result<(), JournalError> {
+        let held = Held { intent: call.intent, call: text(call)?, verdict: text(verdict)? };
+        let held = self.ask(|reply| Entry::Hold(Box::new(held), reply)).await?;
+        held.map_err(|_no_room| JournalError::NoRoom)
+    }
+
+    /// Lets an escalated intent go.
+    pub fn let_go(&self, intent: IntentId) {
+        self.say(Entry::LetGo(intent));
+    }
+
+    /// The escalated intents that an earlier process held. They are given once.
+    pub fn held(&self) -> Vec<(Call, Verdict)> {
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Keeps, among the latest, that a call was not run. Nobody waits for it, and a full disk drops it.
+    pub fn refused(&self, asked: &Asked, blocked_by: BlockedBy, message: &str, now: OffsetDateTime) {
+        let Asked { intent, agent, tool } = asked;
+        self.say(Entry::Refuse(Box::new(Refusal {
+            refused: micros(now),
+            intent: *intent,
+            agent: agent.clone(),
+            tool: tool.clone(),
+            blocked_by: blocked_by.as_str(),
+            message: message.to_owned(),
+        })));
+    }
+
+    /// The next report to deliver, with its receipt; waits until there is one.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub async fn next_report(&self) -> Result<(Due, Arc<Receipt>), JournalError> {
+        let mut due = self.outbox.next().await;
+        let receipt = match due.at_hand.take() {
+            Some(receipt) => receipt,
+            None => {
+                let gone = || JournalError::Broken("a report is gone that was not delivered".into());
+                self.receipt(due.number).await?.ok_or_else(gone)?
             }
-            ready.await;
-        }
+        };
+        Ok((due, receipt))
     }
 
     /// The governor has a report.
-    pub fn acknowledged(&self) {
-        let mut inner = self.lock();
-        inner.in_flight = inner.in_flight.saturating_sub(1);
-        drop(inner);
-        self.delivered.notify_waiters();
+    pub fn delivered(&self, due: &Due) {
+        self.say(Entry::Delivered(due.number));
+        self.outbox.delivered(due);
+    }
+
+    /// The governor refused a report, or could not be reached. After a pause it has to be tried
+    /// [`Self::again`].
+    #[must_use]
+    pub fn failed(&self, due: Due, refused: bool) -> Due {
+        self.outbox.failed(due, refused)
+    }
+
+    /// It is a report's turn again.
+    pub fn again(&self, due: Due) {
+        self.outbox.again(due);
     }
 
     /// How many reports the governor does not have yet.
     #[must_use]
     pub fn undelivered(&self) -> usize {
-        let inner = self.lock();
-        inner.waiting.len() + inner.in_flight
+        self.outbox.undelivered()
     }
 
     /// Waits until the governor has every report.
     pub async fn all_delivered(&self) {
-        loop {
-            let delivered = self.delivered.notified();
-            if self.undelivered() == 0 {
-                return;
-            }
-            delivered.await;
-        }
+        self.outbox.all_delivered().await;
+    }
+
+    /// How far the chain of receipts goes.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        *self.head.borrow()
+    }
+
+    /// Waits until everything said before is on the disk.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`].
+    pub async fn flush(&self) -> Result<(), JournalError> {
+        self.ask(Entry::Flush).await
+    }
+
+    /// Waits until the journal breaks, and says how. The process has to end then.
+    pub async fn broken(&self) -> Arc<str> {
+        let mut broken = self.broken.clone();
+        let reason = match broken.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone(),
+            Err(_its_writer_is_gone) => None,
+        };
+        reason.unwrap_or_else(|| "its writer is gone".into())
     }
 }
 
-impl Inner {
-    /// Keeps a receipt, and drops the oldest when there are too many bytes of them.
-    fn keep(&mut self, receipt: &Receipt) {
-        let bytes =
-            receipt.outcome.metrics.output_bytes.saturating_mul(PARSED_FACTOR).saturating_add(RECEIPT_BYTES);
-        self.kept.push_back((receipt.intent, bytes));
-        self.kept_bytes += bytes;
-        while self.kept_bytes > MOST_KEPT_BYTES && self.kept.len() > 1 {
-            let Some((oldest, bytes)) = self.kept.pop_front() else { return };
-            self.kept_bytes = self.kept_bytes.saturating_sub(bytes);
-            if let Some(record) = self.records.get_mut(&oldest) {
-                record.stage.send_replace(Stage::Forgotten);
-                record.verdict = None;
-            }
+impl Open {
+    fn known(&self, content: [u8; 32]) -> Known {
+        if self.content == content {
+            Known::Same(Followed::Open(self.stage.subscribe()), self.verdict.clone())
+        } else {
+            Known::Conflict
         }
     }
 
-    fn forget_expired(&mut self, now: OffsetDateTime) {
-        self.records.retain(|_, record| {
-            let stage = record.stage.borrow();
-            let over = matches!(*stage, Stage::Finished(_) | Stage::Forgotten | Stage::Released);
-            !over || record.keep_until > now
-        });
+    /// Another verdict was seen, which expires then.
+    fn extend(&mut self, until: OffsetDateTime) {
+        self.extended = self.extended.max((until > self.keep_until).then_some(until));
     }
+}
+
+/// An intent is no longer open, and whoever waits for it is told why.
+fn close(all: &AllOpen, intent: IntentId, stage: Stage) {
+    let open = all.lock().unwrap_or_else(PoisonError::into_inner).remove(&intent);
+    if let Some(open) = open {
+        open.stage.send_replace(stage);
+    }
+}
+
+/// Writes what was cut off into receipts, and gives their number.
+fn recover(store: &mut Store, now: i64) -> Result<usize, String> {
+    let wills = store.wills().map_err(|error| error.to_string())?;
+    if wills.is_empty() {
+        return Ok(0);
+    }
+    let finish = |will: String| {
+        let receipt = Arc::new(serde_json::from_str::<Receipt>(&will)?);
+        Ok(Finish { receipt, body: will.into(), ended: now })
+    };
+    let finishes = wills.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>();
+    let finishes = finishes.map_err(|error| error.to_string())?;
+    store
+        .commit(|batch| finishes.iter().try_for_each(|finish| batch.finish(finish).map(drop)))
+        .map_err(|trouble| trouble.to_string())?;
+    Ok(finishes.len())
+}
+
+/// Turns something into JSON or back, on another thread when it is long.
+async fn aside<T: Send + 'static>(
+    long: bool,
+    work: impl FnOnce() -> serde_json::Result<T> + Send + 'static,
+) -> Result<T, JournalError> {
+    let broken = |error: String| JournalError::Broken(error.into());
+    let done = if long {
+        tokio::task::spawn_blocking(work).await.map_err(|error| broken(error.to_string()))?
+    } else {
+        work()
+    };
+    done.map_err(|error| broken(error.to_string()))
+}
+
+fn text(value: &impl serde::Serialize) -> Result<String, JournalError> {
+    serde_json::to_string(value).map_err(|error| JournalError::Broken(error.to_string().into()))
+}
+
+/// Microseconds since 1970.
+fn micros(at: OffsetDateTime) -> i64 {
+    i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)
 }
 
 /// What makes two calls the same: agent, tool and arguments. Keys are hashed in order of their
@@ -313,52 +652,4 @@ fn hash_value(value: &serde_json::Value, hasher: &mut Sha256) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::call::Door;
-    use crate::ident::ToolName;
-    use time::Duration;
-
-    fn call(arguments: &str) -> Call {
-        Call {
-            door: Door::A2g,
-            agent: AgentDid::parse("did:a:b").unwrap(),
-            intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),
-            tool: ToolName::parse("t").unwrap(),
-            arguments: serde_json::from_str(arguments).unwrap(),
-            context: None,
-        }
-    }
-
-    #[test]
-    fn the_order_of_keys_does_not_count_and_their_values_do() {
-        assert_eq!(content(&call(r#"{"a":1,"b":[2]}"#)), content(&call(r#"{"b":[2],"a":1}"#)));
-        assert_ne!(content(&call(r#"{"a":1}"#)), content(&call(r#"{"a":"1"}"#)));
-        assert_ne!(content(&call(r#"{"a":["b"]}"#)), content(&call(r#"{"a":"b"}"#)));
-    }
-
-    #[test]
-    fn an_intent_is_claimed_once() {
-        let journal = Journal::default();
-        let now = OffsetDateTime::UNIX_EPOCH;
-        let later = now + Duration::minutes(5);
-        assert!(matches!(journal.claim(&call(r#"{"a":1}"#), later, now), Ok(Claim::New)));
-        assert!(matches!(journal.claim(&call(r#"{"a":1}"#), later, now), Ok(Claim::Known(_))));
-        assert!(matches!(journal.claim(&call(r#"{"a":2}"#), later, now), Ok(Claim::Conflict)));
-        journal.advance(call("{}").intent, Stage::Released);
-        assert!(matches!(journal.claim(&call(r#"{"a":1}"#), later, now), Ok(Claim::New)));
-    }
-
-    #[test]
-    fn what_has_not_expired_is_never_forgotten() {
-        let journal = Journal::default();
-        let now = OffsetDateTime::UNIX_EPOCH;
-        let later = now + Duration::minutes(5);
-        assert!(matches!(journal.claim(&call("{}"), later, now), Ok(Claim::New)));
-        journal.advance(call("{}").intent, Stage::Released);
-        journal.lock().forget_expired(now);
-        assert_eq!(journal.lock().records.len(), 1);
-        journal.lock().forget_expired(later);
-        assert_eq!(journal.lock().records.len(), 0);
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! Intents that wait for a person.
+//! Intents that wait for a person, which the journal keeps as well.
 
 use crate::call::Call;
 use crate::fault::Fault;
@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 const MOST_WAITING: usize = 1000;
 
 /// All escalated intents whose verdicts have not expired.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Escalations(Mutex<HashMap<IntentId, Escalated>>);
 
 fn expired(escalated: &Escalated, now: OffsetDateTime) -> bool {
@@ -25,8 +25,15 @@ impl Escalations {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds an intent. The first verdict for it stays.
-    pub(super) fn hold(&self, escalated: Escalated, now: OffsetDateTime) -> Result<(), Fault> {
+    /// With those that an earlier process held.
+    pub(super) fn new(held: impl IntoIterator<Item = (Call, Verdict)>, now: OffsetDateTime) -> Self {
+        let held = held.into_iter().map(|(call, verdict)| Escalated::from_journal(call, verdict));
+        let held = held.filter(|escalated| !expired(escalated, now));
+        Self(Mutex::new(held.map(|escalated| (escalated.call().intent, escalated)).collect()))
+    }
+
+    /// Holds an intent, and says whether it is new. The first verdict for it stays.
+    pub(super) fn hold(&self, escalated: Escalated, now: OffsetDateTime) -> Result<bool, Fault> {
         let mut waiting = self.lock();
         waiting.retain(|_, held| !expired(held, now));
         if waiting.len() >= MOST_WAITING && !waiting.contains_key(&escalated.call().intent) {
@@ -35,8 +42,9 @@ impl Escalations {
                 retry_after_ms: 60_000,
             });
         }
+        let new = !waiting.contains_key(&escalated.call().intent);
         waiting.entry(escalated.call().intent).or_insert(escalated);
-        Ok(())
+        Ok(new)
     }
 
     /// The verdict of a call that waits already.
@@ -60,19 +68,18 @@ impl Escalations {
     }
 
     /// Drops one, if it is the agent's.
-    pub(super) fn drop_one(&self, intent: IntentId, agent: Option<&AgentDid>) -> bool {
+    pub(super) fn drop_one(&self, intent: IntentId, agent: Option<&AgentDid>) -> Option<IntentId> {
         let mut waiting = self.lock();
         let theirs =
             waiting.get(&intent).is_some_and(|held| agent.is_none_or(|agent| held.call().agent == *agent));
-        theirs && waiting.remove(&intent).is_some()
+        theirs.then(|| waiting.remove(&intent)).map(|_held| intent)
     }
 
-    /// Drops all, or all of one agent, and counts them.
-    pub(super) fn drop_of(&self, agent: Option<&AgentDid>) -> usize {
+    /// Drops all, or all of one agent.
+    pub(super) fn drop_of(&self, agent: Option<&AgentDid>) -> Vec<IntentId> {
         let mut waiting = self.lock();
-        let before = waiting.len();
-        waiting.retain(|_, held| agent.is_some_and(|agent| held.call().agent != *agent));
-        before - waiting.len()
+        let theirs = |held: &Escalated| agent.is_none_or(|agent| held.call().agent == *agent);
+        waiting.extract_if(|_, held| theirs(held)).map(|(intent, _)| intent).collect()
     }
 }
 

@@ -16,10 +16,10 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::egress::{Egress, Network};
 use crate::fault::{BlockedBy, Fault};
-use crate::govern::{AcceptUnsigned, Admission, Admitted, Authentic, Governor, Standing, admit};
+use crate::govern::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, Governor, Standing, admit};
 use crate::ident::{AgentDid, IntentId};
 use crate::isolate::Isolate;
-use crate::journal::{Claim, Journal, Stage};
+use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
@@ -67,11 +67,25 @@ pub struct Executor {
     standing: Standing,
     journal: Journal,
     slots: Arc<Semaphore>,
-    queued: watch::Sender<usize>,
+    /// How many intents are claimed and not over yet.
+    open: watch::Sender<usize>,
     running: Running,
     escalations: Escalations,
     clock: Arc<dyn Clock>,
     closing: watch::Sender<bool>,
+}
+
+/// Where an intent is.
+#[derive(Debug)]
+pub enum Whereabouts {
+    /// It waits for a person.
+    Escalated,
+    /// It waits for a slot.
+    Queued,
+    /// Its guest runs.
+    Running,
+    /// It is over. The receipt may have been pruned.
+    Finished(Option<Arc<Receipt>>),
 }
 
 /// What a gateway call comes back with.
@@ -91,8 +105,11 @@ impl Executor {
         loaded: Loaded,
         governor: Governor,
         egress: Option<Arc<Egress>>,
+        journal: Journal,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let now = clock.now();
+        let escalations = Escalations::new(journal.held(), now);
         Self {
             slots: Arc::new(Semaphore::new(settings.concurrent)),
             settings,
@@ -100,10 +117,10 @@ impl Executor {
             governor,
             egress,
             standing: Standing::default(),
-            journal: Journal::default(),
-            queued: watch::channel(0).0,
+            journal,
+            open: watch::channel(0).0,
             running: Running::default(),
-            escalations: Escalations::default(),
+            escalations,
             clock,
             closing: watch::channel(false).0,
         }
@@ -155,7 +172,7 @@ impl Executor {
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
         let running = self.settings.concurrent.saturating_sub(self.slots.available_permits());
-        (running, *self.queued.borrow())
+        (running, self.open.borrow().saturating_sub(running))
     }
 
     /// Runs a call under a verdict that came with it (`a2g/execute`).
@@ -164,8 +181,9 @@ impl Executor {
     /// Every refusal, and the failure or the limit that ended the run.
     pub async fn execute(self: &Arc<Self>, call: Call, verdict: Authentic) -> Result<Arc<Receipt>, Fault> {
         let loaded = self.check(&call)?;
-        if let Some((known, _)) = self.journal.find(&call, verdict.verdict().expires_at) {
-            return success(self.known(&call, known).await?);
+        let known = self.journal.find(&call, verdict.verdict().expires_at).await;
+        if let Some(known) = known.map_err(|error| self.unrecorded(&error))? {
+            return success(self.known(&call, known).await?.0);
         }
         let now = self.clock.now();
         match admit(call, verdict, now)? {
@@ -173,7 +191,7 @@ impl Executor {
             Admission::Wait(escalated) => {
                 let intent = escalated.call().intent;
                 let risk_score = escalated.verdict().risk.as_ref().map(|risk| risk.score);
-                self.escalations.hold(*escalated, now)?;
+                self.hold(*escalated).await?;
                 Err(Fault::Refused {
                     intent: Some(intent),
                     risk_score,
@@ -191,11 +209,11 @@ impl Executor {
     /// Every refusal before the run; what became of the run is in the answer.
     pub async fn intent(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
         let loaded = self.check(&call)?;
-        if let Some((known, verdict)) = self.journal.find(&call, None) {
-            let receipt = self.known(&call, known).await?;
-            if let Some(verdict) = verdict {
-                return Ok(Answer { verdict, receipt: Some(receipt) });
-            }
+        let known = self.journal.find(&call, None).await.map_err(|error| self.unrecorded(&error))?;
+        if let Some(known) = known
+            && let (receipt, Some(verdict)) = self.known(&call, known).await?
+        {
+            return Ok(Answer { verdict, receipt: Some(receipt) });
         }
         if let Some(waiting) = self.escalations.waiting(&call, self.clock.now())? {
             return Ok(Answer { verdict: Arc::new(waiting), receipt: None });
@@ -207,7 +225,7 @@ impl Executor {
         let now = self.clock.now();
         match admit(call, authentic, now)? {
             Admission::Wait(escalated) => {
-                self.escalations.hold(*escalated, now)?;
+                self.hold(*escalated).await?;
                 Ok(Answer { verdict, receipt: None })
             }
             Admission::Run(admitted) => {
@@ -217,18 +235,51 @@ impl Executor {
         }
     }
 
-    /// Stops a running or waiting intent. `true` when there was something to stop.
-    pub fn cancel(&self, intent: IntentId) -> bool {
-        self.escalations.drop_one(intent, None) || self.running.abort(intent, AbortReason::Cancelled)
+    /// Records that a call was refused, and gives the refusal back.
+    pub fn refused(&self, asked: &Asked, fault: Fault) -> Fault {
+        match &fault {
+            // It waits, and may still run.
+            Fault::Refused { blocked_by: BlockedBy::EscalationPending, .. } => {}
+            Fault::Refused { blocked_by, message, .. } => {
+                self.journal.refused(asked, *blocked_by, message, self.clock.now());
+            }
+            Fault::Parse(_)
+            | Fault::InvalidRequest(_)
+            | Fault::MethodNotFound(_)
+            | Fault::InvalidParams { .. }
+            | Fault::ToolUnavailable { .. }
+            | Fault::RegistrationFailed(_)
+            | Fault::SessionExpired(_)
+            | Fault::Failed(_)
+            | Fault::LimitReached(..)
+            | Fault::Busy { .. }
+            | Fault::Internal(_) => {}
+        }
+        fault
     }
 
-    /// Where an intent is.
-    #[must_use]
-    pub fn status(&self, intent: IntentId) -> Option<Stage> {
+    /// Stops a running or waiting intent. `true` when there was something to stop.
+    pub fn cancel(&self, intent: IntentId) -> bool {
+        self.let_go(self.escalations.drop_one(intent, None)) > 0
+            || self.running.abort(intent, AbortReason::Cancelled)
+    }
+
+    /// Where an intent is; `None` for one that is not known here.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub async fn status(&self, intent: IntentId) -> Result<Option<Whereabouts>, Fault> {
         if self.escalations.is_waiting(intent, self.clock.now()) {
-            return Some(Stage::Escalated);
+            return Ok(Some(Whereabouts::Escalated));
         }
-        self.journal.stage(intent).map(|(_, stage)| stage)
+        let stage = self.journal.stage(intent).await.map_err(|error| self.unrecorded(&error))?;
+        Ok(stage.and_then(|(_, stage)| match stage {
+            Stage::Queued => Some(Whereabouts::Queued),
+            Stage::Running => Some(Whereabouts::Running),
+            Stage::Finished(receipt) => Some(Whereabouts::Finished(Some(receipt))),
+            Stage::Forgotten => Some(Whereabouts::Finished(None)),
+            Stage::Released => None,
+        }))
     }
 
     /// Takes a standing policy.
@@ -250,12 +301,12 @@ impl Executor {
             "revoked"
         );
         if let Some(intent) = intent {
-            let waited = self.escalations.drop_one(intent, agent);
+            let waited = self.let_go(self.escalations.drop_one(intent, agent));
             let ran = self.running.abort_of(intent, agent, AbortReason::Revoked);
-            return usize::from(waited) + usize::from(ran);
+            return waited + usize::from(ran);
         }
         self.standing.revoke(agent);
-        self.escalations.drop_of(agent) + self.running.abort_all(agent, AbortReason::Revoked)
+        self.let_go(self.escalations.drop_of(agent)) + self.running.abort_all(agent, AbortReason::Revoked)
     }
 
     /// Resolves an escalated intent. The run goes on by itself; `a2g/status` shows it.
@@ -270,22 +321,23 @@ impl Executor {
             .ok_or_else(|| Fault::invalid("/intent_id", "no intent with this id waits for a directive"))?;
         if !directive.approved {
             tracing::info!(intent = %directive.intent, "denied by a directive");
-            self.escalations.drop_one(directive.intent, None);
+            self.let_go(self.escalations.drop_one(directive.intent, None));
             return Ok(());
         }
-        let verdict = Arc::new(escalated.verdict().clone());
+        let (verdict, waits) = (Arc::new(escalated.verdict().clone()), escalated.clone());
         // A directive that cannot be followed, such as one with a manifest that cannot be enforced,
         // leaves the intent waiting. Two that can be followed run it once: the journal sees to it.
         let admitted = escalated.resolve(directive, self.clock.now())?;
         // The catalogue may be another one than when the intent began to wait.
         let loaded = self.check(admitted.call())?;
-        let started = self.claim(admitted, loaded, Some(verdict))?;
+        let taken = self.claim(admitted, loaded, Some(verdict))?;
         self.escalations.drop_one(directive.intent, None);
-        if let Started::Claimed(claimed) = started {
+        if let Taken::Claimed(claimed) = taken {
             let executor = Arc::clone(self);
             tokio::spawn(async move {
-                if let Err(fault) = executor.claimed(*claimed).await {
-                    tracing::warn!(?fault, "an approved intent could not be run");
+                if let Err(fault) = Arc::clone(&executor).claimed(*claimed).await {
+                    tracing::warn!(?fault, "an approved intent could not be run, and waits again");
+                    let _expired_or_full = executor.escalations.hold(waits, executor.clock.now());
                 }
             });
         }
@@ -303,14 +355,10 @@ impl Executor {
         let _never_dropped = closing.wait_for(|closing| *closing).await;
     }
 
-    /// Waits until nothing runs or waits for a slot.
+    /// Waits until everything that was claimed is over, and its receipt on the disk.
     pub async fn idle(&self) {
-        // Slots are handed out in turn, so that whoever asks for all of them is before a call that has its
-        // place and has not asked yet. The calls come first.
         // What `wait_for` gives locks the count, and a call that comes meanwhile would wait for it.
-        drop(self.queued.subscribe().wait_for(|queued| *queued == 0).await);
-        let all = u32::try_from(self.settings.concurrent).unwrap_or(u32::MAX);
-        let _all_slots = self.slots.acquire_many(all).await;
+        drop(self.open.subscribe().wait_for(|open| *open == 0).await);
     }
 
     /// Stops everything that still runs.
@@ -350,11 +398,12 @@ impl Executor {
         Ok(loaded)
     }
 
-    /// Waits for the receipt of an intent that is known already.
-    async fn known(&self, call: &Call, claim: Claim) -> Result<Arc<Receipt>, Fault> {
-        let mut stage = match claim {
-            Claim::Known(stage) => stage,
-            Claim::New | Claim::Conflict => {
+    /// Waits for the receipt of an intent that is known already, with the verdict of the governor when
+    /// it was asked.
+    async fn known(&self, call: &Call, known: Known) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
+        let (followed, verdict) = match known {
+            Known::Same(followed, verdict) => (followed, verdict),
+            Known::Conflict => {
                 return Err(Fault::InvalidRequest(format!(
                     "the intent `{}` was used before with other content: every intent needs an id of its own",
                     call.intent
@@ -362,17 +411,48 @@ impl Executor {
             }
         };
         let over = |stage: &Stage| matches!(stage, Stage::Finished(_) | Stage::Forgotten | Stage::Released);
-        let ended = stage.wait_for(over).await;
-        match ended.as_deref() {
-            Ok(Stage::Finished(receipt)) => Ok(Arc::clone(receipt)),
-            Ok(Stage::Forgotten) => Err(Fault::InvalidRequest(format!(
+        let ended = match followed {
+            Followed::Over(stage) => stage,
+            Followed::Open(mut stage) => {
+                stage.wait_for(over).await.map_or(Stage::Released, |stage| stage.clone())
+            }
+        };
+        match ended {
+            Stage::Finished(receipt) => Ok((receipt, verdict)),
+            Stage::Forgotten => Err(Fault::InvalidRequest(format!(
                 "the intent `{}` ran before, and its report is no longer kept here",
                 call.intent
             ))),
-            Ok(Stage::Escalated | Stage::Queued | Stage::Running | Stage::Released) | Err(_) => {
+            Stage::Queued | Stage::Running | Stage::Released => {
                 Err(self.busy("the first call with this intent was refused before it ran: send it again"))
             }
         }
+    }
+
+    /// What cannot be recorded is not run.
+    fn unrecorded(&self, error: &JournalError) -> Fault {
+        match error {
+            JournalError::Backlog | JournalError::NoRoom => self.busy(&error.to_string()),
+            JournalError::Broken(_) => Fault::Internal(error.to_string()),
+        }
+    }
+
+    /// Keeps an escalated intent, on the disk before anybody is told that it waits.
+    async fn hold(&self, escalated: Escalated) -> Result<(), Fault> {
+        let (call, verdict) = (escalated.call().clone(), escalated.verdict().clone());
+        if self.escalations.hold(escalated, self.clock.now())? {
+            let held = self.journal.hold(&call, &verdict).await;
+            held.map_err(|error| {
+                self.escalations.drop_one(call.intent, None);
+                self.unrecorded(&error)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes intents that no longer wait for a person out of the journal, and counts them.
+    fn let_go(&self, intents: impl IntoIterator<Item = IntentId>) -> usize {
+        intents.into_iter().inspect(|intent| self.journal.let_go(*intent)).count()
     }
 
     fn busy(&self, message: &str) -> Fault {
@@ -387,8 +467,8 @@ impl Executor {
         verdict: Option<Arc<Verdict>>,
     ) -> Result<Arc<Receipt>, Fault> {
         let claimed = match self.claim(admitted, loaded, verdict)? {
-            Started::Claimed(claimed) => claimed,
-            Started::Known(call, claim) => return self.known(&call, claim).await,
+            Taken::Claimed(claimed) => claimed,
+            Taken::Known(call, known) => return Ok(self.known(&call, known).await?.0),
         };
         let executor = Arc::clone(self);
         let task = tokio::spawn(async move { executor.claimed(*claimed).await });
@@ -404,7 +484,7 @@ impl Executor {
         admitted: Admitted,
         loaded: Arc<Loaded>,
         verdict: Option<Arc<Verdict>>,
-    ) -> Result<Started, Fault> {
+    ) -> Result<Taken, Fault> {
         let tool = loaded.catalog.get(&admitted.call().tool).and_then(|entry| entry.as_ref().ok());
         let Some(tool) = tool else {
             return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
@@ -422,19 +502,14 @@ impl Executor {
         }
         let roots = self.open(&admitted, &grant)?;
         let place = self.place()?;
-        let claimed = self.journal.claim(admitted.call(), admitted.expires_at(), self.clock.now());
-        match claimed.map_err(|full| self.busy(&full.to_string()))? {
+        let claimed = self.journal.claim(admitted.call(), admitted.expires_at(), verdict);
+        match claimed.map_err(|error| self.unrecorded(&error))? {
             Claim::New => {}
-            known @ (Claim::Known(_) | Claim::Conflict) => {
-                return Ok(Started::Known(Box::new(admitted.call().clone()), known));
-            }
+            Claim::Known(known) => return Ok(Taken::Known(Box::new(admitted.call().clone()), known)),
         }
         let Call { intent, agent, .. } = admitted.call();
         let running = self.running.enter(*intent, agent.clone());
-        if let Some(verdict) = verdict {
-            self.journal.decided(*intent, verdict);
-        }
-        Ok(Started::Claimed(Box::new(Claimed { admitted, loaded, grant, roots, place, running })))
+        Ok(Taken::Claimed(Box::new(Claimed { admitted, loaded, grant, roots, place, running })))
     }
 
     /// Opens the granted folders.
@@ -447,19 +522,19 @@ impl Executor {
         })
     }
 
-    /// A place in the queue, or the news that there is none.
+    /// A place among what is open, or the news that there is none.
     fn place(self: &Arc<Self>) -> Result<Place, Fault> {
         // Counted first: whoever closes sees either the count, or nobody who overlooked the closing.
-        let mut queued = 0;
-        self.queued.send_modify(|count| {
-            queued = *count;
+        let mut open = 0;
+        self.open.send_modify(|count| {
+            open = *count;
             *count += 1;
         });
         let place = Place(Arc::clone(self));
         if *self.closing.borrow() {
             return Err(self.busy("the executor is shutting down"));
         }
-        if queued >= self.settings.queue.saturating_add(self.slots.available_permits()) {
+        if open >= self.settings.queue.saturating_add(self.settings.concurrent) {
             return Err(self.busy("the queue is full"));
         }
         Ok(place)
@@ -467,27 +542,41 @@ impl Executor {
 
     /// The life of a claimed intent: it ends in a receipt or is released.
     async fn claimed(self: Arc<Self>, claimed: Claimed) -> Result<Arc<Receipt>, Fault> {
-        let Claimed { admitted, loaded, grant, roots, place, running } = claimed;
+        let Claimed { admitted, loaded, grant, roots, place: _place, running } = claimed;
         let call = admitted.call();
         // An intent that is cancelled while it waits needs no slot.
         let slot = tokio::select! {
-            slot = Arc::clone(&self.slots).acquire_owned() => Some(slot),
+            slot = Arc::clone(&self.slots).acquire_owned() => slot.ok(),
             _cancelled = running.abort().wait() => None,
         };
-        drop(place);
-        let Ok(_slot) = slot.transpose() else {
-            self.journal.advance(call.intent, Stage::Released);
-            return Err(self.busy("the executor is shutting down"));
-        };
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
-            self.journal.advance(call.intent, Stage::Released);
+            self.release(call.intent).await?;
             return Err(expired);
         }
         let permit = Permit::new(grant, roots);
+        let receipt = |outcome| {
+            let Call { agent, intent, tool, .. } = call;
+            Receipt { agent: agent.clone(), intent: *intent, tool: tool.clone(), outcome }
+        };
+        let will = receipt(loaded.isolate.lost(&permit));
+        let intended = Intended { call, expires_at: admitted.expires_at(), proof: None, will: &will };
+        let began = self.journal.started(intended, self.clock.now()).await;
+        match began.map_err(|error| self.unrecorded(&error))? {
+            Beginning::New => {}
+            Beginning::Known(known) => return Ok(self.known(call, known).await?.0),
+            Beginning::Replayed => {
+                let message = "the proof of this verdict was used for another intent";
+                return Err(admitted.refused(BlockedBy::VerdictReplayed, message));
+            }
+        }
+        // The disk may have taken its time.
+        if let Err(expired) = admitted.check_expiry(self.clock.now()) {
+            self.release(call.intent).await?;
+            return Err(expired);
+        }
         let open = |egress: &Arc<Egress>| egress.open(&call.agent, permit.grant());
         let network = self.egress.as_ref().map_or(Network::Off, open);
         let execution = loaded.isolate.begin(&permit, network, Arc::clone(running.abort()));
-        self.journal.advance(call.intent, Stage::Running);
         let outcome = match running.abort().reason() {
             Some(reason) => execution.outcome(End::Aborted(reason), self.clock.monotonic()),
             None => {
@@ -495,27 +584,29 @@ impl Executor {
                 loaded.isolate.run(&call.tool, permit, arguments, &execution).await
             }
         };
-        let receipt = Arc::new(Receipt {
-            agent: call.agent.clone(),
-            intent: call.intent,
-            tool: call.tool.clone(),
-            outcome,
-        });
+        // Another guest may run while this one's end is written.
+        drop(slot);
+        let receipt = Arc::new(receipt(outcome));
         tracing::debug!(
             intent = %receipt.intent, tool = %receipt.tool, status = receipt.outcome.end.status().as_str(),
             wall_us = receipt.outcome.metrics.wall.as_micros(), "executed"
         );
-        self.journal.finished(Arc::clone(&receipt));
+        let finished = self.journal.finished(Arc::clone(&receipt), self.clock.now()).await;
+        finished.map_err(|error| self.unrecorded(&error))?;
         Ok(receipt)
+    }
+
+    async fn release(&self, intent: IntentId) -> Result<(), Fault> {
+        self.journal.released(intent).await.map_err(|error| self.unrecorded(&error))
     }
 }
 
-/// What became of a claim.
-enum Started {
+/// What became of an admitted call.
+enum Taken {
     /// It is this call's to run.
     Claimed(Box<Claimed>),
     /// The intent was claimed before.
-    Known(Box<Call>, Claim),
+    Known(Box<Call>, Known),
 }
 
 /// An intent that this process has claimed, with all that it needs to run.
@@ -528,12 +619,12 @@ struct Claimed {
     running: Entered,
 }
 
-/// A counted place in the queue.
+/// A counted place among what is claimed and not over.
 struct Place(Arc<Executor>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.queued.send_modify(|count| *count -= 1);
+        self.0.open.send_modify(|count| *count -= 1);
     }
 }
 

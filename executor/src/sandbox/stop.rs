@@ -41,6 +41,7 @@ impl Abort {
             AbortReason::Cancelled => 1,
             AbortReason::Revoked => 2,
             AbortReason::Shutdown => 3,
+            AbortReason::Lost => 4,
         };
         let _first_wins = self.reason.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
         self.pulled.notify_waiters();
@@ -53,7 +54,8 @@ impl Abort {
             0 => None,
             1 => Some(AbortReason::Cancelled),
             2 => Some(AbortReason::Revoked),
-            _shutdown => Some(AbortReason::Shutdown),
+            3 => Some(AbortReason::Shutdown),
+            _lost => Some(AbortReason::Lost),
         }
     }
 

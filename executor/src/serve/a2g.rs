@@ -4,8 +4,8 @@ use super::rpc::error_object;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::Authentic;
 use crate::ident::IntentId;
-use crate::journal::Stage;
-use crate::run::Executor;
+use crate::journal::Asked;
+use crate::run::{Executor, Whereabouts};
 use crate::wire::a2g::{decode, encode, openrpc};
 use jsonrpsee::RpcModule;
 use jsonrpsee::core::{RegisterMethodError, RpcResult};
@@ -32,7 +32,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         Ok(encode::cancelled(intent, executor.cancel(intent)))
     })?;
     register(&mut module, "a2g/status", async |executor, params| {
-        status(&executor, decode::intent_id(&params)?)
+        status(&executor, decode::intent_id(&params)?).await
     })?;
     register(&mut module, "a2g/tools", async |executor, params| {
         decode::no_params(Some(&params))?;
@@ -81,8 +81,12 @@ where
 
 async fn execute(executor: Arc<Executor>, params: String) -> Result<Encoded, Fault> {
     let decode::Execute { call, verdict, proof } = decode::execute(&params)?;
-    let authentic = Authentic::with_call(verdict, proof.as_deref(), executor.accepts_unsigned())?;
-    let receipt = executor.execute(call, authentic).await.map_err(in_intent)?;
+    let asked = Asked::of(&call);
+    let run = async {
+        let authentic = Authentic::with_call(verdict, proof.as_deref(), executor.accepts_unsigned())?;
+        executor.execute(call, authentic).await.map_err(in_intent)
+    };
+    let receipt = run.await.map_err(|fault| executor.refused(&asked, fault))?;
     Ok(encode::report(&receipt))
 }
 
@@ -93,18 +97,19 @@ fn in_intent(fault: Fault) -> Fault {
 }
 
 async fn intent(executor: Arc<Executor>, params: String) -> Result<Encoded, Fault> {
-    let answer = executor.intent(decode::intent(&params)?).await?;
+    let call = decode::intent(&params)?;
+    let asked = Asked::of(&call);
+    let answer = executor.intent(call).await.map_err(|fault| executor.refused(&asked, fault))?;
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
 }
 
-fn status(executor: &Executor, intent: IntentId) -> Result<Encoded, Fault> {
-    let (state, receipt) = match executor.status(intent) {
-        Some(Stage::Escalated) => ("escalated", None),
-        Some(Stage::Queued) => ("queued", None),
-        Some(Stage::Running) => ("running", None),
-        Some(Stage::Finished(receipt)) => ("finished", Some(receipt)),
-        Some(Stage::Forgotten) => ("finished", None),
-        Some(Stage::Released) | None => {
+async fn status(executor: &Executor, intent: IntentId) -> Result<Encoded, Fault> {
+    let (state, receipt) = match executor.status(intent).await? {
+        Some(Whereabouts::Escalated) => ("escalated", None),
+        Some(Whereabouts::Queued) => ("queued", None),
+        Some(Whereabouts::Running) => ("running", None),
+        Some(Whereabouts::Finished(receipt)) => ("finished", receipt),
+        None => {
             return Err(Fault::invalid("/intent_id", format!("the intent `{intent}` is not known here")));
         }
     };

@@ -3,7 +3,9 @@
 //! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /health`. A request whose `Host` or `Origin` is not
 //! one of ours is refused, so that no web page can talk to a loopback port.
 
+use super::connections::{self, Connection, ConnectionLimits};
 use super::rpc::Rpc;
+use axum::Extension;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -12,7 +14,6 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::serve::ListenerExt;
 use futures_util::{SinkExt, StreamExt};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct HttpSettings {
     pub allowed_hosts: Vec<String>,
     /// `Origin` values; a request without one is accepted.
     pub allowed_origins: Vec<String>,
+    /// What connections may be.
+    pub connections: ConnectionLimits,
     /// What is pushed to every WebSocket, if anything.
     pub pushes: Option<broadcast::Sender<Arc<str>>>,
 }
@@ -38,6 +41,7 @@ pub struct HttpDoor {
     listener: TcpListener,
     router: Router,
     address: SocketAddr,
+    connections: ConnectionLimits,
 }
 
 struct Door {
@@ -54,13 +58,14 @@ impl HttpDoor {
     pub async fn bind(address: SocketAddr, rpc: Rpc, settings: HttpSettings) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
+        let connections = settings.connections;
         let door = Arc::new(Door { rpc, settings, listens_on: address.ip() });
         let router = Router::new()
             .route("/jsonrpc", get(upgrade).post(post))
             .layer(middleware::from_fn_with_state(Arc::clone(&door), only_friends))
             .route("/health", get(health))
             .with_state(door);
-        Ok(Self { listener, router, address })
+        Ok(Self { listener, router, address, connections })
     }
 
     /// The bound address.
@@ -70,16 +75,8 @@ impl HttpDoor {
     }
 
     /// Serves until `stop` resolves, and then until open requests are answered.
-    ///
-    /// # Errors
-    /// When the listener breaks.
-    pub async fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
-        let listener = self.listener.tap_io(|stream| {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "a connection keeps Nagle's algorithm");
-            }
-        });
-        axum::serve(listener, self.router).with_graceful_shutdown(stop).await
+    pub async fn serve(self, stop: impl Future<Output = ()>) {
+        connections::serve(self.listener, self.router, self.connections, stop).await;
     }
 }
 
@@ -87,12 +84,24 @@ async fn health() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], r#"{"status":"ok"}"#)
 }
 
-async fn post(State(door): State<Arc<Door>>, headers: HeaderMap, body: Body) -> Response {
+async fn post(
+    State(door): State<Arc<Door>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
     if !is_json(&headers) {
         return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
             .into_response();
     }
-    let answer = match axum::body::to_bytes(body, door.rpc.bounds().max_bytes).await {
+    let patience = door.settings.connections.request;
+    let read = axum::body::to_bytes(body, door.rpc.bounds().max_bytes);
+    let Ok(read) = tokio::time::timeout(patience, read).await else {
+        let message = format!("the body took longer than {} seconds to arrive\n", patience.as_secs());
+        return (StatusCode::REQUEST_TIMEOUT, [(header::CONNECTION, "close")], message).into_response();
+    };
+    let _work = connection.works();
+    let answer = match read {
         Ok(bytes) => door.rpc.answer(&bytes).await,
         Err(_too_long) => Some(door.rpc.too_long()),
     };
@@ -102,13 +111,22 @@ async fn post(State(door): State<Arc<Door>>, headers: HeaderMap, body: Body) -> 
     }
 }
 
-async fn upgrade(State(door): State<Arc<Door>>, upgrade: WebSocketUpgrade) -> Response {
+async fn upgrade(
+    State(door): State<Arc<Door>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
     let most = door.rpc.bounds().max_bytes;
-    upgrade.max_message_size(most).max_frame_size(most).on_upgrade(move |socket| converse(door, socket))
+    upgrade.max_message_size(most).max_frame_size(most).on_upgrade(async move |socket| {
+        tokio::select! {
+            () = converse(door, Arc::clone(&connection), socket) => {}
+            () = connection.gives_way() => {}
+        }
+    })
 }
 
 /// One WebSocket connection: messages are answered as they get done, in any order.
-async fn converse(door: Arc<Door>, socket: WebSocket) {
+async fn converse(door: Arc<Door>, connection: Arc<Connection>, socket: WebSocket) {
     let (mut sink, mut stream) = socket.split();
     let (answers, mut outgoing) = mpsc::channel::<Arc<str>>(MOST_AT_ONCE);
     let mut pushes = door.settings.pushes.as_ref().map(broadcast::Sender::subscribe);
@@ -132,8 +150,9 @@ async fn converse(door: Arc<Door>, socket: WebSocket) {
             Message::Ping(_) | Message::Pong(_) => continue,
         };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
-        let (door, answers) = (Arc::clone(&door), answers.clone());
+        let (door, answers, work) = (Arc::clone(&door), answers.clone(), connection.works());
         tokio::spawn(async move {
+            let _work = work;
             if let Some(answer) = door.rpc.answer(&bytes).await {
                 let _nobody_reads = answers.send(answer.into()).await;
             }

@@ -5,11 +5,13 @@
 //! the door of the governor to pair with.
 
 pub mod a2g;
+mod connections;
 pub mod governor;
 mod http;
 mod rpc;
 mod stdio;
 
+pub use connections::ConnectionLimits;
 pub use http::{HttpDoor, HttpSettings};
 pub use rpc::Rpc;
 pub use stdio::serve_stdio;

@@ -102,9 +102,11 @@ impl Options {
     }
 }
 
-/// The folders of one executor.
+/// The folders of one executor, and how it is started there.
 pub struct Home {
     folder: TempDir,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
 }
 
 impl Home {
@@ -133,26 +135,40 @@ impl Home {
         self.folder.path().join("executor.toml")
     }
 
-    /// Makes the folders and the configuration, and the command that starts there.
-    pub(super) fn prepare(options: Options) -> (Self, Command) {
-        let home = Self { folder: tempfile::tempdir().expect("a temp folder") };
+    /// The journal, in a folder of its own.
+    pub fn journal(&self) -> PathBuf {
+        self.folder.path().join("state/journal.db")
+    }
+
+    /// Makes the folders and the configuration.
+    pub(super) fn new(options: Options) -> Self {
+        let Options { mut config, unsigned, mut arguments, environment, mounts } = options;
+        if unsigned {
+            arguments.push("--insecure-accept-unsigned".to_owned());
+        }
+        let home = Self { folder: tempfile::tempdir().expect("a temp folder"), arguments, environment };
         std::fs::create_dir(home.workspace()).expect("a workspace");
         std::fs::create_dir(home.temporary()).expect("a temp folder");
-        let Options { mut config, unsigned, arguments, environment, mounts } = options;
         let own = [("/workspace".to_owned(), home.workspace())];
         let mounts = own.into_iter().chain(mounts);
         config["mount"] = mounts.map(|(guest, host)| json!({ "guest": guest, "host": host })).collect();
         if config["governor"].get("url").is_none() && config["governor"].get("reports").is_none() {
             config["governor"]["reports"] = json!(home.reports());
         }
-        std::fs::write(home.config(), toml::to_string(&config).expect("TOML")).expect("a config");
-        let mut command = Command::new(program());
-        command.current_dir(home.folder.path()).arg("serve").arg("--config").arg(home.config());
-        if unsigned {
-            command.arg("--insecure-accept-unsigned");
+        if config["journal"].get("path").is_none() {
+            config["journal"]["path"] = json!(home.journal());
         }
-        command.args(arguments).env_remove("RUST_LOG").env("TMPDIR", home.temporary()).envs(environment);
-        (home, command)
+        std::fs::write(home.config(), toml::to_string(&config).expect("TOML")).expect("a config");
+        home
+    }
+
+    /// The command that starts the executor here.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(program());
+        command.current_dir(self.folder.path()).arg("serve").arg("--config").arg(self.config());
+        command.args(&self.arguments).env_remove("RUST_LOG").env("TMPDIR", self.temporary());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
     }
 }
 
@@ -166,10 +182,33 @@ pub struct Executor {
 impl Executor {
     /// Starts one and waits until it listens.
     pub fn start(options: Options) -> Self {
-        let (home, mut command) = Home::prepare(options);
-        let process = Process::spawn("executor", &mut command);
+        Self::start_in(Home::new(options))
+    }
+
+    /// Starts one where another has been, and waits until it listens.
+    pub fn start_in(home: Home) -> Self {
+        let process = Process::spawn("executor", &mut home.command());
         let address = process.listens_on();
         Self { process, home, address }
+    }
+
+    /// Starts one as the last arguments of another command.
+    pub fn start_under(command: &[&str], options: Options) -> Self {
+        let home = Home::new(options);
+        let plain = home.command();
+        let [program, arguments @ ..] = command else { panic!("a command") };
+        let mut under = Command::new(program);
+        under.args(arguments).arg(plain.get_program()).args(plain.get_args()).current_dir(home.folder());
+        under.env_remove("RUST_LOG").env("TMPDIR", home.temporary());
+        let process = Process::spawn("executor", &mut under);
+        let address = process.listens_on();
+        Self { process, home, address }
+    }
+
+    /// Kills it, and gives its folders as they are.
+    pub fn killed(mut self) -> Home {
+        self.process.kill();
+        self.home
     }
 
     /// Where it listens.

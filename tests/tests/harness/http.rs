@@ -49,6 +49,20 @@ impl HttpClient {
         response
     }
 
+    /// As [`Self::rpc`], over a connection of its own to a server that may be gone at any moment:
+    /// `None` when there was no whole answer.
+    pub fn ask(address: SocketAddr, method: &str, params: &Value) -> Option<Value> {
+        let request = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
+        let head = format!(
+            "POST /jsonrpc HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            request.len()
+        );
+        let stream = TcpStream::connect(address).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        let mut client = Self { address, connection: Some(BufReader::new(stream)), next_id: 0 };
+        client.exchange([head, request].concat().as_bytes()).ok().map(|answer| answer.json())
+    }
+
     /// Posts bytes to `/jsonrpc` as JSON.
     pub fn post(&mut self, body: &[u8]) -> Answer {
         self.post_with(&[("Content-Type", "application/json")], body)

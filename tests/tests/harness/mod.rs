@@ -24,7 +24,7 @@ mod web_socket;
 
 pub use binary::{cache, guest, program, run, run_in, run_with_input, seeds, tools, vectors};
 pub use catalogue::{Catalogue, GATE, Tool};
-pub use executor::{Executor, Options, isolation};
+pub use executor::{Executor, Home, Options, isolation};
 pub use fake_governor::{FakeGovernor, Reply};
 pub use governor::{Governor, policy_for_all};
 pub use http::{Answer, HttpClient};

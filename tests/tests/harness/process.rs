@@ -3,7 +3,7 @@
 use super::{PATIENCE, eventually};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl Process {
 
     /// All that it has written to standard error.
     pub fn stderr(&self) -> String {
-        self.captured.text.lock().unwrap().0.clone()
+        self.captured.text.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
     /// Waits for a line with `mark` on standard error and gives the line.
@@ -73,6 +73,15 @@ impl Process {
         rest.split('/').next().expect("an address").parse().expect("an address")
     }
 
+    /// As [`Self::listens_on`], or nothing when it ends before.
+    pub fn listens_on_unless_it_ends(&mut self) -> Option<std::net::SocketAddr> {
+        eventually("it listens or ends", || {
+            let listens = self.stderr().contains("listens on http://");
+            (listens || !self.is_running()).then_some(listens)
+        })
+        .then(|| self.listens_on())
+    }
+
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("the child can be waited for").is_none()
@@ -90,6 +99,17 @@ impl Process {
         eventually(&format!("the {name} ends"), || {
             self.child.try_wait().expect("the child can be waited for")
         })
+    }
+
+    /// Ends the children of its first thread at once, such as the program that a tracer runs.
+    pub fn kill_children(&self) {
+        let id = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        for child in
+            children.split_whitespace().filter_map(|id| rustix::process::Pid::from_raw(id.parse().ok()?))
+        {
+            let _gone = rustix::process::kill_process(child, rustix::process::Signal::KILL);
+        }
     }
 
     /// Ends it at once, as a crash would.

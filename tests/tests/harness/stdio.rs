@@ -19,8 +19,9 @@ pub struct StdioClient {
 impl StdioClient {
     /// Starts one.
     pub fn start(options: Options) -> Self {
-        let (home, mut command) = Home::prepare(options.argument("--stdio"));
-        let mut process = Process::spawn("executor", command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let home = Home::new(options.argument("--stdio"));
+        let mut process =
+            Process::spawn("executor", home.command().stdin(Stdio::piped()).stdout(Stdio::piped()));
         let stdin = process.child().stdin.take();
         let stdout = process.child().stdout.take().expect("a pipe");
         let (sender, lines) = channel();

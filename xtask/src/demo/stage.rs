@@ -171,6 +171,9 @@ listen = "127.0.0.1:0"
 tools = "tools"
 cache = {cache}
 
+[journal]
+path = "journal.db"
+
 [ceilings]
 max_memory_mb = 32
 filesystem_scope = ["/workspace/**"]

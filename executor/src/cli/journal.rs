@@ -1,0 +1,246 @@
+//! `journal list|show|verify|export|prune`.
+
+use super::Usage;
+use super::arguments::{JournalCommand, JournalFile, Setup, Which};
+use super::output::{cell, note, print, show, start_logging, table, verdict_cell};
+use super::setup::config;
+use crate::clock::{Clock, SystemClock};
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::journal::chain::{Head, shown};
+use crate::journal::history::{Entry, Filter, Finding, History, Pruned, Refused, prune};
+use crate::outcome::Status;
+use crate::wire::a2g::encode;
+use anyhow::bail;
+use serde_json::{Value, json};
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use time::format_description::well_known::Rfc3339;
+use time::{Date, Duration, OffsetDateTime};
+
+pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
+    start_logging("error");
+    match command {
+        JournalCommand::List { journal, refused: true, which: _, limit, json } => {
+            list_refusals(&History::open(&path(&journal)?)?.refusals(limit)?, json);
+        }
+        JournalCommand::List { journal, which, refused: false, limit, json } => {
+            let mut entries = Vec::new();
+            let keep = |entry| -> anyhow::Result<()> {
+                entries.push(entry);
+                Ok(())
+            };
+            History::open(&path(&journal)?)?.receipts(&filter(&which)?, false, Some(limit), keep)?;
+            list(&entries, json);
+        }
+        JournalCommand::Show { journal, intent } => {
+            let intent = IntentId::parse(&intent).map_err(|error| Usage(error.to_string()))?;
+            let Some(entry) = History::open(&path(&journal)?)?.receipt_of(intent)? else {
+                bail!("the journal has no receipt of the intent `{intent}`");
+            };
+            print(format_args!("{:#}", whole(&entry)?));
+        }
+        JournalCommand::Verify { journal, checkpoint, json } => {
+            let checkpoint = checkpoint.as_deref().map(head).transpose()?;
+            let finding = History::open(&path(&journal)?)?.verify(checkpoint, progress)?;
+            end_progress();
+            return Ok(verified(&finding, json));
+        }
+        JournalCommand::Export { journal, which } => {
+            let export = |entry: Entry| -> anyhow::Result<()> {
+                print(whole(&entry)?);
+                Ok(())
+            };
+            History::open(&path(&journal)?)?.receipts(&filter(&which)?, true, None, export)?;
+        }
+        JournalCommand::Prune { journal, before } => {
+            let now = SystemClock.now();
+            let Pruned { receipts, intents } = prune(&path(&journal)?, moment(&before)?, now)?;
+            print(format_args!("{receipts} receipts pruned, {intents} intents forgotten"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn path(file: &JournalFile) -> anyhow::Result<PathBuf> {
+    match &file.journal {
+        Some(path) => Ok(path.clone()),
+        None => Ok(config(&Setup { config: file.config.clone(), tools: None })?.journal),
+    }
+}
+
+fn filter(which: &Which) -> Result<Filter, Usage> {
+    let Which { agent, tool, status, since, until, undelivered } = which;
+    let usage = |error: &dyn std::fmt::Display| Usage(error.to_string());
+    let word = |status: &Status| {
+        which.status.as_deref().is_some_and(|word| word.eq_ignore_ascii_case(status.as_str()))
+    };
+    Ok(Filter {
+        agent: agent.as_deref().map(AgentDid::parse).transpose().map_err(|error| usage(&error))?,
+        tool: tool.as_deref().map(ToolName::parse).transpose().map_err(|error| usage(&error))?,
+        status: status.as_ref().and_then(|_| Status::ALL.into_iter().find(word)),
+        since: since.as_deref().map(moment).transpose()?,
+        until: until.as_deref().map(moment).transpose()?,
+        undelivered: *undelivered,
+    })
+}
+
+/// A time as people type it: a date, a moment, or how long ago.
+fn moment(text: &str) -> Result<OffsetDateTime, Usage> {
+    let wrong = || {
+        Usage(format!(
+            "`{text}` is no time: write `2026-11-21`, `2026-11-21T09:30:00Z`, or `90m`, `12h`, `30d` ago"
+        ))
+    };
+    if let Ok(moment) = OffsetDateTime::parse(text, &Rfc3339) {
+        return Ok(moment);
+    }
+    if let Ok(date) = Date::parse(text, time::macros::format_description!("[year]-[month]-[day]")) {
+        return Ok(date.midnight().assume_utc());
+    }
+    let unit = match text.chars().last() {
+        Some('m') => Duration::MINUTE,
+        Some('h') => Duration::HOUR,
+        Some('d') => Duration::DAY,
+        Some(_) | None => return Err(wrong()),
+    };
+    let number = text.get(..text.len() - 1).and_then(|number| number.parse::<i32>().ok());
+    let ago = number.filter(|number| *number >= 0).and_then(|number| unit.checked_mul(number));
+    ago.and_then(|ago| SystemClock.now().checked_sub(ago)).ok_or_else(wrong)
+}
+
+/// A checkpoint as it is printed.
+fn head(text: &str) -> Result<Head, Usage> {
+    let parse = || {
+        let (number, hash) = text.split_once(':')?;
+        let hash = (0..32).map(|nth| u8::from_str_radix(hash.get(2 * nth..2 * nth + 2)?, 16).ok());
+        let hash = hash.collect::<Option<Vec<_>>>()?;
+        Some(Head { number: number.parse().ok()?, hash: hash.try_into().ok()? })
+    };
+    let right =
+        parse().filter(|head| format!("{}:{}", head.number, shown(&head.hash)) == text.to_ascii_lowercase());
+    right.ok_or_else(|| {
+        Usage("`--checkpoint` takes the number of a receipt, `:`, and the 64 digits of its hash".to_owned())
+    })
+}
+
+fn list(entries: &[Entry], json: bool) {
+    if json {
+        entries.iter().for_each(|entry| print(short(entry)));
+        return;
+    }
+    let mut table = table(&std::io::stdout(), &["no", "ended", "status", "tool", "agent", "intent", "sent"]);
+    for entry in entries {
+        table.add_row([
+            cell(entry.number),
+            cell(readable(entry.ended)),
+            verdict_cell(&entry.status, entry.status == Status::Success.as_str()),
+            cell(&entry.tool),
+            cell(&entry.agent),
+            cell(entry.intent),
+            cell(if entry.delivered { "yes" } else { "waits" }),
+        ]);
+    }
+    show(&table, std::io::stdout());
+}
+
+fn list_refusals(refusals: &[Refused], json: bool) {
+    if json {
+        for Refused { at, intent, agent, tool, blocked_by, message } in refusals {
+            print(json!({
+                "refused": readable(*at), "intent_id": intent.to_string(), "agent_did": agent,
+                "tool": tool, "blocked_by": blocked_by, "message": message,
+            }));
+        }
+        return;
+    }
+    let mut table = table(&std::io::stdout(), &["refused", "blocked by", "tool", "agent", "intent", "why"]);
+    for Refused { at, intent, agent, tool, blocked_by, message } in refusals {
+        table.add_row([
+            cell(readable(*at)),
+            cell(blocked_by),
+            cell(tool),
+            cell(agent),
+            cell(intent),
+            cell(message),
+        ]);
+    }
+    show(&table, std::io::stdout());
+}
+
+fn short(entry: &Entry) -> Value {
+    let Entry { number, intent, agent, tool, status, ended, delivered, hash, .. } = entry;
+    json!({
+        "number": number, "intent_id": intent.to_string(), "agent_did": agent, "tool": tool, "status": status,
+        "ended": readable(*ended), "delivered": delivered, "hash": shown(hash),
+    })
+}
+
+/// With the report as the governor got it.
+fn whole(entry: &Entry) -> anyhow::Result<Value> {
+    let mut whole = short(entry);
+    let report = encode::report(&entry.receipt()?);
+    if let Some(members) = whole.as_object_mut() {
+        members.insert("report".to_owned(), serde_json::from_str(report.get())?);
+    }
+    Ok(whole)
+}
+
+fn verified(finding: &Finding, json: bool) -> ExitCode {
+    let (holds, said, facts) = match finding {
+        Finding::Holds { receipts, pruned, head } => {
+            let checkpoint = format!("{}:{}", head.number, shown(&head.hash));
+            let before =
+                if *pruned == 0 { String::new() } else { format!(", after {pruned} that were pruned") };
+            let said = format!("the chain holds: {receipts} receipts{before}\ncheckpoint {checkpoint}");
+            (true, said, json!({ "receipts": receipts, "pruned": pruned, "checkpoint": checkpoint }))
+        }
+        Finding::Changed { number, intent } => (
+            false,
+            format!("receipt {number} (intent {intent}) is not what was written there"),
+            json!({ "changed": number, "intent_id": intent.to_string() }),
+        ),
+        Finding::Missing { first, last } => (
+            false,
+            format!("the receipts {first} to {last} are missing"),
+            json!({ "missing": { "first": first, "last": last } }),
+        ),
+        Finding::Cut { last, was } => (
+            false,
+            format!("the end is cut off: the last receipt is {last}, and there was a receipt {was}"),
+            json!({ "cut": { "last": last, "was": was } }),
+        ),
+        Finding::Differs { number } => (
+            false,
+            format!("receipt {number} is another one than the checkpoint's: this is not the same history"),
+            json!({ "differs": number }),
+        ),
+        Finding::CheckpointPruned { number } => (
+            false,
+            format!("receipt {number} of the checkpoint was pruned: take a later checkpoint"),
+            json!({ "checkpoint_pruned": number }),
+        ),
+    };
+    if json {
+        print(json!({ "holds": holds, "found": facts }));
+    } else {
+        print(said);
+    }
+    if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn progress(checked: u64) {
+    if std::io::stderr().is_terminal() {
+        let _nowhere_to_say_it = write!(std::io::stderr(), "\r{checked} receipts");
+    }
+}
+
+fn end_progress() {
+    if std::io::stderr().is_terminal() {
+        note("\r");
+    }
+}
+
+fn readable(at: OffsetDateTime) -> String {
+    at.truncate_to_millisecond().format(&Rfc3339).unwrap_or_else(|_| at.to_string())
+}

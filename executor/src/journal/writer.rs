@@ -1,0 +1,185 @@
+//! The one writer: a thread that puts everything that waits into one transaction, so that many runs
+//! share one fsync.
+
+use super::chain::Head;
+use super::store::{Batch, Began, Finish, Refusal, Start, Store, Trouble};
+use crate::ident::IntentId;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+/// The most entries of one transaction.
+const MOST_AT_ONCE: usize = 512;
+/// How long to wait before what found no room is tried again.
+const BEFORE_ANOTHER: Duration = Duration::from_millis(200);
+
+/// Where an answer is waited for. Dropped without one, the journal is broken.
+pub(super) type Reply<T> = oneshot::Sender<T>;
+
+/// Something to write. An answer means that it is on the disk.
+pub(super) enum Entry {
+    /// A run may begin; or the reason why that cannot be written.
+    Start(Box<Start>, Reply<Result<Began, String>>),
+    /// A run is over. It is tried until there is room.
+    Finish(Finish, Reply<()>),
+    /// A claimed intent was refused before its guest began.
+    Release(IntentId, Reply<()>),
+    /// A verdict of this intent expires later than those before.
+    Keep(IntentId, i64),
+    /// The governor has a report.
+    Delivered(u64),
+    /// An intent waits for a person.
+    Hold(Box<Held>, Reply<Result<(), String>>),
+    /// It does so no longer.
+    LetGo(IntentId),
+    /// Something was not run.
+    Refuse(Box<Refusal>),
+    /// Nothing: everything before it is on the disk.
+    Flush(Reply<()>),
+}
+
+/// An escalated intent as it is kept.
+pub(super) struct Held {
+    pub(super) intent: IntentId,
+    pub(super) call: String,
+    pub(super) verdict: String,
+}
+
+/// What an entry came to.
+enum Written {
+    Began(Began),
+    Numbered(u64),
+    Done,
+}
+
+/// Writes until nobody has anything to say any more. `finished` hears of every receipt that is on
+/// the disk, in order; `broken` of the end of all writing.
+pub(super) fn write(
+    mut store: Store,
+    entries: &Receiver<Entry>,
+    head: &watch::Sender<Head>,
+    broken: &watch::Sender<Option<Arc<str>>>,
+    finished: impl Fn(u64, &Finish),
+) {
+    // What has to be written, and found no room.
+    let mut left: Vec<Entry> = Vec::new();
+    loop {
+        let mut batch = std::mem::take(&mut left);
+        let stuck = !batch.is_empty();
+        let first = if stuck {
+            match entries.recv_timeout(BEFORE_ANOTHER) {
+                Ok(first) => Some(first),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        } else {
+            match entries.recv() {
+                Ok(first) => Some(first),
+                Err(_nobody_is_left) => return,
+            }
+        };
+        let new = first.into_iter().chain(entries.try_iter()).take(MOST_AT_ONCE);
+        // While reports find no room, nothing may begin that would need another.
+        batch.extend(
+            new.filter_map(|entry| if stuck { begun(entry, "no room for a report") } else { Some(entry) }),
+        );
+        match store.commit(|transaction| {
+            batch.iter().map(|entry| put(transaction, entry)).collect::<Result<Vec<_>, _>>()
+        }) {
+            Ok(written) => {
+                if stuck {
+                    tracing::info!("the journal can be written again");
+                }
+                head.send_replace(store.head());
+                batch
+                    .into_iter()
+                    .zip(written)
+                    .for_each(|(entry, written)| answer(entry, &written, &finished));
+            }
+            Err(Trouble::Later(reason)) => {
+                if !stuck {
+                    tracing::error!(
+                        reason,
+                        "the journal cannot be written, and nothing more is run until it can"
+                    );
+                }
+                left = batch.into_iter().filter_map(|entry| begun(entry, &reason)).collect();
+            }
+            Err(Trouble::Broken(reason)) => {
+                tracing::error!(reason, "the journal is broken: what is on the disk is not known");
+                broken.send_replace(Some(reason.into()));
+                return;
+            }
+        }
+    }
+}
+
+fn put(transaction: &mut Batch<'_>, entry: &Entry) -> rusqlite::Result<Written> {
+    match entry {
+        Entry::Start(start, _) => transaction.start(start).map(Written::Began),
+        Entry::Finish(finish, _) => transaction.finish(finish).map(Written::Numbered),
+        Entry::Release(intent, _) => transaction.release(*intent).map(|()| Written::Done),
+        Entry::Keep(intent, until) => transaction.keep(*intent, *until).map(|()| Written::Done),
+        Entry::Delivered(receipt) => transaction.delivered(*receipt).map(|()| Written::Done),
+        Entry::Hold(held, _) => {
+            transaction.hold(held.intent, &held.call, &held.verdict).map(|()| Written::Done)
+        }
+        Entry::LetGo(intent) => transaction.let_go(*intent).map(|()| Written::Done),
+        Entry::Refuse(refusal) => transaction.refuse(refusal).map(|()| Written::Done),
+        Entry::Flush(_) => Ok(Written::Done),
+    }
+}
+
+/// Tells whoever waits. One who waits no longer is told nothing.
+fn answer(entry: Entry, written: &Written, finished: &impl Fn(u64, &Finish)) {
+    match (entry, written) {
+        (Entry::Start(_, reply), Written::Began(began)) => {
+            let _nobody_waits = reply.send(Ok(*began));
+        }
+        (Entry::Finish(finish, reply), Written::Numbered(number)) => {
+            finished(*number, &finish);
+            {
+                let _nobody_waits = reply.send(());
+            };
+        }
+        (Entry::Release(_, reply) | Entry::Flush(reply), Written::Done) => {
+            let _nobody_waits = reply.send(());
+        }
+        (Entry::Hold(_, reply), Written::Done) => {
+            let _nobody_waits = reply.send(Ok(()));
+        }
+        (
+            Entry::Start(..)
+            | Entry::Finish(..)
+            | Entry::Release(..)
+            | Entry::Keep(..)
+            | Entry::Delivered(_)
+            | Entry::Hold(..)
+            | Entry::LetGo(_)
+            | Entry::Refuse(_)
+            | Entry::Flush(_),
+            Written::Began(_) | Written::Numbered(_) | Written::Done,
+        ) => {}
+    }
+}
+
+/// Refuses what has not begun; what has is given back, to be written later.
+fn begun(entry: Entry, reason: &str) -> Option<Entry> {
+    match entry {
+        Entry::Start(_, reply) => {
+            let _nobody_waits = reply.send(Err(reason.to_owned()));
+        }
+        Entry::Hold(_, reply) => {
+            let _nobody_waits = reply.send(Err(reason.to_owned()));
+        }
+        Entry::Refuse(_) => {}
+        begun @ (Entry::Finish(..)
+        | Entry::Release(..)
+        | Entry::Keep(..)
+        | Entry::Delivered(_)
+        | Entry::LetGo(_)
+        | Entry::Flush(_)) => return Some(begun),
+    }
+    None
+}

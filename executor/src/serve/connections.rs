@@ -1,0 +1,222 @@
+//! The connections of the HTTP door: how many there may be, and which one goes when there are too many.
+//!
+//! A connection counts as idle until the whole of a request has been read. When there is no room for
+//! another, the one that has been idle for longest is closed: whoever sends heads and bodies slowly,
+//! or nothing at all, gives way to whoever asks for something.
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+/// The longest head of a request, in bytes.
+const LONGEST_HEAD: usize = 64 << 10;
+/// How long to wait when the system gives no connection, such as for want of descriptors.
+const BEFORE_ANOTHER: Duration = Duration::from_millis(50);
+
+/// What connections may be.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// How many there may be at once.
+    pub most: usize,
+    /// How long the head of a request may take to arrive, and its body.
+    pub request: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { most: 512, request: Duration::from_secs(30) }
+    }
+}
+
+/// All that are open.
+#[derive(Debug, Default)]
+struct Connections(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Rises with everything that happens, to know what happened first.
+    now: u64,
+    open: BTreeMap<u64, State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// How many requests are worked on.
+    works: usize,
+    idle_since: u64,
+    close: Arc<Notify>,
+}
+
+/// One connection. It is open as long as anybody has this.
+#[derive(Debug)]
+pub(super) struct Connection {
+    all: Arc<Connections>,
+    id: u64,
+    close: Arc<Notify>,
+}
+
+/// A request that was read and is worked on.
+pub(super) struct Work(Arc<Connection>);
+
+impl Connections {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room for one more, if need be for the one that has been idle for longest. `None` when all work.
+    fn admit(self: &Arc<Self>, most: usize) -> Option<Arc<Connection>> {
+        let mut inner = self.lock();
+        if inner.open.len() >= most {
+            let idle = inner.open.iter().filter(|(_, state)| state.works == 0);
+            let (&id, state) = idle.min_by_key(|(_, state)| state.idle_since)?;
+            state.close.notify_one();
+            inner.open.remove(&id);
+        }
+        inner.now += 1;
+        let (id, close) = (inner.now, Arc::new(Notify::new()));
+        inner.open.insert(id, State { works: 0, idle_since: id, close: Arc::clone(&close) });
+        drop(inner);
+        Some(Arc::new(Connection { all: Arc::clone(self), id, close }))
+    }
+}
+
+impl Connection {
+    /// A whole request was read: the connection stays until it is answered.
+    pub(super) fn works(self: &Arc<Self>) -> Work {
+        if let Some(state) = self.all.lock().open.get_mut(&self.id) {
+            state.works += 1;
+        }
+        Work(Arc::clone(self))
+    }
+
+    /// Comes when the connection has to give way to another.
+    pub(super) async fn gives_way(&self) {
+        self.close.notified().await;
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let mut inner = self.0.all.lock();
+        inner.now += 1;
+        let now = inner.now;
+        if let Some(state) = inner.open.get_mut(&self.0.id) {
+            state.works = state.works.saturating_sub(1);
+            state.idle_since = now;
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.all.lock().open.remove(&self.id);
+    }
+}
+
+/// Serves until `stop` resolves, and then until open requests are answered.
+/// What the system refuses is tried again.
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: ConnectionLimits,
+    stop: impl Future<Output = ()>,
+) {
+    let connections = Arc::new(Connections::default());
+    let (stopping, stopped) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    tokio::pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_ended) = tasks.join_next() => continue,
+            () = &mut stop => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%error, "a connection keeps Nagle's algorithm");
+                }
+                match connections.admit(limits.most) {
+                    Some(connection) => {
+                        tasks.spawn(converse(stream, connection, router.clone(), limits, stopped.clone()));
+                    }
+                    None => tracing::warn!(most = limits.most, "a connection is refused: all others work"),
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be taken");
+                tokio::time::sleep(BEFORE_ANOTHER).await;
+            }
+        }
+    }
+    drop(listener);
+    stopping.send_replace(true);
+    while tasks.join_next().await.is_some() {}
+}
+
+/// One connection, to its end.
+async fn converse(
+    stream: TcpStream,
+    connection: Arc<Connection>,
+    router: Router,
+    limits: ConnectionLimits,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let known = Arc::clone(&connection);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&known));
+        TowerToHyperService::new(router.clone()).call(request)
+    });
+    let conversation = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.request)
+        .max_buf_size(LONGEST_HEAD)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    tokio::pin!(conversation);
+    let ended = tokio::select! {
+        ended = &mut conversation => ended,
+        () = connection.gives_way() => return,
+        () = async { drop(stopped.wait_for(|stopped| *stopped).await) } => {
+            conversation.as_mut().graceful_shutdown();
+            conversation.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_has_been_idle_for_longest_gives_way_and_who_works_does_not() {
+        let all = Arc::new(Connections::default());
+        let [first, second, third] = std::array::from_fn(|_| all.admit(3).unwrap());
+        let working = first.works();
+        let worked = second.works();
+        drop(worked);
+        let fourth = all.admit(3).unwrap();
+        third.gives_way().await;
+        let fifth = all.admit(3).unwrap();
+        second.gives_way().await;
+        let (fourth, fifth) = (fourth.works(), fifth.works());
+        assert!(all.admit(3).is_none());
+        drop((second, third));
+        assert_eq!(all.lock().open.len(), 3);
+        drop((fourth, fifth, working, first));
+        assert_eq!(all.lock().open.len(), 0);
+    }
+}

@@ -1,0 +1,100 @@
+//! SIGKILL at any moment.
+
+use super::{assert_chain_holds, catalogue, load, moment, options, settled, times};
+use crate::harness::{Executor, Governor, Home, Process, run};
+use std::path::Path;
+use std::process::Command;
+
+/// How many clients send at once.
+const CLIENTS: usize = 4;
+
+#[test]
+fn a_server_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
+    let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+    let mut executor = Executor::start(options(&catalogue, &governor.http_url()));
+    for _ in 0..times(12) {
+        load.during(CLIENTS, executor.address(), || std::thread::sleep(moment(150)));
+        // The clients are still at it when it dies.
+        let address = executor.address();
+        let home = load.during(CLIENTS, address, || {
+            std::thread::sleep(moment(40));
+            executor.killed()
+        });
+        executor = Executor::start_in(home);
+    }
+    load.send_again(executor.address());
+    let reports = settled(&executor, &governor);
+    executor.process().terminate();
+    assert_eq!(executor.process().ended().code(), Some(0));
+    let ran = load.assert_balanced(executor.home(), &reports);
+    assert!(ran > times(12), "only {ran} intents ran");
+    // What was refused is on record, but for what was under way when it died.
+    let journal = executor.home().journal();
+    let listed = run([
+        "journal",
+        "list",
+        "--refused",
+        "--limit",
+        "1000000",
+        "--json",
+        "--journal",
+        journal.to_str().unwrap(),
+    ]);
+    let refused = String::from_utf8(listed.stdout).unwrap();
+    assert!(
+        refused.lines().count() > 0 && refused.lines().all(|line| line.contains("verdict_expired")),
+        "{refused}"
+    );
+    assert_chain_holds(executor.home());
+}
+
+/// A crash at the nth call of one system call, for calls that the journal, the doors and the process
+/// ring live on.
+#[test]
+fn a_server_that_is_killed_at_a_system_call_loses_nothing_and_repeats_nothing() {
+    if !Path::new("/usr/bin/strace").exists() {
+        eprintln!("skipped: there is no strace here (`cargo xtask torture` installs it)");
+        return;
+    }
+    let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+    let mut home = Executor::start(options(&catalogue, &governor.http_url())).killed();
+    let calls = ["fsync", "pwrite64", "sendmsg", "writev", "sendto"];
+    for round in 0..times(10) {
+        let call = calls[round % calls.len()];
+        let nth = 1 + moment(60).as_millis();
+        let inject = format!("--inject={call}:signal=KILL:when={nth}");
+        let mut traced = Process::spawn("traced executor", &mut under_strace(&home, call, &inject));
+        let Some(address) = traced.listens_on_unless_it_ends() else { continue };
+        load.during(CLIENTS, address, || {
+            // Some points are not reached by this load.
+            let deadline = std::time::Instant::now() + std::time::Duration::from_millis(1500);
+            while traced.is_running() && std::time::Instant::now() < deadline {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            traced.kill_children();
+            traced.ended();
+        });
+        home = Executor::start_in(home).killed();
+    }
+    let executor = Executor::start_in(home);
+    load.send_again(executor.address());
+    let reports = settled(&executor, &governor);
+    let ran = load.assert_balanced(executor.home(), &reports);
+    assert!(ran > 0);
+    assert_chain_holds(executor.home());
+}
+
+/// The executor under strace, which watches one `call` and does to it what `inject` says.
+pub(super) fn under_strace(home: &Home, call: &str, inject: &str) -> Command {
+    let plain = home.command();
+    let mut traced = Command::new("/usr/bin/strace");
+    traced.args(["--follow-forks", "--quiet=all", "--output=/dev/null"]);
+    traced.arg(format!("--trace={call}")).arg(inject);
+    traced.arg(plain.get_program()).args(plain.get_args());
+    traced.current_dir(plain.get_current_dir().expect("a folder"));
+    plain.get_envs().for_each(|(name, value)| match value {
+        Some(value) => drop(traced.env(name, value)),
+        None => drop(traced.env_remove(name)),
+    });
+    traced
+}

@@ -1,0 +1,120 @@
+//! A disk that is full, or that does not keep what it was given.
+
+use super::{assert_chain_holds, catalogue, load, options, settled};
+use crate::harness::{Executor, Governor, HttpClient, Options, Process, eventually, execute, run};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// An executor whose journal is on a disk of its own of a few MB, which nobody else sees.
+struct SmallDisk {
+    executor: Executor,
+    /// The disk as it is seen from here.
+    disk: PathBuf,
+}
+
+impl SmallDisk {
+    /// `None`, with the reason on standard error, where no disk can be mounted.
+    fn start(options: Options) -> Option<Self> {
+        let place = tempfile::tempdir().expect("a temp folder").keep();
+        let can =
+            Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
+        if !can {
+            eprintln!("skipped: no file system can be mounted here");
+            return None;
+        }
+        let journal = place.join("journal.db");
+        let mount = format!("mount -t tmpfs -o size=8m,mode=700 none '{}' && exec \"$@\"", place.display());
+        let options = options.set("journal.path", journal.to_str().unwrap());
+        let mut executor = Executor::start_under(&["unshare", "--mount", "sh", "-c", &mount, "sh"], options);
+        let id = executor.process().child().id();
+        // `unshare` and `sh` have become the executor, so this is its own view.
+        let disk = PathBuf::from(format!("/proc/{id}/root{}", place.display()));
+        Some(Self { executor, disk })
+    }
+
+    fn fill(&self) -> PathBuf {
+        let ballast = self.disk.join("ballast");
+        let mut left = 1 << 20;
+        let mut file = std::fs::File::create(&ballast).expect("a file");
+        while left > 0 {
+            match std::io::Write::write(&mut file, &vec![0; left]) {
+                Ok(_) => {}
+                Err(_full) => left /= 2,
+            }
+        }
+        ballast
+    }
+}
+
+fn busy(answer: &Value) -> bool {
+    answer["error"]["code"] == -32003 && answer["error"]["data"]["retry_after_ms"].is_u64()
+}
+
+#[test]
+fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
+    let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+    let Some(small) = SmallDisk::start(options(&catalogue, &governor.http_url())) else { return };
+    let address = small.executor.address();
+    load.during(4, address, || std::thread::sleep(Duration::from_millis(300)));
+    let ballast = load.during(4, address, || {
+        let ballast = small.fill();
+        std::thread::sleep(Duration::from_millis(700));
+        ballast
+    });
+    let refused = HttpClient::ask(address, "a2g/execute", &execute("mark", json!({ "n": "999999" })));
+    let refused = refused.expect("an answer");
+    assert!(busy(&refused), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("no room"), "{refused}");
+    assert!(small.executor.file("999999").is_none());
+    assert!(HttpClient::connect(address).request("GET", "/health", &[], b"").text().contains("ok"));
+    std::fs::remove_file(ballast).unwrap();
+    eventually("there is room again", || {
+        load.send(address).filter(|answer| answer.get("result").is_some()).map(drop)
+    });
+    load.during(4, address, || std::thread::sleep(Duration::from_millis(300)));
+    load.send_again(address);
+    let journal = small.disk.join("journal.db");
+    let reports = eventually("every report is delivered", || {
+        let listed =
+            run(["journal", "list", "--undelivered", "--json", "--journal", journal.to_str().unwrap()]);
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+        listed.stdout.is_empty().then(|| governor.reports())
+    });
+    load.assert_balanced(small.executor.home(), &reports);
+    assert!(
+        small.executor.stderr().contains("the journal can be written again"),
+        "{}",
+        small.executor.stderr()
+    );
+}
+
+/// After a failed fsync nobody knows what is on the disk: the process ends instead of going on.
+#[test]
+fn a_failed_fsync_ends_the_process_and_nothing_is_a_success_that_is_not_on_the_disk() {
+    if !Path::new("/usr/bin/strace").exists() {
+        eprintln!("skipped: there is no strace here (`cargo xtask torture` installs it)");
+        return;
+    }
+    let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+    let mut home = Executor::start(options(&catalogue, &governor.http_url())).killed();
+    for (call, error) in [("fsync", "EIO"), ("pwrite64", "EIO")] {
+        // The first few are those of opening.
+        let inject = format!("--inject={call}:error={error}:when=12+");
+        let mut traced =
+            Process::spawn("traced executor", &mut super::crash::under_strace(&home, call, &inject));
+        let Some(address) = traced.listens_on_unless_it_ends() else { panic!("{}", traced.stderr()) };
+        load.during(4, address, || {
+            assert_eq!(traced.ended().code(), Some(1), "{call} {error}: {}", traced.stderr());
+        });
+        let said = traced.stderr();
+        assert!(said.contains("the journal cannot be written any more"), "{call} {error}: {said}");
+        home = Executor::start_in(home).killed();
+    }
+    let executor = Executor::start_in(home);
+    load.send_again(executor.address());
+    let reports = settled(&executor, &governor);
+    load.assert_balanced(executor.home(), &reports);
+    assert_chain_holds(executor.home());
+}

@@ -1,0 +1,214 @@
+//! Nothing is lost and nothing runs twice, whatever happens to the executor, its disk or its governor.
+//!
+//! A load of intents goes to an executor with a governor in a process of its own. Their tool adds one
+//! byte to a file that no other run has, so that the number of runs of an intent is the length of a
+//! file. Afterwards the books are compared: what was asked and answered, what ran, and what the
+//! governor was told.
+
+mod crash;
+mod disk;
+mod outbox;
+
+use crate::harness::{
+    Catalogue, Executor, Governor, Home, HttpClient, Options, Tool, approved, eventually, in_seconds, intent,
+    manifest, run,
+};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A command that adds one `x` to the file of `/workspace` that is named by the six digits in
+/// `{"n":"000000"}`, and answers `{}`.
+const MARK: &str = r#"(module
+  (import "wasi_snapshot_preview1" "path_open"
+    (func $path_open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "fd_read" (func $fd_read (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 64) "x{}")
+  ;; An array of one piece at 128: where and how long.
+  (func $piece (param $at i32) (param $length i32)
+    (i32.store (i32.const 128) (local.get $at))
+    (i32.store (i32.const 132) (local.get $length)))
+  (func (export "_start")
+    (call $piece (i32.const 0) (i32.const 32))
+    (drop (call $fd_read (i32.const 0) (i32.const 128) (i32.const 1) (i32.const 136)))
+    ;; O_CREAT, FD_WRITE, FDFLAGS_APPEND
+    (if (call $path_open (i32.const 3) (i32.const 0) (i32.const 6) (i32.const 6) (i32.const 1)
+          (i64.const 64) (i64.const 0) (i32.const 1) (i32.const 140))
+      (then unreachable))
+    (call $piece (i32.const 64) (i32.const 1))
+    (if (call $fd_write (i32.load (i32.const 140)) (i32.const 128) (i32.const 1) (i32.const 136))
+      (then unreachable))
+    (call $piece (i32.const 65) (i32.const 2))
+    (drop (call $fd_write (i32.const 1) (i32.const 128) (i32.const 1) (i32.const 136)))))"#;
+
+/// How many times the long version of a test does what the short one does a few times:
+/// `cargo xtask torture` sets the variable.
+fn times(few: usize) -> usize {
+    std::env::var("A2G_TORTURE").ok().and_then(|times| times.parse().ok()).unwrap_or(few)
+}
+
+fn catalogue() -> Catalogue {
+    Catalogue::empty().add(Tool::command("mark", MARK))
+}
+
+fn options(catalogue: &Catalogue, governor: &str) -> Options {
+    Options::new().catalogue(catalogue).governor(governor)
+}
+
+/// One intent that was sent.
+struct Sent {
+    params: Value,
+    /// The name of its file.
+    file: String,
+    /// Whether its verdict had expired, so that it must not run.
+    refused: bool,
+    /// The whole answers that came back.
+    answers: Vec<Value>,
+}
+
+/// All that was sent, by id.
+#[derive(Default)]
+struct Load {
+    sent: Mutex<HashMap<String, Sent>>,
+    next: AtomicUsize,
+}
+
+impl Load {
+    /// Sends one intent and keeps what comes back. Every seventh is one that must be refused.
+    fn send(&self, address: SocketAddr) -> Option<Value> {
+        let nth = self.next.fetch_add(1, Ordering::SeqCst);
+        let (file, refused) = (format!("{nth:06}"), nth % 7 == 3);
+        let mut params = approved(intent("mark", json!({ "n": file })), &manifest());
+        if refused {
+            params["verdict"]["expires_at"] = in_seconds(-1).into();
+        }
+        let id = params["intent"]["intent_id"].as_str().unwrap().to_owned();
+        let sent = Sent { params: params.clone(), file, refused, answers: Vec::new() };
+        self.sent.lock().unwrap().insert(id.clone(), sent);
+        self.ask(address, &id, &params)
+    }
+
+    fn ask(&self, address: SocketAddr, id: &str, params: &Value) -> Option<Value> {
+        let answer = HttpClient::ask(address, "a2g/execute", params);
+        if let Some(answer) = &answer {
+            self.sent.lock().unwrap().get_mut(id).unwrap().answers.push(answer.clone());
+        }
+        answer
+    }
+
+    /// Sends from some threads until `meanwhile` is over.
+    fn during<T>(&self, clients: usize, address: SocketAddr, meanwhile: impl FnOnce() -> T) -> T {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..clients {
+                scope.spawn(|| {
+                    while !over.load(Ordering::SeqCst) {
+                        if self.send(address).is_none() {
+                            std::thread::sleep(Duration::from_millis(2));
+                        }
+                    }
+                });
+            }
+            let result = meanwhile();
+            over.store(true, Ordering::SeqCst);
+            result
+        })
+    }
+
+    /// Sends everything again that has no answer, and some that has: nothing may run twice.
+    fn send_again(&self, address: SocketAddr) {
+        let again: Vec<(String, Value)> = {
+            let sent = self.sent.lock().unwrap();
+            let again =
+                sent.iter().enumerate().filter(|(nth, (_, sent))| sent.answers.is_empty() || nth % 5 == 0);
+            again.map(|(_, (id, sent))| (id.clone(), sent.params.clone())).collect()
+        };
+        for (id, params) in again {
+            assert!(self.ask(address, &id, &params).is_some(), "an executor that runs answers");
+        }
+    }
+
+    /// Compares the books. Gives how many ran.
+    fn assert_balanced(&self, home: &Home, reports: &[Value]) -> usize {
+        let mut told: HashMap<&str, Vec<&Value>> = HashMap::new();
+        for report in reports {
+            told.entry(report["intent_id"].as_str().unwrap()).or_default().push(report);
+        }
+        let sent = self.sent.lock().unwrap();
+        assert!(told.keys().all(|id| sent.contains_key(*id)), "a report of an intent that nobody sent");
+        let mut ran = 0;
+        for (id, Sent { file, refused, answers, .. }) in &*sent {
+            let runs = std::fs::read(home.workspace().join(file)).map_or(0, |marks| marks.len());
+            assert!(runs <= 1, "{id} ran {runs} times");
+            ran += runs;
+            let reports = told.get(id.as_str()).map(Vec::as_slice).unwrap_or_default();
+            // A report may come twice, but never another one.
+            assert!(reports.windows(2).all(|pair| pair[0] == pair[1]), "{id}: {reports:?}");
+            let report = reports.first();
+            if *refused {
+                assert!(runs == 0 && report.is_none(), "{id} was refused, and yet: {runs} runs, {report:?}");
+                assert!(answers.iter().all(|answer| answer["error"]["code"] == -32000), "{id}: {answers:?}");
+                continue;
+            }
+            let status = report.map(|report| report["status"].as_str().unwrap());
+            match status {
+                None => assert!(runs == 0, "{id} ran, and the governor never heard of it"),
+                Some("SUCCESS") => assert!(runs == 1, "{id} is reported as a success and did not run"),
+                Some("ABORTED") => {}
+                // Whoever kills anything may kill the process of a guest or its zygote.
+                Some("FAILURE") if ended_early(report) => {}
+                Some(other) => panic!("{id} is reported as {other}: {report:?}"),
+            }
+            for answer in answers {
+                let answered = match (answer.get("result"), answer["error"]["code"].as_i64()) {
+                    (Some(result), None) => result,
+                    (None, Some(-32001)) => &answer["error"]["data"]["report"],
+                    // Busy or out of room: it did not run then. Broken: only the report knows.
+                    (None, Some(-32003 | -32603)) => continue,
+                    _ => panic!("{id}: {answer}"),
+                };
+                assert_eq!(Some(&answered), report, "{id} was answered otherwise than reported");
+            }
+        }
+        ran
+    }
+}
+
+fn ended_early(report: Option<&&Value>) -> bool {
+    let error = report.and_then(|report| report["error"].as_str());
+    error.is_some_and(|error| error.starts_with("the process that ran the tool ended early"))
+}
+
+/// Waits until the governor has a report of everything that has ended, and gives all reports.
+fn settled(executor: &Executor, governor: &Governor) -> Vec<Value> {
+    let config = executor.home().config();
+    eventually("every report is delivered", || {
+        let waiting = ["journal", "list", "--undelivered", "--json", "--config", config.to_str().unwrap()];
+        let output = run(waiting);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout.is_empty().then_some(())
+    });
+    governor.reports()
+}
+
+/// Checks the chain of a journal.
+fn assert_chain_holds(home: &Home) {
+    let output = run(["journal", "verify", "--json", "--journal", home.journal().to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A moment of at most so many milliseconds, another one each time.
+fn moment(most: u128) -> Duration {
+    Duration::from_millis(u64::try_from(uuid::Uuid::new_v4().as_u128() % most).unwrap())
+}
+
+/// A load that outlives the test's threads.
+fn load() -> Arc<Load> {
+    Arc::default()
+}

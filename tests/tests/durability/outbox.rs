@@ -1,0 +1,199 @@
+//! A governor that is away, slow, broken or forgetful.
+
+use super::{catalogue, load, options};
+use crate::harness::{
+    Executor, FakeGovernor, Governor, Reply, error, eventually, execute, id_of, intent, result,
+};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The reports that a governor was sent, in order.
+fn sent(governor: &FakeGovernor) -> Vec<Value> {
+    let seen = governor.seen().into_iter();
+    seen.filter(|(method, _)| method == "a2g/report").map(|(_, params)| params).collect()
+}
+
+#[test]
+fn reports_outlive_a_governor_that_is_away_and_the_executor() {
+    let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+    let executor = Executor::start(options(&catalogue, &governor.http_url()));
+    executor.line_with("registered with the governor");
+    governor.stop();
+    for _ in 0..20 {
+        load.send(executor.address());
+    }
+    // Also a server that is stopped in good order leaves them in its journal.
+    let mut executor = executor;
+    executor.process().terminate();
+    assert_eq!(executor.process().ended().code(), Some(0));
+    assert!(executor.stderr().contains("they wait for the next start"), "{}", executor.stderr());
+    let executor = Executor::start_in(executor.killed());
+    governor.restart();
+    let reports = super::settled(&executor, &governor);
+    assert!(load.assert_balanced(executor.home(), &reports) > 10);
+}
+
+/// Whatever it answers that is no acknowledgement, the report comes again; what it has
+/// acknowledged does not.
+#[test]
+fn a_governor_that_answers_nonsense_gets_each_report_until_it_takes_it() {
+    let catalogue = catalogue();
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&tries);
+    let governor = FakeGovernor::start(move |method, _| {
+        if method != "a2g/report" {
+            return Reply::Result(json!({ "accepted": true }));
+        }
+        match counted.fetch_add(1, Ordering::SeqCst) {
+            0 => Reply::Hangup,
+            1 => Reply::Raw(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n".to_vec()),
+            2 => {
+                Reply::Body(r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32603,"message":"no"}}"#.to_owned())
+            }
+            3 => Reply::Body("not JSON".to_owned()),
+            _ => Reply::Result(Value::Null),
+        }
+    });
+    let executor = Executor::start(options(&catalogue, &governor.url()));
+    let call = execute("mark", json!({ "n": "000000" }));
+    let answer = executor.rpc("a2g/execute", &call);
+    eventually("it is taken", || (sent(&governor).len() == 5).then_some(()));
+    assert!(sent(&governor).iter().all(|report| report == result(&answer)));
+    std::thread::sleep(Duration::from_millis(500));
+    let executor = Executor::start_in(executor.killed());
+    executor.rpc("a2g/execute", &execute("mark", json!({ "n": "000001" })));
+    eventually("the next one is taken", || (sent(&governor).len() >= 6).then_some(()));
+    let last: Vec<Value> = sent(&governor).split_off(5);
+    assert!(last.iter().all(|report| report["intent_id"] != id_of(&call)), "{last:?}");
+}
+
+#[test]
+fn an_agents_reports_arrive_in_order_and_a_refused_one_holds_up_nobody_for_long() {
+    let catalogue = catalogue();
+    let poison = Arc::new(Mutex::new(String::new()));
+    let refused = Arc::clone(&poison);
+    let governor = FakeGovernor::start(move |method, params| {
+        let of = params["intent_id"].as_str().unwrap_or_default();
+        if method == "a2g/report" && of == *refused.lock().unwrap() {
+            return Reply::Body(
+                r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32600,"message":"never"}}"#.to_owned(),
+            );
+        }
+        Reply::Result(json!({ "accepted": true }))
+    });
+    let executor = Executor::start(options(&catalogue, &governor.url()));
+    let calls: Vec<Value> = (0..12)
+        .map(|nth| {
+            let mut call = execute("mark", json!({ "n": format!("{nth:06}") }));
+            call["intent"]["agent_did"] = format!("did:test:agent:{}", nth % 3).into();
+            call
+        })
+        .collect();
+    *poison.lock().unwrap() = id_of(&calls[3]);
+    for call in &calls {
+        result(&executor.rpc("a2g/execute", call));
+    }
+    let accepted = || {
+        let mut accepted: HashMap<String, Vec<String>> = HashMap::new();
+        for report in sent(&governor).into_iter().filter(|report| report["intent_id"] != id_of(&calls[3])) {
+            let (agent, intent) =
+                (report["agent_did"].as_str().unwrap(), report["intent_id"].as_str().unwrap());
+            accepted.entry(agent.to_owned()).or_default().push(intent.to_owned());
+        }
+        accepted
+    };
+    eventually("all the others are there", || {
+        (accepted().values().map(Vec::len).sum::<usize>() == calls.len() - 1).then_some(())
+    });
+    for (agent, intents) in accepted() {
+        let of: Vec<String> = calls
+            .iter()
+            .filter(|c| c["intent"]["agent_did"] == *agent)
+            .map(id_of)
+            .filter(|id| *id != id_of(&calls[3]))
+            .collect();
+        assert_eq!(intents, of);
+    }
+    // It is still tried.
+    let tried = || sent(&governor).iter().filter(|report| report["intent_id"] == id_of(&calls[3])).count();
+    let before = tried();
+    eventually("it is tried again", || (tried() > before).then_some(()));
+}
+
+#[test]
+fn at_the_bound_of_the_backlog_nothing_more_is_run() {
+    let catalogue = catalogue();
+    let mut governor = Governor::start(&[]);
+    let options = options(&catalogue, &governor.http_url()).set("journal.max_undelivered", 3);
+    let executor = Executor::start(options);
+    executor.line_with("registered with the governor");
+    governor.stop();
+    let run = |nth: usize| executor.rpc("a2g/execute", &execute("mark", json!({ "n": format!("{nth:06}") })));
+    for nth in 0..3 {
+        result(&run(nth));
+    }
+    let refused = run(3);
+    let full = error(&refused, -32003);
+    assert!(full["message"].as_str().unwrap().contains("wait for the governor"), "{refused}");
+    assert!(full["data"]["retry_after_ms"].is_u64() && executor.file("000003").is_none(), "{refused}");
+    governor.restart();
+    eventually("the governor takes them and there is room", || run(3).get("result").map(drop));
+}
+
+#[test]
+fn an_escalated_intent_waits_for_a_person_across_a_restart() {
+    let catalogue = catalogue();
+    let governor = FakeGovernor::start(|method, params| {
+        if method != "a2g/intent" {
+            return Reply::Result(json!({ "accepted": true }));
+        }
+        Reply::Result(json!({
+            "verdict": "ESCALATE", "intent_id": params["intent_id"], "conditions": [],
+            "capability_manifest": { "filesystem_scope": ["/workspace/**"] },
+            "expires_at": crate::harness::in_seconds(3600),
+        }))
+    });
+    let executor = Executor::start(options(&catalogue, &governor.url()));
+    let call = intent("mark", json!({ "n": "000000" }));
+    let denied = intent("mark", json!({ "n": "000001" }));
+    for call in [&call, &denied] {
+        assert_eq!(result(&executor.rpc("a2g/intent", call))["verdict"], "ESCALATE");
+    }
+    let executor = Executor::start_in(executor.killed());
+    let id = json!({ "intent_id": call["intent_id"] });
+    let state = |executor: &Executor| executor.rpc("a2g/status", &id)["result"]["state"].clone();
+    assert_eq!(state(&executor), "escalated");
+    // It asks nobody again, and runs once when it is approved.
+    assert_eq!(result(&executor.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
+    assert_eq!(governor.seen().iter().filter(|(method, _)| method == "a2g/intent").count(), 2);
+    let directive = |id: &Value, decision: &str| json!({ "intent_id": id, "decision": decision });
+    result(&executor.rpc("g2a/directive", &directive(&denied["intent_id"], "DENIED")));
+    result(&executor.rpc("g2a/directive", &directive(&call["intent_id"], "APPROVED")));
+    eventually("it ran", || (state(&executor) == "finished").then_some(()));
+    let executor = Executor::start_in(executor.killed());
+    error(&executor.rpc("g2a/directive", &directive(&call["intent_id"], "APPROVED")), -32602);
+    error(&executor.rpc("g2a/directive", &directive(&denied["intent_id"], "APPROVED")), -32602);
+    assert_eq!(state(&executor), "finished");
+    assert_eq!(executor.file("000000").as_deref(), Some("x"));
+    assert!(executor.file("000001").is_none());
+}
+
+#[test]
+fn reports_go_over_the_web_socket_and_again_when_it_breaks() {
+    let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+    let executor = Executor::start(options(&catalogue, &governor.web_socket_url()));
+    executor.line_with("registered with the governor");
+    for round in 0..3 {
+        for _ in 0..10 {
+            load.send(executor.address());
+        }
+        if round < 2 {
+            governor.restart();
+        }
+    }
+    let reports = super::settled(&executor, &governor);
+    assert!(load.assert_balanced(executor.home(), &reports) > 20);
+}
