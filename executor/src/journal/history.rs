@@ -319,8 +319,7 @@ pub fn prune(path: &Path, before: OffsetDateTime, now: OffsetDateTime) -> Result
             Ok(Head { number: number(row.get(0)?), hash: row.get(1)? })
         })?;
         // The first that has to stay, and so do all after it.
-        let stays =
-            "SELECT min(number) FROM receipts WHERE number <= ?1 + ?3 AND (ended >= ?2 OR number IN outbox)";
+        let stays = "SELECT min(number) FROM receipts WHERE number <= ?1 + ?3 AND (ended >= ?2 OR number IN (SELECT receipt FROM outbox))";
         let stays = batch.query_row(stays, params![stored(at), micros(before), PRUNED_AT_ONCE], |row| {
             row.get::<_, Option<i64>>(0)
         })?;

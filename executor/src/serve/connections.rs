@@ -212,11 +212,11 @@ mod tests {
         third.gives_way().await;
         let fifth = all.admit(3).unwrap();
         second.gives_way().await;
-        let (fourth, fifth) = (fourth.works(), fifth.works());
+        let both_work = (fourth.works(), fifth.works());
         assert!(all.admit(3).is_none());
         drop((second, third));
         assert_eq!(all.lock().open.len(), 3);
-        drop((fourth, fifth, working, first));
+        drop((both_work, fourth, fifth, working, first));
         assert_eq!(all.lock().open.len(), 0);
     }
 }
