@@ -4,6 +4,7 @@ mod arguments;
 mod compile;
 mod doctor;
 mod governor;
+mod key;
 mod output;
 mod run;
 mod serve;
@@ -26,6 +27,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(arguments) => run::main(arguments),
         Command::Tool { command } => tool::main(command),
         Command::Governor(arguments) => governor::main(arguments),
+        Command::Key { command } => key::main(command),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),
         Command::Doctor { json } => doctor::main(json),
         Command::Completions { shell } => {
@@ -51,6 +53,7 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
     output::note(format_args!("error: {error:#}"));
     let usage = error.is::<Usage>()
         || error.is::<crate::config::ConfigError>()
-        || error.is::<crate::govern::local::PolicyFileError>();
+        || error.is::<crate::govern::local::PolicyFileError>()
+        || error.is::<crate::govern::KeyError>();
     ExitCode::from(if usage { 2 } else { 1 })
 }

@@ -7,13 +7,14 @@
 //! claim ─▶ Escalated ─▶ Queued ─▶ Running ─▶ Finished (receipt, queued for delivery)
 //!   │          └──────────────────▶ released: refused before it ran, and may be claimed again
 //!   ├─ same content: the one record's receipt, now or when it is there
-//!   └─ other content: conflict
+//!   ├─ other content: conflict
+//!   └─ a new intent, with the proof of another one: replayed
 //! ```
 //! An intent is remembered at least until its verdict has expired, so that no verdict can run twice.
 //! Its receipt is kept while there is room.
 
 use crate::call::Call;
-use crate::ident::{AgentDid, IntentId};
+use crate::ident::{AgentDid, IntentId, ProofId};
 use crate::outcome::Receipt;
 use crate::verdict::Verdict;
 use sha2::{Digest, Sha256};
@@ -60,6 +61,8 @@ pub enum Claim {
     Known(watch::Receiver<Stage>),
     /// The intent is known, with other content.
     Conflict,
+    /// The intent is new, and its proof was used for another one.
+    Replayed,
 }
 
 /// Why nothing more is admitted.
@@ -85,6 +88,8 @@ struct Record {
 #[derive(Debug, Default)]
 struct Inner {
     records: HashMap<IntentId, Record>,
+    /// The intent for which each proof was used; as long as there is a record of it.
+    proofs: HashMap<ProofId, IntentId>,
     /// Reports that are not being delivered at the moment.
     waiting: VecDeque<Arc<Receipt>>,
     /// Reports that are being delivered.
@@ -107,13 +112,22 @@ impl Journal {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims an intent, to be kept at least until `keep_until`.
+    /// Claims an intent and the proof that it came with, both to be kept at least until `keep_until`.
     ///
     /// # Errors
     /// [`Full`] when nothing more can be remembered without forgetting what must not be forgotten.
-    pub fn claim(&self, call: &Call, keep_until: OffsetDateTime, now: OffsetDateTime) -> Result<Claim, Full> {
+    pub fn claim(
+        &self,
+        call: &Call,
+        proof: Option<&ProofId>,
+        keep_until: OffsetDateTime,
+        now: OffsetDateTime,
+    ) -> Result<Claim, Full> {
         let content = content(call);
         let mut inner = self.lock();
+        if proof.and_then(|proof| inner.proofs.get(proof)).is_some_and(|used_for| *used_for != call.intent) {
+            return Ok(Claim::Replayed);
+        }
         if let Some(record) = inner.records.get_mut(&call.intent) {
             let released = *record.stage.borrow() == Stage::Released;
             record.keep_until = record.keep_until.max(keep_until);
@@ -122,6 +136,7 @@ impl Journal {
                 (true, false) => Claim::Known(record.stage.subscribe()),
                 (true, true) => {
                     record.stage.send_replace(Stage::Queued);
+                    inner.proofs.extend(proof.map(|proof| (proof.clone(), call.intent)));
                     Claim::New
                 }
             });
@@ -138,6 +153,7 @@ impl Journal {
         let (stage, _) = watch::channel(Stage::Queued);
         let record = Record { agent: call.agent.clone(), content, verdict: None, stage, keep_until };
         inner.records.insert(call.intent, record);
+        inner.proofs.extend(proof.map(|proof| (proof.clone(), call.intent)));
         Ok(Claim::New)
     }
 
@@ -264,6 +280,8 @@ impl Inner {
             let over = matches!(*stage, Stage::Finished(_) | Stage::Forgotten | Stage::Released);
             !over || record.keep_until > now
         });
+        let Self { records, proofs, .. } = self;
+        proofs.retain(|_, intent| records.contains_key(intent));
     }
 }
 
@@ -316,7 +334,7 @@ fn hash_value(value: &serde_json::Value, hasher: &mut Sha256) {
 mod tests {
     use super::*;
     use crate::call::Door;
-    use crate::ident::ToolName;
+    use crate::ident::{Issuer, ToolName};
     use time::Duration;
 
     fn call(arguments: &str) -> Call {
@@ -342,11 +360,34 @@ mod tests {
         let journal = Journal::default();
         let now = OffsetDateTime::UNIX_EPOCH;
         let later = now + Duration::minutes(5);
-        assert!(matches!(journal.claim(&call(r#"{"a":1}"#), later, now), Ok(Claim::New)));
-        assert!(matches!(journal.claim(&call(r#"{"a":1}"#), later, now), Ok(Claim::Known(_))));
-        assert!(matches!(journal.claim(&call(r#"{"a":2}"#), later, now), Ok(Claim::Conflict)));
+        assert!(matches!(journal.claim(&call(r#"{"a":1}"#), None, later, now), Ok(Claim::New)));
+        assert!(matches!(journal.claim(&call(r#"{"a":1}"#), None, later, now), Ok(Claim::Known(_))));
+        assert!(matches!(journal.claim(&call(r#"{"a":2}"#), None, later, now), Ok(Claim::Conflict)));
         journal.advance(call("{}").intent, Stage::Released);
-        assert!(matches!(journal.claim(&call(r#"{"a":1}"#), later, now), Ok(Claim::New)));
+        assert!(matches!(journal.claim(&call(r#"{"a":1}"#), None, later, now), Ok(Claim::New)));
+    }
+
+    #[test]
+    fn a_proof_is_good_for_one_intent() {
+        let journal = Journal::default();
+        let now = OffsetDateTime::UNIX_EPOCH;
+        let later = now + Duration::minutes(5);
+        let proof = |issuer: &str| ProofId::parse(Issuer::parse(issuer).unwrap(), "1").unwrap();
+        let claim =
+            |call: &Call, issuer: &str| journal.claim(call, Some(&proof(issuer)), later, now).unwrap();
+        let (one, other) = (call("{}"), Call { intent: IntentId::random(), ..call("{}") });
+        assert!(matches!(claim(&one, "a"), Claim::New));
+        assert!(matches!(claim(&one, "a"), Claim::Known(_)));
+        assert!(matches!(claim(&other, "a"), Claim::Replayed));
+        // Another issuer counts for itself.
+        assert!(matches!(claim(&other, "b"), Claim::New));
+        // What was refused before it ran is still what the proof was used for.
+        journal.advance(one.intent, Stage::Released);
+        assert!(matches!(claim(&Call { intent: IntentId::random(), ..call("{}") }, "a"), Claim::Replayed));
+        assert!(matches!(claim(&one, "a"), Claim::New));
+        journal.advance(one.intent, Stage::Released);
+        journal.lock().forget_expired(later);
+        assert_eq!(journal.lock().proofs.len(), 1);
     }
 
     #[test]
@@ -354,7 +395,7 @@ mod tests {
         let journal = Journal::default();
         let now = OffsetDateTime::UNIX_EPOCH;
         let later = now + Duration::minutes(5);
-        assert!(matches!(journal.claim(&call("{}"), later, now), Ok(Claim::New)));
+        assert!(matches!(journal.claim(&call("{}"), None, later, now), Ok(Claim::New)));
         journal.advance(call("{}").intent, Stage::Released);
         journal.lock().forget_expired(now);
         assert_eq!(journal.lock().records.len(), 1);

@@ -8,23 +8,28 @@
 //! Execution is at most once; a repeated intent gets the one receipt.
 
 mod escalations;
+mod refusals;
 mod running;
 
-use crate::call::Call;
+use crate::call::{Call, ContextSignature};
 use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::egress::{Egress, Network};
 use crate::fault::{BlockedBy, Fault};
-use crate::govern::{AcceptUnsigned, Admission, Admitted, Authentic, Governor, Standing, admit};
+use crate::govern::{
+    AcceptUnsigned, Admission, Admitted, Authentic, Escalated, Governor, IntentSignatures, Standing, Trust,
+    admit,
+};
 use crate::ident::{AgentDid, IntentId};
 use crate::isolate::Isolate;
 use crate::journal::{Claim, Journal, Stage};
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
-use crate::verdict::{Directive, Policy, Verdict};
+use crate::verdict::{Directive, Policy, Proof, Verdict};
 use escalations::Escalations;
+use refusals::{Refusals, Refused};
 use running::{Entered, Running};
 use serde_json::Value;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -46,6 +51,8 @@ pub struct Settings {
     pub queue: usize,
     /// The leave to take unsigned verdicts, if it was given.
     pub accept_unsigned: Option<AcceptUnsigned>,
+    /// How intents have to be signed, when they have to be.
+    pub signatures: Option<Arc<IntentSignatures>>,
 }
 
 /// A catalogue, and its tools where they run.
@@ -62,6 +69,8 @@ pub struct Executor {
     /// Swapped as a whole, and held by each run that began with it.
     loaded: RwLock<Arc<Loaded>>,
     governor: Governor,
+    /// Whose proofs are believed. Swapped as a whole.
+    trust: RwLock<Arc<Trust>>,
     /// The way out, when any run may have a network.
     egress: Option<Arc<Egress>>,
     standing: Standing,
@@ -70,6 +79,7 @@ pub struct Executor {
     queued: watch::Sender<usize>,
     running: Running,
     escalations: Escalations,
+    refusals: Refusals,
     clock: Arc<dyn Clock>,
     closing: watch::Sender<bool>,
 }
@@ -90,6 +100,7 @@ impl Executor {
         settings: Settings,
         loaded: Loaded,
         governor: Governor,
+        trust: Trust,
         egress: Option<Arc<Egress>>,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -98,12 +109,14 @@ impl Executor {
             settings,
             loaded: RwLock::new(Arc::new(loaded)),
             governor,
+            trust: RwLock::new(Arc::new(trust)),
             egress,
             standing: Standing::default(),
             journal: Journal::default(),
             queued: watch::channel(0).0,
             running: Running::default(),
             escalations: Escalations::default(),
+            refusals: Refusals::default(),
             clock,
             closing: watch::channel(false).0,
         }
@@ -127,6 +140,15 @@ impl Executor {
         Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Believes the proofs of other keys from here on.
+    pub fn renew_trust(&self, trust: Trust) {
+        *self.trust.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trust);
+    }
+
+    fn trust(&self) -> Arc<Trust> {
+        Arc::clone(&self.trust.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// The governor.
     #[must_use]
     pub fn governor(&self) -> &Governor {
@@ -145,10 +167,56 @@ impl Executor {
         &self.clock
     }
 
-    /// Whether verdicts, policies and directives are taken from anyone who can reach the door.
+    /// Says whether a policy, a revocation or a directive is obeyed that came through a door. What comes
+    /// there is not known to be the governor's; what is comes over the executor's own connection to it.
+    ///
+    /// # Errors
+    /// `verdict_untrusted` without the operator's leave.
+    pub fn obeys_the_door(&self) -> Result<(), Fault> {
+        if self.settings.accept_unsigned.is_some() {
+            return Ok(());
+        }
+        let message = "nothing shows that this comes from the governor: send it over the executor's own connection \
+                       (WebSocket), or, on a developer's own machine, start the executor with \
+                       `--insecure-accept-unsigned`";
+        Err(self.refused(
+            None,
+            Fault::Refused {
+                intent: None,
+                risk_score: None,
+                blocked_by: BlockedBy::VerdictUntrusted,
+                message: message.to_owned(),
+            },
+        ))
+    }
+
+    /// How intents have to be signed that come through a door; `None` when they need not be.
     #[must_use]
-    pub fn accepts_unsigned(&self) -> Option<AcceptUnsigned> {
-        self.settings.accept_unsigned
+    pub fn signatures(&self) -> Option<&IntentSignatures> {
+        self.settings.signatures.as_deref()
+    }
+
+    /// Checks the signature of an intent, when intents have to be signed.
+    ///
+    /// # Errors
+    /// `intent_untrusted` or `intent_replayed`.
+    pub fn check_signature(&self, call: &Call, signature: Option<&ContextSignature>) -> Result<(), Fault> {
+        let Some(signatures) = self.signatures() else { return Ok(()) };
+        signatures.check(signature, self.clock.now()).map_err(|bad| {
+            let refusal = Fault::Refused {
+                intent: Some(call.intent),
+                risk_score: None,
+                blocked_by: bad.blocked_by,
+                message: bad.message.to_owned(),
+            };
+            self.refused(Some(&Refused::of(call)), refusal)
+        })
+    }
+
+    /// Where every refusal passes on its way out.
+    fn refused(&self, call: Option<&Refused>, fault: Fault) -> Fault {
+        self.refusals.record(call, &fault, self.clock.monotonic());
+        fault
     }
 
     /// Executions that run, and that wait for a slot.
@@ -158,11 +226,29 @@ impl Executor {
         (running, *self.queued.borrow())
     }
 
-    /// Runs a call under a verdict that came with it (`a2g/execute`).
+    /// Runs a call under a verdict that came with it (`a2g/execute`), when its proof or the operator's leave
+    /// says that it counts.
     ///
     /// # Errors
     /// Every refusal, and the failure or the limit that ended the run.
-    pub async fn execute(self: &Arc<Self>, call: Call, verdict: Authentic) -> Result<Arc<Receipt>, Fault> {
+    pub async fn execute(
+        self: &Arc<Self>,
+        call: Call,
+        verdict: Verdict,
+        proof: Option<&Proof>,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let whose = Refused::of(&call);
+        self.executed(call, verdict, proof).await.map_err(|fault| self.refused(Some(&whose), fault))
+    }
+
+    async fn executed(
+        self: &Arc<Self>,
+        call: Call,
+        verdict: Verdict,
+        proof: Option<&Proof>,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let (trust, leave) = (self.trust(), self.settings.accept_unsigned);
+        let (call, verdict) = Authentic::with_call(call, verdict, proof, &trust, leave, self.clock.now())?;
         let loaded = self.check(&call)?;
         if let Some((known, _)) = self.journal.find(&call, verdict.verdict().expires_at) {
             return success(self.known(&call, known).await?);
@@ -190,6 +276,11 @@ impl Executor {
     /// # Errors
     /// Every refusal before the run; what became of the run is in the answer.
     pub async fn intent(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
+        let whose = Refused::of(&call);
+        self.answered(call).await.map_err(|fault| self.refused(Some(&whose), fault))
+    }
+
+    async fn answered(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
         let loaded = self.check(&call)?;
         if let Some((known, verdict)) = self.journal.find(&call, None) {
             let receipt = self.known(&call, known).await?;
@@ -268,6 +359,11 @@ impl Executor {
             .escalations
             .get(directive.intent)
             .ok_or_else(|| Fault::invalid("/intent_id", "no intent with this id waits for a directive"))?;
+        let whose = Refused::of(escalated.call());
+        self.directed(directive, escalated).map_err(|fault| self.refused(Some(&whose), fault))
+    }
+
+    fn directed(self: &Arc<Self>, directive: &Directive, escalated: Escalated) -> Result<(), Fault> {
         if !directive.approved {
             tracing::info!(intent = %directive.intent, "denied by a directive");
             self.escalations.drop_one(directive.intent, None);
@@ -279,12 +375,14 @@ impl Executor {
         let admitted = escalated.resolve(directive, self.clock.now())?;
         // The catalogue may be another one than when the intent began to wait.
         let loaded = self.check(admitted.call())?;
+        let whose = Refused::of(admitted.call());
         let started = self.claim(admitted, loaded, Some(verdict))?;
         self.escalations.drop_one(directive.intent, None);
         if let Started::Claimed(claimed) = started {
             let executor = Arc::clone(self);
             tokio::spawn(async move {
-                if let Err(fault) = executor.claimed(*claimed).await {
+                if let Err(fault) = Arc::clone(&executor).claimed(*claimed).await {
+                    let fault = executor.refused(Some(&whose), fault);
                     tracing::warn!(?fault, "an approved intent could not be run");
                 }
             });
@@ -354,7 +452,7 @@ impl Executor {
     async fn known(&self, call: &Call, claim: Claim) -> Result<Arc<Receipt>, Fault> {
         let mut stage = match claim {
             Claim::Known(stage) => stage,
-            Claim::New | Claim::Conflict => {
+            Claim::New | Claim::Conflict | Claim::Replayed => {
                 return Err(Fault::InvalidRequest(format!(
                     "the intent `{}` was used before with other content: every intent needs an id of its own",
                     call.intent
@@ -409,7 +507,7 @@ impl Executor {
         let Some(tool) = tool else {
             return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
         };
-        let grant = admitted.grant(&self.standing, &tool.descriptor.capabilities, &self.settings.ceilings)?;
+        let grant = admitted.grant(&self.standing, &tool.descriptor, &self.settings.ceilings)?;
         if let Some(Err(reason)) = &tool.componentised
             && !grant.whole_trees()
         {
@@ -422,9 +520,14 @@ impl Executor {
         }
         let roots = self.open(&admitted, &grant)?;
         let place = self.place()?;
-        let claimed = self.journal.claim(admitted.call(), admitted.expires_at(), self.clock.now());
+        let (proof, until) = (admitted.proof_id(), admitted.remember_until());
+        let claimed = self.journal.claim(admitted.call(), proof, until, self.clock.now());
         match claimed.map_err(|full| self.busy(&full.to_string()))? {
             Claim::New => {}
+            Claim::Replayed => {
+                let message = "the `proof` was used before, for another intent: ask the governor again";
+                return Err(admitted.refused(BlockedBy::VerdictReplayed, message));
+            }
             known @ (Claim::Known(_) | Claim::Conflict) => {
                 return Ok(Started::Known(Box::new(admitted.call().clone()), known));
             }
