@@ -118,6 +118,9 @@ fn large_parts_stay_in_their_rooms() {
         ("tokio_rustls", vec!["egress"]),
         ("jsonrpsee", vec!["serve", "govern"]),
         ("cap_std", vec!["capability"]),
+        ("ed25519_dalek", vec!["govern"]),
+        ("hmac", vec!["govern"]),
+        ("serde_json_canonicalizer", vec!["govern"]),
         ("anyhow", vec!["cli", "main"]),
         ("clap", vec!["cli", "main"]),
     ];

@@ -26,4 +26,5 @@ mod hostile;
 mod json_suite;
 mod lifecycle;
 mod methods;
+mod proofs;
 mod tools;
