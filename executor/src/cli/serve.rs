@@ -231,13 +231,14 @@ async fn renew_at_hangup(executor: Arc<Executor>, workshop: Workshop, config: Co
         }
         match Trust::read(&config.trust, config.did.clone()) {
             Ok(trust) => {
-                tracing::info!(keys = trust.keys(), "the trusted keys were read again");
+                let keys = trust.keys();
                 executor.renew_trust(trust);
+                tracing::info!(keys, "the trusted keys were read again");
             }
             // Whoever took a key away must not go on being obeyed by it because another file is wrong.
             Err(error) => {
-                tracing::error!(%error, "no key is trusted until the keys can be read again");
                 executor.renew_trust(Trust::of_nobody(config.did.clone()));
+                tracing::error!(%error, "no key is trusted until the keys can be read again");
             }
         }
     }
