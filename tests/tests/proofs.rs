@@ -9,7 +9,12 @@ use std::sync::Barrier;
 
 /// An executor that trusts these keys, takes nothing unsigned, and has no governor elsewhere.
 fn trusting(keys: &Keys) -> Options {
-    Options::new().signed_only().set("trust.keys", json!(keys.trusted()))
+    with_leave(keys).signed_only()
+}
+
+/// As [`trusting`], but unsigned verdicts are taken as well.
+fn with_leave(keys: &Keys) -> Options {
+    Options::new().set("executor.did", EXECUTOR).set("trust.keys", json!(keys.trusted()))
 }
 
 /// The params of a call that appends one `x` to `/workspace/log`: its length is the number of runs.
@@ -361,7 +366,7 @@ fn every_refused_call_is_logged_with_its_reason() {
 #[test]
 fn a_proof_counts_whatever_leave_was_given() {
     let keys = Keys::new();
-    let executor = Executor::start(Options::new().set("trust.keys", json!(keys.trusted())));
+    let executor = Executor::start(with_leave(&keys));
     let mut client = executor.client();
     result(&client.rpc("a2g/execute", &append()));
     let call = append();
@@ -373,7 +378,7 @@ fn a_proof_counts_whatever_leave_was_given() {
 #[test]
 fn an_approved_escalation_is_still_bound_to_its_module() {
     let keys = Keys::new();
-    let executor = Executor::start(Options::new().set("trust.keys", json!(keys.trusted())));
+    let executor = Executor::start(with_leave(&keys));
     let mut client = executor.client();
     let mut call = append();
     call["verdict"]["verdict"] = json!("ESCALATE");
@@ -455,6 +460,7 @@ fn an_executor_does_not_start_on_keys_that_others_can_change_or_guests_can_reach
     let tools = tools();
     let check = |trust: Value, scope: &str| {
         let text = json!({
+            "executor": { "did": EXECUTOR },
             "catalog": { "tools": tools, "cache": cache() },
             "ceilings": { "filesystem_scope": [scope] },
             "trust": trust,

@@ -238,6 +238,12 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     let ca_file = network.ca_file.clone().map(at);
     let own = [Some(cache.clone()), reports.clone(), governor.policies.clone().map(at), ca_file.clone()];
     let trust = who_is_trusted(trust, at)?;
+    if trust.keys.is_some() && executor.did == file::Executor::default().did {
+        return Err(wrong("executor.did")(
+            &"has to be set where `trust.keys` is: a proof is for the executor with this DID, and every executor that \
+              has none of its own has the same",
+        ));
+    }
     check_private_places(&areas, &mounts, own.into_iter().flatten().chain(trust.places().cloned()))?;
     let (hosts, network_budgets) = whom_runs_may_reach(&network)?;
     let egress = way_out(&network)?;

@@ -13,9 +13,9 @@ use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
@@ -183,8 +183,7 @@ impl TrustedKeys {
     pub fn add(folder: &Path, key: &TrustedKey) -> Result<PathBuf, KeyError> {
         if !folder.exists() {
             let mut made = std::fs::DirBuilder::new();
-            std::os::unix::fs::DirBuilderExt::mode(&mut made, 0o755);
-            made.recursive(true).create(folder).map_err(|error| KeyError::io(folder, error))?;
+            made.mode(0o755).recursive(true).create(folder).map_err(|error| KeyError::io(folder, error))?;
         }
         let known = Self::read(folder)?;
         let path = folder.join(key.thumbprint()).with_extension(SUFFIX);
@@ -304,11 +303,16 @@ fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Metadata), KeyError> {
     Ok((text, metadata))
 }
 
-/// Makes a new file, whole on the disk before this returns.
+/// Makes a new file, which is there as a whole or not at all.
 fn create(path: &Path, text: &str, mode: u32) -> Result<(), KeyError> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
-    file.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .map_err(|error| KeyError::io(path, error))
+    let io = |error: std::io::Error| KeyError::io(path, error);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new()
+        .permissions(std::fs::Permissions::from_mode(mode))
+        .tempfile_in(folder)
+        .map_err(io)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(io)?;
+    file.persist_noclobber(path).map(drop).map_err(|error| io(error.error))
 }
 
 fn check_unchanged_by_others(path: &Path, metadata: &Metadata) -> Result<(), KeyError> {

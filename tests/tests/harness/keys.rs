@@ -14,8 +14,8 @@ use time::OffsetDateTime;
 
 /// The issuer that the keys speak for.
 pub const ISSUER: &str = "did:a2g:governor:1.0:tests";
-/// The DID of an executor without one of its own.
-pub const EXECUTOR: &str = "did:a2g:executor:1.0:local";
+/// The DID of an executor that trusts keys.
+pub const EXECUTOR: &str = "did:a2g:executor:1.0:tests";
 
 /// A key pair, and a folder in which its public part is trusted.
 pub struct Keys {
@@ -79,8 +79,7 @@ impl Keys {
     }
 }
 
-/// What a proof of the params of `a2g/execute` says: for the executor without a DID of its own, for five
-/// minutes from now.
+/// What a proof of the params of `a2g/execute` says: for [`EXECUTOR`], for five minutes from now.
 pub fn claims(call: &Value) -> Value {
     let now = OffsetDateTime::now_utc().unix_timestamp();
     json!({

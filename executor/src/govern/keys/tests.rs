@@ -3,7 +3,6 @@
 use super::*;
 use crate::govern::vectors;
 use serde_json::{Value, json};
-use std::os::unix::fs::PermissionsExt as _;
 
 fn issuer() -> Issuer {
     Issuer::parse("did:a2g:governor:1.0:test").unwrap()
@@ -56,6 +55,25 @@ fn the_key_of_the_rfc() {
     assert_eq!(URL_SAFE_NO_PAD.encode(pair.sign(SIGNED.as_bytes())), SIGNATURE);
     assert!(pair.public().verify(SIGNED.as_bytes(), &URL_SAFE_NO_PAD.decode(SIGNATURE).unwrap()));
     assert!(!format!("{pair:?} {:?}", pair.public()).contains(D));
+}
+
+/// A signature by the key of the RFC whose first half is the neutral element: the private key made it, and the
+/// rules of RFC 8032 let a verifier take it. The strict ones do not.
+#[test]
+fn a_signature_with_a_point_of_small_order_is_refused() {
+    let jwk = json!({ "kty": "OKP", "crv": "Ed25519", "x": X });
+    let key = TrustedKey::parse(jwk.to_string().as_bytes(), Some(issuer()), Path::new("the RFC")).unwrap();
+    let signature = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAMhx6LRvTAJCrbpKvlosYynhIyg_5s5zxLywDregXzCA";
+    let signature = URL_SAFE_NO_PAD.decode(signature).unwrap();
+    assert!(
+        ed25519_dalek::Verifier::verify(
+            &key.key,
+            b"any message",
+            &Signature::from_slice(&signature).unwrap()
+        )
+        .is_ok()
+    );
+    assert!(!key.verify(b"any message", &signature));
 }
 
 #[test]
