@@ -35,7 +35,8 @@ use std::sync::Arc;
 const VALIDITY: time::Duration = time::Duration::minutes(5);
 
 pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
-    start_logging("warn");
+    // A refusal is this command's own answer, not news for a log.
+    start_logging("warn,a2g_executor::run::refusals=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
     if !is_path {
