@@ -479,7 +479,7 @@ fn an_executor_does_not_start_on_keys_that_others_can_change_or_guests_can_reach
 
     let (code, says) = check(trust.clone(), "/workspace/**");
     assert_eq!(code, Some(0), "{says}");
-    assert!(says.contains("1 keys of") && says.contains("agents.key") && !says.contains(&secret), "{says}");
+    assert!(says.contains("trusted: 1") && says.contains("agents.key") && !says.contains(&secret), "{says}");
     let inside = format!("{}/**", keys.trusted().parent().unwrap().display());
     let (code, says) = check(trust.clone(), &inside);
     assert!(code == Some(2) && says.contains("trusted"), "{says}");

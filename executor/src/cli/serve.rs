@@ -69,7 +69,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         print(format_args!("policies    {from}, for {}", policies.agents().collect::<Vec<_>>().join(", ")));
     }
     match &config.trust.keys {
-        Some(keys) => print(format_args!("trust       {} keys of {}", trust.keys(), keys.display())),
+        Some(keys) => print(format_args!("trust       keys in {}: {}", keys.display(), trust.keys())),
         None => print("trust       no keys: `a2g/execute` refuses every verdict"),
     }
     if let Some(signature) = &config.trust.signature {
