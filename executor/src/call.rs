@@ -39,3 +39,17 @@ pub struct Call {
     /// What the agent says about its intent. Passed on to the governor, never interpreted here.
     pub context: Option<Map<String, Value>>,
 }
+
+/// What an agent's SDK put into `context.signature`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContextSignature {
+    /// When it was signed, in milliseconds since 1970.
+    pub timestamp_ms: u64,
+    /// What makes it single-use: 8 to 128 letters, digits and `-`.
+    pub nonce: String,
+    /// HMAC-SHA256 in 64 hexadecimal digits of lower case, as sent.
+    pub hash: String,
+    /// The texts that the hash may be of. A `context` that held nothing but the signature may have been
+    /// empty when it was signed, or not there: the SDKs differ, and it says the same.
+    pub texts: Vec<String>,
+}

@@ -23,6 +23,10 @@ pub enum BlockedBy {
     VerdictUntrusted,
     /// The verdict was used before.
     VerdictReplayed,
+    /// The intent is not signed as this executor asks for.
+    IntentUntrusted,
+    /// The signature of the intent was used before.
+    IntentReplayed,
     /// A condition that this executor cannot enforce.
     ConditionUnknown,
     /// A person has not yet answered.
@@ -45,6 +49,8 @@ impl BlockedBy {
             Self::VerdictMismatch => "verdict_mismatch",
             Self::VerdictUntrusted => "verdict_untrusted",
             Self::VerdictReplayed => "verdict_replayed",
+            Self::IntentUntrusted => "intent_untrusted",
+            Self::IntentReplayed => "intent_replayed",
             Self::ConditionUnknown => "condition_unknown",
             Self::EscalationPending => "escalation_pending",
             Self::ScopeUnenforceable => "scope_unenforceable",

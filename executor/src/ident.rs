@@ -19,6 +19,12 @@ pub enum IdentError {
     /// Not a tool name.
     #[error("`{0}` is not a tool name: 1 to 64 of letters, digits, `_`, `-` and `.`, starting with a letter")]
     ToolName(String),
+    /// Not the name of an issuer.
+    #[error("`{0}` is not the name of an issuer: 1 to 256 visible ASCII characters, such as a DID or a URL")]
+    Issuer(String),
+    /// Not the identifier of a proof.
+    #[error("`{0}` is not the identifier of a proof: 1 to 128 visible ASCII characters")]
+    ProofId(String),
 }
 
 /// Cuts caller-supplied text to a length that is safe to echo in an error or a log line.
@@ -146,6 +152,79 @@ impl fmt::Display for ToolName {
     }
 }
 
+/// Who signs proofs (`iss`): 1 to 256 visible ASCII characters, such as a DID or a URL.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Issuer(Box<str>);
+
+impl Issuer {
+    /// Parses the name of an issuer.
+    ///
+    /// # Errors
+    /// [`IdentError::Issuer`] for white space, control characters, anything beyond ASCII, and lengths
+    /// other than 1 to 256.
+    pub fn parse(text: &str) -> Result<Self, IdentError> {
+        if visible(text, 256) { Ok(Self(text.into())) } else { Err(IdentError::Issuer(excerpt(text))) }
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Issuer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The identity of one proof, single-use: its issuer (`iss`) and the identifier that the issuer gave it
+/// (`jti`, 1 to 128 visible ASCII characters).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProofId {
+    issuer: Issuer,
+    identifier: Box<str>,
+}
+
+impl ProofId {
+    /// The identifier of a proof of `issuer`.
+    ///
+    /// # Errors
+    /// [`IdentError::ProofId`] as for an issuer, but for 1 to 128 characters.
+    pub fn parse(issuer: Issuer, identifier: &str) -> Result<Self, IdentError> {
+        if visible(identifier, 128) {
+            Ok(Self { issuer, identifier: identifier.into() })
+        } else {
+            Err(IdentError::ProofId(excerpt(identifier)))
+        }
+    }
+
+    /// A fresh random identifier (UUID version 4).
+    #[must_use]
+    pub fn fresh(issuer: Issuer) -> Self {
+        Self { issuer, identifier: uuid::Uuid::new_v4().to_string().into() }
+    }
+
+    /// Who signed it.
+    #[must_use]
+    pub fn issuer(&self) -> &Issuer {
+        &self.issuer
+    }
+
+    /// The issuer's identifier for it.
+    #[must_use]
+    pub fn identifier(&self) -> &str {
+        &self.identifier
+    }
+}
+
+/// Whether a text is 1 to `longest` visible ASCII characters.
+fn visible(text: &str, longest: usize) -> bool {
+    (1..=longest).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
+}
+
 /// Written as text, and parsed again when it is read.
 macro_rules! as_text {
     ($($kind:ty),*) => {$(
@@ -165,11 +244,22 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(AgentDid, IntentId, ToolName);
+as_text!(AgentDid, IntentId, Issuer, ToolName);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn issuers_and_proof_ids() {
+        let issuer = Issuer::parse("https://governor.example").unwrap();
+        assert!(ProofId::parse(issuer.clone(), "550e8400").is_ok());
+        for bad in ["", "a b", "a\n", "ü", &"x".repeat(257)] {
+            assert!(Issuer::parse(bad).is_err(), "{bad:?}");
+            assert!(ProofId::parse(issuer.clone(), bad).is_err(), "{bad:?}");
+        }
+        assert!(ProofId::parse(issuer, &"x".repeat(129)).is_err());
+    }
 
     #[test]
     fn dids() {

@@ -1,6 +1,7 @@
 //! What is known of a tool before it runs.
 
 use crate::ident::ToolName;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
 
@@ -25,8 +26,8 @@ impl Contract {
     }
 }
 
-/// The SHA-256 of a module.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A SHA-256: of a module, or of a call's arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
@@ -35,6 +36,25 @@ impl Digest {
     pub fn of(bytes: &[u8]) -> Self {
         use sha2::Digest as _;
         Self(sha2::Sha256::digest(bytes).into())
+    }
+
+    /// Parses 64 hexadecimal digits in lower case, as [`fmt::Display`] writes them.
+    ///
+    /// # Errors
+    /// A sentence, without the text.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        let digit = |byte: u8| match byte {
+            b'0'..=b'9' => Some(byte - b'0'),
+            b'a'..=b'f' => Some(byte - b'a' + 10),
+            _other => None,
+        };
+        let byte = |pair: &[u8]| match *pair {
+            [high, low] => Some(digit(high)? << 4 | digit(low)?),
+            _ => None,
+        };
+        let bytes = text.as_bytes().chunks(2).map(byte).collect::<Option<Vec<u8>>>();
+        let bytes = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        bytes.map(Self).ok_or("has to be a SHA-256 in 64 hexadecimal digits, in lower case")
     }
 }
 
@@ -98,6 +118,23 @@ impl DeclaredFilesystem {
             Self::None => "none",
             Self::Read => "read",
             Self::ReadWrite => "read-write",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_read_as_it_is_written() {
+        let digest = Digest::of(b"x");
+        assert_eq!(Digest::parse(&digest.to_string()), Ok(digest));
+        let text = digest.to_string();
+        for bad in
+            ["", &text[1..], &text.to_uppercase(), &format!("{text}0"), &"g".repeat(64), &"ü".repeat(32)]
+        {
+            assert!(Digest::parse(bad).is_err(), "{bad}");
         }
     }
 }

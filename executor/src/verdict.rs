@@ -7,6 +7,7 @@
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use time::OffsetDateTime;
 
@@ -125,6 +126,15 @@ pub struct Verdict {
     pub expires_at: Option<OffsetDateTime>,
     /// Why, for people. Never interpreted.
     pub reason: Option<String>,
+}
+
+/// What came along to show who said a verdict: a claim as well, until [`crate::govern`] believes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proof {
+    /// A compact JWS (RFC 7515), as sent.
+    pub compact: String,
+    /// The verdict as sent, without a member `proof`: a governor's answer has it beside the others.
+    pub verdict: Map<String, Value>,
 }
 
 /// What a person decided about an escalated intent (`g2a/directive`).

@@ -119,6 +119,9 @@ fn large_parts_stay_in_their_rooms() {
         ("jsonrpsee", vec!["serve", "govern"]),
         ("rusqlite", vec!["journal"]),
         ("cap_std", vec!["capability"]),
+        ("ed25519_dalek", vec!["govern"]),
+        ("hmac", vec!["govern"]),
+        ("serde_json_canonicalizer", vec!["govern"]),
         ("anyhow", vec!["cli", "main"]),
         ("clap", vec!["cli", "main"]),
     ];

@@ -27,4 +27,5 @@ mod hostile;
 mod json_suite;
 mod lifecycle;
 mod methods;
+mod proofs;
 mod tools;

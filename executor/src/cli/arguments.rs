@@ -22,6 +22,17 @@ Environment:
   NO_COLOR   no colours, also on a terminal
   COLUMNS    how wide a table is that goes to no terminal";
 
+const KEYS: &str = "\
+A governor with a key signs its verdicts. An executor that trusts the key runs them, whoever brings them:
+
+  a2g-executor key new governor.jwk --issuer did:a2g:governor:1.0:main
+  a2g-executor governor --key governor.jwk                    it signs for the executor that an intent
+                                                              names in `context.executor`
+  a2g-executor key show --json governor.jwk > governor.pub    the public part, to be carried over
+  a2g-executor key trust governor.pub --keys keys             where the executor is; `trust.keys = \"keys\"`
+
+Exit codes: 0 done, 2 wrong usage, or a key or a file that cannot be used";
+
 /// Runs approved agent intents as WebAssembly tools, under exactly the capabilities that their
 /// verdict grants.
 #[derive(Debug, Parser)]
@@ -55,6 +66,12 @@ Examples:
     Journal {
         #[command(subcommand)]
         command: JournalCommand,
+    },
+    /// Make keys that sign verdicts, and say whose are believed
+    #[command(after_help = KEYS)]
+    Key {
+        #[command(subcommand)]
+        command: Key,
     },
     /// Look at a configuration
     #[command(after_help = "Example:\n  a2g-executor config check --config executor.toml")]
@@ -234,7 +251,7 @@ reports, and knows no users. An operator approves an escalated intent with a `g2
 governor; executors that are connected by WebSocket get it at once.
 
 Example:
-  a2g-executor governor --policies policies/ --reports reports.ndjson")]
+  a2g-executor governor --policies policies/ --reports reports.ndjson --key governor.jwk")]
 pub(super) struct Governor {
     /// The address or name to listen on
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen_address, default_value = "127.0.0.1:7410")]
@@ -245,6 +262,69 @@ pub(super) struct Governor {
     /// Where reports are recorded, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(super) reports: Option<PathBuf>,
+    /// The key that verdicts are signed with, as `key new` made it: an intent that names an executor in
+    /// `context.executor` is answered with a `proof` for it
+    #[arg(long, value_name = "FILE")]
+    pub(super) key: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Key {
+    /// Make a key pair in a new file that only you can read
+    #[command(
+        after_help = "Example:\n  a2g-executor key new governor.jwk --issuer did:a2g:governor:1.0:main"
+    )]
+    New {
+        /// The file to make; one that is there is never overwritten
+        file: PathBuf,
+        /// For whom the key speaks (`iss`), such as the DID or URL of a governor
+        #[arg(long, value_name = "NAME")]
+        issuer: String,
+    },
+    /// Show the public part of a key pair: id, issuer, key
+    #[command(after_help = "Example:\n  a2g-executor key show --json governor.jwk > governor.pub")]
+    Show {
+        /// The file that `key new` made
+        file: PathBuf,
+        /// The public key alone, as JSON (RFC 7517), for `key trust`
+        #[arg(long)]
+        json: bool,
+    },
+    /// Trust a public key: verdicts that it signs run here
+    #[command(
+        after_help = "Examples:\n  a2g-executor key trust governor.pub\n  a2g-executor key trust --keys keys --issuer https://governor.example \\\n    '{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":\"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo\"}'"
+    )]
+    Trust {
+        /// The public key: JSON (RFC 7517), or a file with it
+        #[arg(value_name = "FILE|JWK")]
+        key: String,
+        /// The only issuer that it may speak for; default: the `iss` of the key
+        #[arg(long, value_name = "NAME")]
+        issuer: Option<String>,
+        #[command(flatten)]
+        folder: KeyFolder,
+    },
+    /// List the keys that are trusted
+    #[command(after_help = "Example:\n  a2g-executor key list --config executor.toml")]
+    List {
+        #[command(flatten)]
+        folder: KeyFolder,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Where trusted keys are.
+#[derive(Debug, Args)]
+pub(super) struct KeyFolder {
+    /// The configuration that names the folder in `trust.keys`; `executor.toml` in this folder is read when
+    /// it is there
+    #[arg(long, value_name = "FILE", conflicts_with = "keys")]
+    pub(super) config: Option<PathBuf>,
+    /// The folder of trusted keys
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) keys: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

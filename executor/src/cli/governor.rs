@@ -5,6 +5,7 @@ use super::arguments::Governor;
 use super::output::{note, start_logging};
 use super::serve::{local_governor, records, stop_signal};
 use crate::clock::SystemClock;
+use crate::govern::KeyPair;
 use crate::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
 use crate::serve::{ConnectionLimits, HttpDoor, HttpSettings, Rpc};
 use crate::wire::strict_json::JsonBounds;
@@ -18,7 +19,7 @@ const LARGEST_MESSAGE: usize = 64 << 20;
 
 pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     start_logging("info");
-    let Governor { listen, policies, reports } = arguments;
+    let Governor { listen, policies, reports, key } = arguments;
     if !listen.ip().is_loopback() {
         bail!(Usage(format!(
             "this governor knows no users and obeys whoever reaches it, so it listens on loopback addresses \
@@ -27,8 +28,13 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     }
     let governor = Arc::new(local_governor(policies.as_deref(), Arc::new(SystemClock))?);
     let records = records(reports.as_deref())?;
+    let key = key.as_deref().map(KeyPair::read).transpose()?;
+    if let Some(key) = &key {
+        let public = key.public();
+        tracing::info!(key = public.id(), issuer = %public.issuer(), "verdicts are signed");
+    }
     let (pushes, _) = broadcast::channel(256);
-    let methods = methods(GovernorDoor { governor, records, pushes: pushes.clone() })?;
+    let methods = methods(GovernorDoor { governor, key, records, pushes: pushes.clone() })?;
     let bounds = JsonBounds { max_bytes: LARGEST_MESSAGE, ..JsonBounds::default() };
     let rpc = Rpc::new(methods.into(), bounds, NOTIFICATIONS);
     let settings = HttpSettings {

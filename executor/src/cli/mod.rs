@@ -5,6 +5,7 @@ mod compile;
 mod doctor;
 mod governor;
 mod journal;
+mod key;
 mod output;
 mod run;
 mod serve;
@@ -28,6 +29,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Tool { command } => tool::main(command),
         Command::Governor(arguments) => governor::main(arguments),
         Command::Journal { command } => journal::main(command),
+        Command::Key { command } => key::main(command),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),
         Command::Doctor { json } => doctor::main(json),
         Command::Completions { shell } => {
@@ -53,6 +55,7 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
     output::note(format_args!("error: {error:#}"));
     let usage = error.is::<Usage>()
         || error.is::<crate::config::ConfigError>()
-        || error.is::<crate::govern::local::PolicyFileError>();
+        || error.is::<crate::govern::local::PolicyFileError>()
+        || error.is::<crate::govern::KeyError>();
     ExitCode::from(if usage { 2 } else { 1 })
 }

@@ -12,7 +12,7 @@ use crate::catalog::{CompileJob, Compiled};
 use crate::config::Config;
 use crate::fault::Fault;
 use crate::govern::local::{LocalGovernor, PolicySet};
-use crate::govern::{AcceptUnsigned, Authentic, Governor};
+use crate::govern::{AcceptUnsigned, Governor, Trust};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::isolate::Inline;
 use crate::journal::Journal;
@@ -36,7 +36,8 @@ use std::sync::Arc;
 const VALIDITY: time::Duration = time::Duration::minutes(5);
 
 pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
-    start_logging("warn");
+    // A refusal is this command's own answer, not news for a log.
+    start_logging("warn,a2g_executor::run::refusals=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
     if !is_path {
@@ -99,25 +100,24 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         mounts: config.mounts.clone(),
         concurrent: 1,
         queue: 1,
-        accept_unsigned: None,
+        accept_unsigned: arguments.policy.is_none().then(AcceptUnsigned::given_on_the_command_line),
+        signatures: None,
     };
+    // No proof comes from a command line.
+    let trust = Trust::of_nobody(config.did.clone());
     let governor = Governor::Local(Arc::new(local), Arc::default());
     let loaded = workshop.load(&config, 1).await?;
     let egress = workshop.egress(&config)?;
     // Nobody asks again for what a command ran, and its report goes to the one who typed it.
     let journal = Journal::temporary(workshop.clock.now())?;
     let clock = Arc::clone(&workshop.clock);
-    let executor = Arc::new(Executor::new(settings, loaded, governor, egress, journal, clock));
+    let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
     let ran = if arguments.policy.is_some() {
         executor.intent(call).await.map(|answer| (Some(answer.verdict), answer.receipt))
     } else {
         // Whoever types the limits is the governor of this one call.
         let verdict = typed_verdict(arguments, &call, workshop.clock.now())?;
-        let leave = AcceptUnsigned::given_on_the_command_line();
-        match Authentic::with_call(verdict, None, Some(leave)) {
-            Ok(verdict) => executor.execute(call, verdict).await.map(|receipt| (None, Some(receipt))),
-            Err(fault) => Err(fault),
-        }
+        executor.execute(call, verdict, None).await.map(|receipt| (None, Some(receipt)))
     };
     Ok(match ran {
         Ok((_, Some(receipt))) => show(&receipt, arguments, &config.ceilings),

@@ -7,7 +7,9 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::deliver;
 use crate::govern::local::{LocalGovernor, PolicySet};
-use crate::govern::{AcceptUnsigned, Governor, GovernorUrl, Push, Records, RemoteGovernor};
+use crate::govern::{
+    AcceptUnsigned, Governor, GovernorUrl, IntentSignatures, Push, Records, RemoteGovernor, Trust,
+};
 use crate::isolate::Isolation;
 use crate::journal::{Journal, Recovered};
 use crate::run::{Executor, Settings};
@@ -57,6 +59,8 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let config = config(setup)?;
     config.check_folders(file(setup).unwrap_or(Path::new("the defaults")))?;
     check_containment(&config)?;
+    let trust = Trust::read(&config.trust, config.did.clone())?;
+    config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
     // A governor elsewhere has policies of its own.
     let inside = config.governor.is_none().then(|| policies(config.policies.as_deref())).transpose()?;
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -66,6 +70,13 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if let Some(policies) = inside {
         let from = config.policies.as_ref().map_or("built in".to_owned(), |from| from.display().to_string());
         print(format_args!("policies    {from}, for {}", policies.agents().collect::<Vec<_>>().join(", ")));
+    }
+    match &config.trust.keys {
+        Some(keys) => print(format_args!("trust       keys in {}: {}", keys.display(), trust.keys())),
+        None => print("trust       no keys: `a2g/execute` refuses every verdict"),
+    }
+    if let Some(signature) = &config.trust.signature {
+        print(format_args!("intents     signed with the key in {}", signature.key_file.display()));
     }
     print(format_args!("tools       {}", config.catalog.display()));
     print(format_args!("cache       {}", config.cache.display()));
@@ -147,12 +158,14 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
         concurrent: usize::try_from(config.concurrent)?,
         queue: config.queue,
         accept_unsigned,
+        signatures: config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?.map(Arc::new),
     };
+    let trust = Trust::read(&config.trust, config.did.clone())?;
     let loaded = workshop.load(config, config.waiting).await?;
     let egress = workshop.egress(config)?;
     let journal = journal(config, workshop.clock.now())?;
     let clock = Arc::clone(&workshop.clock);
-    let executor = Arc::new(Executor::new(settings, loaded, governor, egress, journal, clock));
+    let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     // Who cannot be reached must not say that it is there.
@@ -231,7 +244,8 @@ async fn bind(config: &Config, rpc: Rpc) -> anyhow::Result<HttpDoor> {
         .with_context(|| format!("cannot listen on {}", config.listen))
 }
 
-/// Reads the catalogue again at SIGHUP. One that cannot be read leaves the old one in place.
+/// Reads the catalogue and the trusted keys again at SIGHUP. A catalogue that cannot be read leaves the old one
+/// in place; keys that cannot be read leave none.
 async fn renew_at_hangup(executor: Arc<Executor>, workshop: Workshop, config: Config) {
     let Ok(mut hangup) = signal(SignalKind::hangup()) else {
         return tracing::error!("SIGHUP cannot be received");
@@ -243,6 +257,18 @@ async fn renew_at_hangup(executor: Arc<Executor>, workshop: Workshop, config: Co
                 tracing::info!(tools = executor.tools().len(), "the catalogue was read again");
             }
             Err(error) => tracing::error!(error = format!("{error:#}"), "the old catalogue stays"),
+        }
+        match Trust::read(&config.trust, config.did.clone()) {
+            Ok(trust) => {
+                let keys = trust.keys();
+                executor.renew_trust(trust);
+                tracing::info!(keys, "the trusted keys were read again");
+            }
+            // Whoever took a key away must not go on being obeyed by it because another file is wrong.
+            Err(error) => {
+                executor.renew_trust(Trust::of_nobody(config.did.clone()));
+                tracing::error!(%error, "no key is trusted until the keys can be read again");
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ pub(super) struct File {
     pub(super) server: Server,
     pub(super) executor: Executor,
     pub(super) governor: Governor,
+    pub(super) trust: Trust,
     pub(super) catalog: Catalog,
     pub(super) journal: Journal,
     pub(super) ceilings: Ceilings,
@@ -64,6 +65,29 @@ pub(super) struct Governor {
     pub(super) policies: Option<PathBuf>,
     pub(super) reports: Option<PathBuf>,
     pub(super) heartbeat_seconds: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Trust {
+    pub(super) keys: Option<PathBuf>,
+    pub(super) max_proof_seconds: u64,
+    pub(super) intent_signature: Option<IntentSignature>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct IntentSignature {
+    pub(super) key_file: PathBuf,
+    pub(super) key_form: KeyForm,
+    pub(super) escape_non_ascii: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum KeyForm {
+    Ascii,
+    Bytes,
 }
 
 #[derive(Debug, Deserialize)]
@@ -154,6 +178,12 @@ impl Default for Executor {
 impl Default for Governor {
     fn default() -> Self {
         Self { url: None, policies: None, reports: None, heartbeat_seconds: 30 }
+    }
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self { keys: None, max_proof_seconds: 3600, intent_signature: None }
     }
 }
 

@@ -7,7 +7,7 @@ mod file;
 
 use crate::capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use crate::egress::{EgressSettings, Lifted};
-use crate::govern::GovernorUrl;
+use crate::govern::{GovernorUrl, KeyForm, SignatureSettings, TrustSettings};
 use crate::ident::{AgentDid, ToolName};
 use crate::isolate::Isolation;
 use crate::limit::{Access, Budgets, NetworkBudgets};
@@ -94,6 +94,8 @@ pub struct Config {
     pub most_undelivered: usize,
     /// How often a heartbeat goes to the governor.
     pub heartbeat: Duration,
+    /// Whose proofs are believed, and how intents have to be signed.
+    pub trust: TrustSettings,
     /// The folder of tools.
     pub catalog: PathBuf,
     /// The private folder of compiled tools.
@@ -144,7 +146,8 @@ impl Config {
             self.policies.as_ref(),
             self.ca_file.as_ref(),
         ];
-        check_private_places(&self.ceilings.areas, &self.mounts, own.into_iter().flatten().cloned())
+        let own = own.into_iter().flatten().chain(self.trust.places()).cloned();
+        check_private_places(&self.ceilings.areas, &self.mounts, own)
             .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
     }
 
@@ -228,7 +231,7 @@ fn between(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, 
 }
 
 fn check(file: File, base: &Path) -> Result<Config, Wrong> {
-    let File { server, executor, governor, catalog, journal, ceilings, network, mount } = file;
+    let File { server, executor, governor, trust, catalog, journal, ceilings, network, mount } = file;
     let at = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
     let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
     let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| wrong("ceilings.filesystem_scope")(&e))?;
@@ -261,7 +264,14 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         governor.policies.clone().map(at),
         ca_file.clone(),
     ];
-    check_private_places(&areas, &mounts, own.into_iter().flatten())?;
+    let trust = who_is_trusted(trust, at)?;
+    if trust.keys.is_some() && executor.did == file::Executor::default().did {
+        return Err(wrong("executor.did")(
+            &"has to be set where `trust.keys` is: a proof is for the executor with this DID, and every executor that \
+              has none of its own has the same",
+        ));
+    }
+    check_private_places(&areas, &mounts, own.into_iter().flatten().chain(trust.places().cloned()))?;
     let (hosts, network_budgets) = whom_runs_may_reach(&network)?;
     let egress = way_out(&network)?;
     let concurrent = match executor.concurrent {
@@ -315,6 +325,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             governor.heartbeat_seconds,
             86_400,
         )?),
+        trust,
         catalog: at(catalog.tools),
         cache,
         ceilings: Ceilings {
@@ -357,6 +368,23 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         mounts,
         egress,
         ca_file,
+    })
+}
+
+fn who_is_trusted(trust: file::Trust, at: impl Fn(PathBuf) -> PathBuf) -> Result<TrustSettings, Wrong> {
+    let file::Trust { keys, max_proof_seconds, intent_signature } = trust;
+    let signature = |signature: file::IntentSignature| {
+        let file::IntentSignature { key_file, key_form, escape_non_ascii } = signature;
+        let key_form = match key_form {
+            file::KeyForm::Ascii => KeyForm::Ascii,
+            file::KeyForm::Bytes => KeyForm::Bytes,
+        };
+        SignatureSettings { key_file: at(key_file), key_form, escape_non_ascii }
+    };
+    Ok(TrustSettings {
+        signature: intent_signature.map(signature),
+        keys: keys.map(&at),
+        longest: Duration::from_secs(within("trust.max_proof_seconds", max_proof_seconds, 604_800)?),
     })
 }
 

@@ -31,6 +31,8 @@ fn errors_name_line_and_key() {
         ("[server]\nlisten = \"nowhere\"\n", "line 2", "server.listen"),
         ("\n[ceilings]\nfilesystem_scope = [\"/**\"]\n", "line 3", "ceilings.filesystem_scope"),
         ("[executor]\ndid = \"me\"", "line 2", "executor.did"),
+        ("[trust]\nkeys = \"keys\"", "", "`executor.did` has to be set where `trust.keys` is"),
+        ("[trust]\nmax_proof_seconds = 604801", "line 2", "trust.max_proof_seconds"),
         ("[governor]\nurl = \"ftp://x\"", "line 2", "governor.url"),
         ("[ceilings]\nmax_memry_mb = 5\n", "line 2", "max_memry_mb"),
         (
@@ -95,6 +97,8 @@ fn the_executors_own_files_are_never_grantable() {
     assert!(error.contains("reports.ndjson"), "{error}");
     let error = parse("[network]\nca_file = \"/workspace/ca.pem\"\n").unwrap_err();
     assert!(error.contains("ca.pem"), "{error}");
+    let error = parse("[executor]\ndid = \"did:a:b\"\n[trust]\nkeys = \"/tmp/keys\"\n").unwrap_err();
+    assert!(error.contains("/tmp/keys"), "{error}");
     let mounted =
         "[catalog]\ncache = \"/srv/data/cache\"\n[[mount]]\nguest = \"/workspace\"\nhost = \"/srv/data\"\n";
     assert!(parse(mounted).is_err());

@@ -1,16 +1,19 @@
 //! Which verdicts run.
 //!
-//! [`Authentic`] can only be made here, from a verdict that came over the executor's own connection
-//! or under the operator's explicit leave; [`Admitted`] can only be made from an [`Authentic`]
+//! [`Authentic`] can only be made here, from a verdict that came over the executor's own connection,
+//! with a proof, or under the operator's explicit leave; [`Admitted`] can only be made from an [`Authentic`]
 //! verdict that answers this very call, is runnable, and has not expired.
 
+use super::proof::{Disbelief, Proven, Trust};
 use super::standing::{Standing, StandingRefusal};
 use crate::call::Call;
 use crate::capability::{self, Area, Ceilings, Claims, Grant, HostClaims, ScopeError};
 use crate::fault::{BlockedBy, Fault};
+use crate::ident::ProofId;
 use crate::limit::{Access, Layer};
-use crate::tool::{Declared, DeclaredFilesystem};
-use crate::verdict::{Decision, Directive, Manifest, Verdict};
+use crate::tool::{Declared, DeclaredFilesystem, Descriptor};
+use crate::verdict::{Decision, Directive, Manifest, Proof, Verdict};
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
 /// The most filesystem patterns, and the most conditions, of one verdict: each pattern may be a
@@ -32,47 +35,69 @@ impl AcceptUnsigned {
 
 /// A verdict that is known to be the governor's.
 #[derive(Debug, Clone)]
-pub struct Authentic(Verdict);
+pub struct Authentic {
+    verdict: Verdict,
+    /// What the proof leaves for later, when it was a proof that showed it.
+    proven: Option<Proven>,
+}
 
 impl Authentic {
     /// A verdict that the configured governor gave over the executor's own connection to it.
     pub(super) fn over_own_connection(verdict: Verdict) -> Self {
-        Self(verdict)
+        Self { verdict, proven: None }
     }
 
-    /// A verdict that came with a call.
+    /// A verdict that came with a call. A proof that came along has to hold, whatever leave was given.
+    ///
+    /// The call that comes back is the one to run: with a proof its arguments are read from the form that
+    /// was hashed, so that nobody can change `1` to `1.0` on the way.
     ///
     /// # Errors
-    /// `verdict_untrusted` unless the operator gave leave. A proof is refused as well: this version
-    /// cannot verify one, and does not pretend to have.
+    /// [`Fault::Refused`]: `verdict_untrusted` without a proof or leave, and for a proof that cannot be
+    /// believed; `verdict_mismatch` for a proof of another call, verdict or executor.
     pub fn with_call(
+        call: Call,
         verdict: Verdict,
-        proof: Option<&str>,
+        proof: Option<&Proof>,
+        trust: &Trust,
         leave: Option<AcceptUnsigned>,
-    ) -> Result<Self, Fault> {
-        let untrusted = |message: &str| Fault::Refused {
-            intent: Some(verdict.intent),
-            risk_score: None,
-            blocked_by: BlockedBy::VerdictUntrusted,
-            message: message.to_owned(),
-        };
+        now: OffsetDateTime,
+    ) -> Result<(Call, Self), Fault> {
         match (proof, leave) {
-            (Some(_), _) => Err(untrusted(
-                "this version cannot verify `proof` yet: send the intent to `a2g/intent`, and the executor asks \
-                 its governor itself",
-            )),
-            (None, None) => Err(untrusted(
-                "the verdict carries no `proof`: send the intent to `a2g/intent` instead, or, on a developer's own \
-                 machine, start the executor with `--insecure-accept-unsigned`",
-            )),
-            (None, Some(AcceptUnsigned(()))) => Ok(Self(verdict)),
+            (Some(proof), _) => match trust.believe(&call, proof, now) {
+                Ok((arguments, proven)) => {
+                    Ok((Call { arguments, ..call }, Self { verdict, proven: Some(proven) }))
+                }
+                Err(Disbelief { blocked_by, message }) => Err(Fault::Refused {
+                    intent: Some(call.intent),
+                    risk_score: None,
+                    blocked_by,
+                    message,
+                }),
+            },
+            (None, None) => Err(Fault::Refused {
+                intent: Some(call.intent),
+                risk_score: None,
+                blocked_by: BlockedBy::VerdictUntrusted,
+                message: "the verdict carries no `proof`: send one by a key that this executor trusts, or send the \
+                          intent to `a2g/intent` instead, or, on a developer's own machine, start the executor with \
+                          `--insecure-accept-unsigned`"
+                    .to_owned(),
+            }),
+            (None, Some(AcceptUnsigned(()))) => Ok((call, Self { verdict, proven: None })),
         }
     }
 
     /// What the governor said.
     #[must_use]
     pub fn verdict(&self) -> &Verdict {
-        &self.0
+        &self.verdict
+    }
+
+    /// Until when it could be used: the end of the verdict or of its proof, whichever comes first.
+    fn expires_at(&self) -> Option<OffsetDateTime> {
+        let verdict = self.verdict.expires_at?;
+        Some(self.proven.as_ref().map_or(verdict, |proven| proven.expires_at.min(verdict)))
     }
 }
 
@@ -83,6 +108,8 @@ pub struct Admitted {
     claims: Vec<(Layer, Claims)>,
     risk_score: Option<f64>,
     expires_at: OffsetDateTime,
+    remember_until: OffsetDateTime,
+    proven: Option<Proven>,
 }
 
 /// A call that waits for a person.
@@ -90,6 +117,14 @@ pub struct Admitted {
 pub struct Escalated {
     call: Call,
     verdict: Authentic,
+}
+
+/// An escalated call in the executor's own journal, the one place that is read as one.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    call: Call,
+    verdict: Verdict,
+    proven: Option<Proven>,
 }
 
 /// What becomes of a call and its verdict.
@@ -107,17 +142,17 @@ pub enum Admission {
 /// [`Fault::Refused`] with `verdict_mismatch`, `verdict_denied`, `verdict_expired`,
 /// `condition_unknown` or `scope_unenforceable`.
 pub fn admit(call: Call, verdict: Authentic, now: OffsetDateTime) -> Result<Admission, Fault> {
-    let Verdict { decision, intent, expires_at, reason, .. } = verdict.verdict();
-    let risk_score = verdict.0.risk.as_ref().map(|risk| risk.score);
+    let Verdict { decision, intent, reason, .. } = verdict.verdict();
+    let risk_score = verdict.verdict.risk.as_ref().map(|risk| risk.score);
     let refuse = |blocked_by, message: String| {
         Err(Fault::Refused { intent: Some(call.intent), risk_score, blocked_by, message })
     };
     if *intent != call.intent {
         return refuse(BlockedBy::VerdictMismatch, format!("the verdict answers another intent, `{intent}`"));
     }
-    let expired =
-        |at: OffsetDateTime| format!("the verdict expired at {}: ask the governor again", shown(at));
-    match (decision, expires_at) {
+    let what = if verdict.proven.is_some() { "the verdict or its proof" } else { "the verdict" };
+    let expired = |at: OffsetDateTime| format!("{what} expired at {}: ask the governor again", shown(at));
+    match (decision, verdict.expires_at()) {
         (Decision::Denied, _) => {
             let why = reason.as_deref().unwrap_or("the governor gave no reason");
             refuse(BlockedBy::VerdictDenied, format!("denied by the governor: {why}"))
@@ -125,22 +160,34 @@ pub fn admit(call: Call, verdict: Authentic, now: OffsetDateTime) -> Result<Admi
         (Decision::Approved | Decision::Conditional | Decision::Escalate, None) => {
             refuse(BlockedBy::VerdictExpired, "the verdict has no `expires_at`".to_owned())
         }
-        (Decision::Approved | Decision::Conditional | Decision::Escalate, Some(at)) if *at <= now => {
-            refuse(BlockedBy::VerdictExpired, expired(*at))
+        (Decision::Approved | Decision::Conditional | Decision::Escalate, Some(at)) if at <= now => {
+            refuse(BlockedBy::VerdictExpired, expired(at))
         }
         (Decision::Escalate, Some(_)) => Ok(Admission::Wait(Box::new(Escalated { call, verdict }))),
         (Decision::Approved | Decision::Conditional, Some(at)) => {
-            let at = *at;
-            admitted(call, &verdict.0, &verdict.0.manifest, at).map(|run| Admission::Run(Box::new(run)))
+            admitted(call, &verdict, &verdict.verdict.manifest, at).map(|run| Admission::Run(Box::new(run)))
         }
     }
 }
 
 impl Escalated {
-    /// One that this executor wrote into its own journal when the verdict had been found authentic.
-    #[must_use]
-    pub fn from_journal(call: Call, verdict: Verdict) -> Self {
-        Self { call, verdict: Authentic(verdict) }
+    /// As it is written into the executor's own journal, now that its verdict was found authentic.
+    ///
+    /// # Errors
+    /// When a moment cannot be written, such as one after the year 9999.
+    pub fn to_journal(&self) -> serde_json::Result<String> {
+        let Self { call, verdict: Authentic { verdict, proven } } = self;
+        let kept = Kept { call: call.clone(), verdict: verdict.clone(), proven: proven.clone() };
+        serde_json::to_string(&kept)
+    }
+
+    /// One that this executor wrote into its own journal.
+    ///
+    /// # Errors
+    /// When the text is not what [`Self::to_journal`] writes.
+    pub fn from_journal(text: &str) -> serde_json::Result<Self> {
+        let Kept { call, verdict, proven } = serde_json::from_str(text)?;
+        Ok(Self { call, verdict: Authentic { verdict, proven } })
     }
 
     /// The call that waits.
@@ -152,7 +199,7 @@ impl Escalated {
     /// What the governor said.
     #[must_use]
     pub fn verdict(&self) -> &Verdict {
-        &self.verdict.0
+        &self.verdict.verdict
     }
 
     /// Admits or refuses the call as a person decided.
@@ -160,27 +207,27 @@ impl Escalated {
     /// # Errors
     /// [`Fault::Refused`] when the person denied it or decided after the verdict had expired.
     pub fn resolve(self, directive: &Directive, now: OffsetDateTime) -> Result<Admitted, Fault> {
-        let verdict = &self.verdict.0;
+        let verdict = &self.verdict.verdict;
         let refuse = |blocked_by, message: &str| Fault::Refused {
             intent: Some(self.call.intent),
             risk_score: verdict.risk.as_ref().map(|risk| risk.score),
             blocked_by,
             message: message.to_owned(),
         };
-        let Some(expires_at) = verdict.expires_at.filter(|at| *at > now) else {
+        let Some(expires_at) = self.verdict.expires_at().filter(|at| *at > now) else {
             return Err(refuse(BlockedBy::VerdictExpired, "the verdict expired before it was decided"));
         };
         if !directive.approved {
             return Err(refuse(BlockedBy::VerdictDenied, "denied by `g2a/directive`"));
         }
         let manifest = directive.manifest.as_ref().unwrap_or(&verdict.manifest);
-        admitted(self.call.clone(), verdict, manifest, expires_at)
+        admitted(self.call.clone(), &self.verdict, manifest, expires_at)
     }
 }
 
 fn admitted(
     call: Call,
-    verdict: &Verdict,
+    Authentic { verdict, proven }: &Authentic,
     manifest: &Manifest,
     expires_at: OffsetDateTime,
 ) -> Result<Admitted, Fault> {
@@ -202,7 +249,9 @@ fn admitted(
         })?;
         claims.push((Layer::Condition, claim));
     }
-    Ok(Admitted { call, claims, risk_score, expires_at })
+    let ends = verdict.expires_at.into_iter().chain(proven.as_ref().map(|proven| proven.expires_at));
+    let remember_until = ends.fold(expires_at, OffsetDateTime::max);
+    Ok(Admitted { call, claims, risk_score, expires_at, remember_until, proven: proven.clone() })
 }
 
 /// A manifest as claims: an absent scope grants no folder, an absent network none.
@@ -235,6 +284,19 @@ impl Admitted {
         self.expires_at
     }
 
+    /// The proof that showed whose the verdict is, when it was one. It is good for this call alone, and has
+    /// to be known until [`Self::remember_until`].
+    #[must_use]
+    pub fn proof_id(&self) -> Option<&ProofId> {
+        self.proven.as_ref().map(|proven| &proven.id)
+    }
+
+    /// Until when the intent and its proof have to be known as used: the later end of verdict and proof.
+    #[must_use]
+    pub fn remember_until(&self) -> OffsetDateTime {
+        self.remember_until
+    }
+
     /// A refusal of this call.
     pub fn refused(&self, blocked_by: BlockedBy, message: impl Into<String>) -> Fault {
         Fault::Refused {
@@ -260,12 +322,22 @@ impl Admitted {
         ))
     }
 
-    /// The grant: the meet of verdict, conditions, standing policy, tool and ceilings.
+    /// The grant: the meet of verdict, conditions, standing policy, tool and ceilings. `tool` is the one
+    /// that will run.
     ///
     /// # Errors
-    /// `standing_policy` when the policy forbids the call, `scope_unenforceable` when some layer's
-    /// pattern cannot be enforced exactly.
-    pub fn grant(&self, standing: &Standing, tool: &Declared, ceilings: &Ceilings) -> Result<Grant, Fault> {
+    /// `verdict_mismatch` when the verdict is about another module, `standing_policy` when the policy
+    /// forbids the call, `scope_unenforceable` when some layer's pattern cannot be enforced exactly.
+    pub fn grant(&self, standing: &Standing, tool: &Descriptor, ceilings: &Ceilings) -> Result<Grant, Fault> {
+        let meant = self.proven.as_ref().and_then(|proven| proven.module);
+        if let Some(meant) = meant.filter(|meant| *meant != tool.digest) {
+            let (name, digest) = (&tool.name, tool.digest);
+            return Err(self.refused(
+                BlockedBy::VerdictMismatch,
+                format!("the `proof` is for another module of `{name}`, {meant}: here it is {digest}"),
+            ));
+        }
+        let tool = &tool.capabilities;
         let refuse = |refusal: StandingRefusal| self.refused(refusal.blocked_by(), refusal.to_string());
         let policy = standing.claims_for(&self.call).map_err(refuse)?;
         if tool.filesystem == DeclaredFilesystem::ReadWrite {

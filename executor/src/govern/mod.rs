@@ -5,15 +5,24 @@
 
 mod admit;
 mod arguments;
+mod canonical;
+mod keys;
 pub mod local;
+mod proof;
 mod records;
 mod remote;
 mod rule;
+mod signature;
 mod standing;
+#[cfg(test)]
+mod vectors;
 
 pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit};
+pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
+pub use proof::{NotProvable, Trust, TrustSettings};
 pub use records::Records;
 pub use remote::{GovernorUrl, Push, RemoteError, RemoteGovernor};
+pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
 pub use standing::{Standing, StandingRefusal};
 
 use crate::call::Call;

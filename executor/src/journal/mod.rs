@@ -21,7 +21,7 @@ pub use store::OpenError;
 
 use crate::call::Call;
 use crate::fault::BlockedBy;
-use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::ident::{AgentDid, IntentId, ProofId, ToolName};
 use crate::outcome::Receipt;
 use crate::verdict::Verdict;
 use chain::Head;
@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use store::{Began, Finish, Found, Reader, Refusal, Start, Store};
 use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
-use writer::{Entry, Held};
+use writer::Entry;
 
 /// A receipt up to this many bytes of JSON is read and written where it is needed; a longer one would
 /// keep others waiting.
@@ -125,10 +125,10 @@ type AllOpen = Arc<Mutex<HashMap<IntentId, Open>>>;
 pub struct Intended<'a> {
     /// The call.
     pub call: &'a Call,
-    /// The latest moment at which its verdict is good for a start.
-    pub expires_at: OffsetDateTime,
-    /// The issuer and single-use id of the verdict's proof.
-    pub proof: Option<String>,
+    /// Until when the intent and its proof have to be known as used.
+    pub keep_until: OffsetDateTime,
+    /// The verdict's proof, which is good for one intent.
+    pub proof: Option<&'a ProofId>,
     /// The receipt if the process ends before it can write another.
     pub will: &'a Receipt,
 }
@@ -170,7 +170,7 @@ pub struct Journal {
     most_undelivered: usize,
     head: watch::Receiver<Head>,
     broken: watch::Receiver<Option<Arc<str>>>,
-    waiting: Mutex<Vec<(Call, Verdict)>>,
+    waiting: Mutex<Vec<String>>,
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -196,11 +196,6 @@ impl Journal {
         let left = left.collect::<Result<Vec<_>, crate::ident::IdentError>>();
         let left = left.map_err(|error| failed(error.to_string()))?;
         let waiting = store.waiting().map_err(|error| failed(error.to_string()))?;
-        let waiting = waiting.iter().map(|(call, verdict)| {
-            Ok((serde_json::from_str::<Call>(call)?, serde_json::from_str::<Verdict>(verdict)?))
-        });
-        let waiting = waiting.collect::<serde_json::Result<Vec<_>>>();
-        let waiting = waiting.map_err(|error| failed(error.to_string()))?;
         let recovered = Recovered { aborted, undelivered: left.len() };
         let reader = Reader::open(path)?;
         let (head_is, head) = watch::channel(store.head());
@@ -354,14 +349,15 @@ impl Journal {
         intended: Intended<'_>,
         now: OffsetDateTime,
     ) -> Result<Beginning, JournalError> {
-        let Intended { call, expires_at, proof, will } = intended;
+        let Intended { call, keep_until, proof, will } = intended;
         let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
         let start = Start {
             intent: call.intent,
             agent: call.agent.clone(),
             content: content(call),
-            proof,
-            keep_until: micros(expires_at),
+            // Neither part has white space.
+            proof: proof.map(|proof| format!("{} {}", proof.issuer(), proof.identifier())),
+            keep_until: micros(keep_until),
             started: micros(now),
             verdict: verdict.map(|verdict| text(&*verdict)).transpose()?,
             will: text(will)?,
@@ -391,7 +387,7 @@ impl Journal {
             return Ok(Beginning::Replayed);
         }
         let gone = || JournalError::Broken("an intent was there and is gone".into());
-        Ok(Beginning::Known(self.find(call, Some(expires_at)).await?.ok_or_else(gone)?))
+        Ok(Beginning::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
     }
 
     /// Puts a receipt on the disk, and its report in the outbox: when this returns, both are for
@@ -439,13 +435,13 @@ impl Journal {
         Ok(Some((agent, self.over(&found).await?)))
     }
 
-    /// Keeps an escalated intent until it is let go, also across restarts.
+    /// Keeps an escalated intent, as whoever holds it writes it down, until it starts or is let go, also
+    /// across restarts.
     ///
     /// # Errors
     /// [`JournalError`]; then it is not kept.
-    pub async fn hold(&self, call: &Call, verdict: &Verdict) -> Result<(), JournalError> {
-        let held = Held { intent: call.intent, call: text(call)?, verdict: text(verdict)? };
-        let held = self.ask(|reply| Entry::Hold(Box::new(held), reply)).await?;
+    pub async fn hold(&self, intent: IntentId, text: String) -> Result<(), JournalError> {
+        let held = self.ask(|reply| Entry::Hold(intent, text, reply)).await?;
         held.map_err(|_no_room| JournalError::NoRoom)
     }
 
@@ -455,7 +451,7 @@ impl Journal {
     }
 
     /// The escalated intents that an earlier process held. They are given once.
-    pub fn held(&self) -> Vec<(Call, Verdict)> {
+    pub fn held(&self) -> Vec<String> {
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -54,8 +54,7 @@ CREATE TABLE outbox(             -- receipts that the governor does not have yet
 );
 CREATE TABLE waiting(            -- escalated intents
     intent BLOB PRIMARY KEY,
-    call TEXT NOT NULL,
-    verdict TEXT NOT NULL
+    held TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE refusals(           -- what did not run, the latest of it
     number INTEGER PRIMARY KEY,
@@ -243,10 +242,10 @@ impl Store {
         wills.query_map([], |row| row.get(0))?.collect()
     }
 
-    /// Calls and verdicts that wait for a person.
-    pub(super) fn waiting(&self) -> rusqlite::Result<Vec<(String, String)>> {
-        let mut waiting = self.connection.prepare("SELECT call, verdict FROM waiting")?;
-        waiting.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+    /// What waits for a person.
+    pub(super) fn waiting(&self) -> rusqlite::Result<Vec<String>> {
+        let mut waiting = self.connection.prepare("SELECT held FROM waiting")?;
+        waiting.query_map([], |row| row.get(0))?.collect()
     }
 
     /// The numbers of the receipts that the governor does not have, oldest first, with their agents.
@@ -341,12 +340,10 @@ impl Batch<'_> {
     }
 
     /// Keeps an escalated intent. The first verdict for it stays.
-    pub(super) fn hold(&self, intent: IntentId, call: &str, verdict: &str) -> rusqlite::Result<()> {
+    pub(super) fn hold(&self, intent: IntentId, held: &str) -> rusqlite::Result<()> {
         self.transaction
-            .prepare_cached(
-                "INSERT INTO waiting(intent, call, verdict) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
-            )?
-            .execute(params![intent.as_bytes(), call, verdict])
+            .prepare_cached("INSERT INTO waiting(intent, held) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
+            .execute(params![intent.as_bytes(), held])
             .map(drop)
     }
 

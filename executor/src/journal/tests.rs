@@ -1,7 +1,7 @@
 use super::history::{Filter, Finding, History, Pruned, prune};
 use super::*;
 use crate::call::Door;
-use crate::ident::ToolName;
+use crate::ident::Issuer;
 use crate::limit::{Bound, Budgets, Layer};
 use crate::outcome::{AbortReason, End, Metrics, Outcome, Output, Usage};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
@@ -71,11 +71,10 @@ fn opened(path: &Path) -> (Journal, Recovered) {
     panic!("the journal stays in use");
 }
 
-async fn start(journal: &Journal, call: &Call, proof: Option<&str>) -> Beginning {
+async fn start(journal: &Journal, call: &Call, proof: Option<&ProofId>) -> Beginning {
     assert!(matches!(journal.claim(call, LATER, None), Ok(Claim::New)));
     let will = receipt(call, End::Aborted(AbortReason::Lost));
-    let proof = proof.map(str::to_owned);
-    journal.started(Intended { call, expires_at: LATER, proof, will: &will }, NOW).await.unwrap()
+    journal.started(Intended { call, keep_until: LATER, proof, will: &will }, NOW).await.unwrap()
 }
 
 async fn run(journal: &Journal, call: &Call) -> Arc<Receipt> {
@@ -120,13 +119,15 @@ async fn a_proof_is_good_for_one_intent_also_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let (first, second) = (another(), another());
+    let id = |issuer: &str| ProofId::parse(Issuer::parse(issuer).unwrap(), "1").unwrap();
+    let (proof, other) = (id("a"), id("b"));
     let journal = opened(&path).0;
-    assert!(matches!(start(&journal, &first, Some("iss jti")).await, Beginning::New));
-    assert!(matches!(start(&journal, &second, Some("iss jti")).await, Beginning::Replayed));
+    assert!(matches!(start(&journal, &first, Some(&proof)).await, Beginning::New));
+    assert!(matches!(start(&journal, &second, Some(&proof)).await, Beginning::Replayed));
     drop(journal);
     let journal = opened(&path).0;
-    assert!(matches!(start(&journal, &second, Some("iss jti")).await, Beginning::Replayed));
-    assert!(matches!(start(&journal, &second, Some("iss other")).await, Beginning::New));
+    assert!(matches!(start(&journal, &second, Some(&proof)).await, Beginning::Replayed));
+    assert!(matches!(start(&journal, &second, Some(&other)).await, Beginning::New));
 }
 
 #[tokio::test]
@@ -150,7 +151,7 @@ async fn what_was_cut_off_is_aborted_and_what_was_written_is_there() {
         journal.released(done.intent).await.unwrap();
         assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(Claim::New)));
         let will = receipt(&done, End::Aborted(AbortReason::Lost));
-        let intended = Intended { call: &done, expires_at: LATER, proof: None, will: &will };
+        let intended = Intended { call: &done, keep_until: LATER, proof: None, will: &will };
         assert!(matches!(journal.started(intended, NOW).await, Ok(Beginning::New)));
         journal.finished(Arc::new(receipt(&done, End::ResultNotJson)), NOW).await.unwrap();
         assert!(matches!(start(&journal, &lost, None).await, Beginning::New));
@@ -179,25 +180,16 @@ async fn what_waits_for_a_person_is_kept_until_it_starts_or_is_let_go() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let (starts, stays, leaves) = (another(), another(), another());
-    let verdict = |call: &Call| Verdict {
-        decision: Decision::Escalate,
-        intent: call.intent,
-        risk: None,
-        manifest: Manifest::default(),
-        conditions: vec!["read_only".to_owned()],
-        expires_at: Some(LATER),
-        reason: None,
-    };
     let journal = opened(&path).0;
     for call in [&starts, &stays, &leaves] {
-        journal.hold(call, &verdict(call)).await.unwrap();
+        journal.hold(call.intent, call.intent.to_string()).await.unwrap();
     }
     journal.let_go(leaves.intent);
     assert!(matches!(start(&journal, &starts, None).await, Beginning::New));
     drop(journal);
     let journal = opened(&path).0;
-    assert_eq!(journal.held(), [(stays.clone(), verdict(&stays))]);
-    assert_eq!(journal.held(), []);
+    assert_eq!(journal.held(), [stays.intent.to_string()]);
+    assert!(journal.held().is_empty());
 }
 
 #[tokio::test]

@@ -30,20 +30,13 @@ pub(super) enum Entry {
     /// The governor has a report.
     Delivered(u64),
     /// An intent waits for a person.
-    Hold(Box<Held>, Reply<Result<(), String>>),
+    Hold(IntentId, String, Reply<Result<(), String>>),
     /// It does so no longer.
     LetGo(IntentId),
     /// Something was not run.
     Refuse(Box<Refusal>),
     /// Nothing: everything before it is on the disk.
     Flush(Reply<()>),
-}
-
-/// An escalated intent as it is kept.
-pub(super) struct Held {
-    pub(super) intent: IntentId,
-    pub(super) call: String,
-    pub(super) verdict: String,
 }
 
 /// What an entry came to.
@@ -122,9 +115,7 @@ fn put(transaction: &mut Batch<'_>, entry: &Entry) -> rusqlite::Result<Written> 
         Entry::Release(intent, _) => transaction.release(*intent).map(|()| Written::Done),
         Entry::Keep(intent, until) => transaction.keep(*intent, *until).map(|()| Written::Done),
         Entry::Delivered(receipt) => transaction.delivered(*receipt).map(|()| Written::Done),
-        Entry::Hold(held, _) => {
-            transaction.hold(held.intent, &held.call, &held.verdict).map(|()| Written::Done)
-        }
+        Entry::Hold(intent, held, _) => transaction.hold(*intent, held).map(|()| Written::Done),
         Entry::LetGo(intent) => transaction.let_go(*intent).map(|()| Written::Done),
         Entry::Refuse(refusal) => transaction.refuse(refusal).map(|()| Written::Done),
         Entry::Flush(_) => Ok(Written::Done),
@@ -146,7 +137,7 @@ fn answer(entry: Entry, written: &Written, finished: &impl Fn(u64, &Finish)) {
         (Entry::Release(_, reply) | Entry::Flush(reply), Written::Done) => {
             let _nobody_waits = reply.send(());
         }
-        (Entry::Hold(_, reply), Written::Done) => {
+        (Entry::Hold(_, _, reply), Written::Done) => {
             let _nobody_waits = reply.send(Ok(()));
         }
         (
@@ -170,7 +161,7 @@ fn begun(entry: Entry, reason: &str) -> Option<Entry> {
         Entry::Start(_, reply) => {
             let _nobody_waits = reply.send(Err(reason.to_owned()));
         }
-        Entry::Hold(_, reply) => {
+        Entry::Hold(_, _, reply) => {
             let _nobody_waits = reply.send(Err(reason.to_owned()));
         }
         Entry::Refuse(_) => {}

@@ -26,8 +26,12 @@ impl Escalations {
     }
 
     /// With those that an earlier process held.
-    pub(super) fn new(held: impl IntoIterator<Item = (Call, Verdict)>, now: OffsetDateTime) -> Self {
-        let held = held.into_iter().map(|(call, verdict)| Escalated::from_journal(call, verdict));
+    pub(super) fn new(held: &[String], now: OffsetDateTime) -> Self {
+        let held = held.iter().filter_map(|text| {
+            let read = Escalated::from_journal(text);
+            read.inspect_err(|error| tracing::error!(%error, "an escalated intent of the journal is lost"))
+                .ok()
+        });
         let held = held.filter(|escalated| !expired(escalated, now));
         Self(Mutex::new(held.map(|escalated| (escalated.call().intent, escalated)).collect()))
     }

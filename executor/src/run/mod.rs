@@ -8,23 +8,28 @@
 //! Execution is at most once; a repeated intent gets the one receipt.
 
 mod escalations;
+mod refusals;
 mod running;
 
-use crate::call::Call;
+use crate::call::{Call, ContextSignature};
 use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::egress::{Egress, Network};
 use crate::fault::{BlockedBy, Fault};
-use crate::govern::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, Governor, Standing, admit};
+use crate::govern::{
+    AcceptUnsigned, Admission, Admitted, Authentic, Escalated, Governor, IntentSignatures, Standing, Trust,
+    admit,
+};
 use crate::ident::{AgentDid, IntentId};
 use crate::isolate::Isolate;
 use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
-use crate::verdict::{Directive, Policy, Verdict};
+use crate::verdict::{Directive, Policy, Proof, Verdict};
 use escalations::Escalations;
+use refusals::Refusals;
 use running::{Entered, Running};
 use serde_json::Value;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -46,6 +51,8 @@ pub struct Settings {
     pub queue: usize,
     /// The leave to take unsigned verdicts, if it was given.
     pub accept_unsigned: Option<AcceptUnsigned>,
+    /// How intents have to be signed, when they have to be.
+    pub signatures: Option<Arc<IntentSignatures>>,
 }
 
 /// A catalogue, and its tools where they run.
@@ -62,6 +69,8 @@ pub struct Executor {
     /// Swapped as a whole, and held by each run that began with it.
     loaded: RwLock<Arc<Loaded>>,
     governor: Governor,
+    /// Whose proofs are believed. Swapped as a whole.
+    trust: RwLock<Arc<Trust>>,
     /// The way out, when any run may have a network.
     egress: Option<Arc<Egress>>,
     standing: Standing,
@@ -71,6 +80,7 @@ pub struct Executor {
     open: watch::Sender<usize>,
     running: Running,
     escalations: Escalations,
+    refusals: Refusals,
     clock: Arc<dyn Clock>,
     closing: watch::Sender<bool>,
 }
@@ -104,23 +114,26 @@ impl Executor {
         settings: Settings,
         loaded: Loaded,
         governor: Governor,
+        trust: Trust,
         egress: Option<Arc<Egress>>,
         journal: Journal,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let now = clock.now();
-        let escalations = Escalations::new(journal.held(), now);
+        let escalations = Escalations::new(&journal.held(), now);
         Self {
             slots: Arc::new(Semaphore::new(settings.concurrent)),
             settings,
             loaded: RwLock::new(Arc::new(loaded)),
             governor,
+            trust: RwLock::new(Arc::new(trust)),
             egress,
             standing: Standing::default(),
             journal,
             open: watch::channel(0).0,
             running: Running::default(),
             escalations,
+            refusals: Refusals::default(),
             clock,
             closing: watch::channel(false).0,
         }
@@ -144,6 +157,15 @@ impl Executor {
         Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Believes the proofs of other keys from here on.
+    pub fn renew_trust(&self, trust: Trust) {
+        *self.trust.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trust);
+    }
+
+    fn trust(&self) -> Arc<Trust> {
+        Arc::clone(&self.trust.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// The governor.
     #[must_use]
     pub fn governor(&self) -> &Governor {
@@ -162,10 +184,61 @@ impl Executor {
         &self.clock
     }
 
-    /// Whether verdicts, policies and directives are taken from anyone who can reach the door.
+    /// Says whether a policy, a revocation or a directive is obeyed that came through a door. What comes
+    /// there is not known to be the governor's; what is comes over the executor's own connection to it.
+    ///
+    /// # Errors
+    /// `verdict_untrusted` without the operator's leave.
+    pub fn obeys_the_door(&self) -> Result<(), Fault> {
+        if self.settings.accept_unsigned.is_some() {
+            return Ok(());
+        }
+        let message = "nothing shows that this comes from the governor: send it over the executor's own connection \
+                       (WebSocket), or, on a developer's own machine, start the executor with \
+                       `--insecure-accept-unsigned`";
+        Err(self.refused(
+            None,
+            Fault::Refused {
+                intent: None,
+                risk_score: None,
+                blocked_by: BlockedBy::VerdictUntrusted,
+                message: message.to_owned(),
+            },
+        ))
+    }
+
+    /// How intents have to be signed that come through a door; `None` when they need not be.
     #[must_use]
-    pub fn accepts_unsigned(&self) -> Option<AcceptUnsigned> {
-        self.settings.accept_unsigned
+    pub fn signatures(&self) -> Option<&IntentSignatures> {
+        self.settings.signatures.as_deref()
+    }
+
+    /// Checks the signature of an intent, when intents have to be signed.
+    ///
+    /// # Errors
+    /// `intent_untrusted` or `intent_replayed`.
+    pub fn check_signature(&self, call: &Call, signature: Option<&ContextSignature>) -> Result<(), Fault> {
+        let Some(signatures) = self.signatures() else { return Ok(()) };
+        signatures.check(signature, self.clock.now()).map_err(|bad| {
+            let refusal = Fault::Refused {
+                intent: Some(call.intent),
+                risk_score: None,
+                blocked_by: bad.blocked_by,
+                message: bad.message.to_owned(),
+            };
+            self.refused(Some(&Asked::of(call)), refusal)
+        })
+    }
+
+    /// Where every refusal passes on its way out: it is logged, and recorded when it was about a call.
+    fn refused(&self, asked: Option<&Asked>, fault: Fault) -> Fault {
+        let Fault::Refused { blocked_by, message, .. } = &fault else { return fault };
+        // What waits for a person may still run.
+        if let Some(asked) = asked.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
+            self.journal.refused(asked, *blocked_by, message, self.clock.now());
+        }
+        self.refusals.record(asked, &fault, self.clock.monotonic());
+        fault
     }
 
     /// Executions that run, and that wait for a slot.
@@ -175,11 +248,29 @@ impl Executor {
         (running, self.open.borrow().saturating_sub(running))
     }
 
-    /// Runs a call under a verdict that came with it (`a2g/execute`).
+    /// Runs a call under a verdict that came with it (`a2g/execute`), when its proof or the operator's leave
+    /// says that it counts.
     ///
     /// # Errors
     /// Every refusal, and the failure or the limit that ended the run.
-    pub async fn execute(self: &Arc<Self>, call: Call, verdict: Authentic) -> Result<Arc<Receipt>, Fault> {
+    pub async fn execute(
+        self: &Arc<Self>,
+        call: Call,
+        verdict: Verdict,
+        proof: Option<&Proof>,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let asked = Asked::of(&call);
+        self.executed(call, verdict, proof).await.map_err(|fault| self.refused(Some(&asked), fault))
+    }
+
+    async fn executed(
+        self: &Arc<Self>,
+        call: Call,
+        verdict: Verdict,
+        proof: Option<&Proof>,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let (trust, leave) = (self.trust(), self.settings.accept_unsigned);
+        let (call, verdict) = Authentic::with_call(call, verdict, proof, &trust, leave, self.clock.now())?;
         let loaded = self.check(&call)?;
         let known = self.journal.find(&call, verdict.verdict().expires_at).await;
         if let Some(known) = known.map_err(|error| self.unrecorded(&error))? {
@@ -208,6 +299,11 @@ impl Executor {
     /// # Errors
     /// Every refusal before the run; what became of the run is in the answer.
     pub async fn intent(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
+        let asked = Asked::of(&call);
+        self.answered(call).await.map_err(|fault| self.refused(Some(&asked), fault))
+    }
+
+    async fn answered(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
         let loaded = self.check(&call)?;
         let known = self.journal.find(&call, None).await.map_err(|error| self.unrecorded(&error))?;
         if let Some(known) = known
@@ -233,29 +329,6 @@ impl Executor {
                 Ok(Answer { verdict, receipt: Some(receipt) })
             }
         }
-    }
-
-    /// Records that a call was refused, and gives the refusal back.
-    pub fn refused(&self, asked: &Asked, fault: Fault) -> Fault {
-        match &fault {
-            // It waits, and may still run.
-            Fault::Refused { blocked_by: BlockedBy::EscalationPending, .. } => {}
-            Fault::Refused { blocked_by, message, .. } => {
-                self.journal.refused(asked, *blocked_by, message, self.clock.now());
-            }
-            Fault::Parse(_)
-            | Fault::InvalidRequest(_)
-            | Fault::MethodNotFound(_)
-            | Fault::InvalidParams { .. }
-            | Fault::ToolUnavailable { .. }
-            | Fault::RegistrationFailed(_)
-            | Fault::SessionExpired(_)
-            | Fault::Failed(_)
-            | Fault::LimitReached(..)
-            | Fault::Busy { .. }
-            | Fault::Internal(_) => {}
-        }
-        fault
     }
 
     /// Stops a running or waiting intent. `true` when there was something to stop.
@@ -319,6 +392,11 @@ impl Executor {
             .escalations
             .get(directive.intent)
             .ok_or_else(|| Fault::invalid("/intent_id", "no intent with this id waits for a directive"))?;
+        let asked = Asked::of(escalated.call());
+        self.directed(directive, escalated).map_err(|fault| self.refused(Some(&asked), fault))
+    }
+
+    fn directed(self: &Arc<Self>, directive: &Directive, escalated: Escalated) -> Result<(), Fault> {
         if !directive.approved {
             tracing::info!(intent = %directive.intent, "denied by a directive");
             self.let_go(self.escalations.drop_one(directive.intent, None));
@@ -334,8 +412,10 @@ impl Executor {
         self.escalations.drop_one(directive.intent, None);
         if let Taken::Claimed(claimed) = taken {
             let executor = Arc::clone(self);
+            let asked = Asked::of(waits.call());
             tokio::spawn(async move {
                 if let Err(fault) = Arc::clone(&executor).claimed(*claimed).await {
+                    let fault = executor.refused(Some(&asked), fault);
                     tracing::warn!(?fault, "an approved intent could not be run, and waits again");
                     let _expired_or_full = executor.escalations.hold(waits, executor.clock.now());
                 }
@@ -439,11 +519,12 @@ impl Executor {
 
     /// Keeps an escalated intent, on the disk before anybody is told that it waits.
     async fn hold(&self, escalated: Escalated) -> Result<(), Fault> {
-        let (call, verdict) = (escalated.call().clone(), escalated.verdict().clone());
+        let intent = escalated.call().intent;
+        let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         if self.escalations.hold(escalated, self.clock.now())? {
-            let held = self.journal.hold(&call, &verdict).await;
+            let held = self.journal.hold(intent, text).await;
             held.map_err(|error| {
-                self.escalations.drop_one(call.intent, None);
+                self.escalations.drop_one(intent, None);
                 self.unrecorded(&error)
             })?;
         }
@@ -489,7 +570,7 @@ impl Executor {
         let Some(tool) = tool else {
             return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
         };
-        let grant = admitted.grant(&self.standing, &tool.descriptor.capabilities, &self.settings.ceilings)?;
+        let grant = admitted.grant(&self.standing, &tool.descriptor, &self.settings.ceilings)?;
         if let Some(Err(reason)) = &tool.componentised
             && !grant.whole_trees()
         {
@@ -502,7 +583,7 @@ impl Executor {
         }
         let roots = self.open(&admitted, &grant)?;
         let place = self.place()?;
-        let claimed = self.journal.claim(admitted.call(), admitted.expires_at(), verdict);
+        let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict);
         match claimed.map_err(|error| self.unrecorded(&error))? {
             Claim::New => {}
             Claim::Known(known) => return Ok(Taken::Known(Box::new(admitted.call().clone()), known)),
@@ -559,13 +640,14 @@ impl Executor {
             Receipt { agent: agent.clone(), intent: *intent, tool: tool.clone(), outcome }
         };
         let will = receipt(loaded.isolate.lost(&permit));
-        let intended = Intended { call, expires_at: admitted.expires_at(), proof: None, will: &will };
+        let intended =
+            Intended { call, keep_until: admitted.remember_until(), proof: admitted.proof_id(), will: &will };
         let began = self.journal.started(intended, self.clock.now()).await;
         match began.map_err(|error| self.unrecorded(&error))? {
             Beginning::New => {}
             Beginning::Known(known) => return Ok(self.known(call, known).await?.0),
             Beginning::Replayed => {
-                let message = "the proof of this verdict was used for another intent";
+                let message = "the `proof` was used before, for another intent: ask the governor again";
                 return Err(admitted.refused(BlockedBy::VerdictReplayed, message));
             }
         }

@@ -1,10 +1,8 @@
 //! The executor's A2G door: its methods, by name.
 
 use super::rpc::error_object;
-use crate::fault::{BlockedBy, Fault};
-use crate::govern::Authentic;
+use crate::fault::Fault;
 use crate::ident::IntentId;
-use crate::journal::Asked;
 use crate::run::{Executor, Whereabouts};
 use crate::wire::a2g::{decode, encode, openrpc};
 use jsonrpsee::RpcModule;
@@ -40,18 +38,18 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     })?;
     register(&mut module, "g2a/policy", async |executor, params| {
         let policy = decode::policy(&params)?;
-        trusted(&executor)?;
+        executor.obeys_the_door()?;
         executor.set_policy(policy);
         Ok(encode::accepted())
     })?;
     register(&mut module, "g2a/revoke", async |executor, params| {
         let decode::Revoke { agent, intent } = decode::revoke(&params)?;
-        trusted(&executor)?;
+        executor.obeys_the_door()?;
         Ok(encode::revoked(executor.revoke(agent.as_ref(), intent)))
     })?;
     register(&mut module, "g2a/directive", async |executor, params| {
         let directive = decode::directive(&params)?;
-        trusted(&executor)?;
+        executor.obeys_the_door()?;
         executor.direct(&directive)?;
         Ok(encode::accepted())
     })?;
@@ -81,12 +79,7 @@ where
 
 async fn execute(executor: Arc<Executor>, params: String) -> Result<Encoded, Fault> {
     let decode::Execute { call, verdict, proof } = decode::execute(&params)?;
-    let asked = Asked::of(&call);
-    let run = async {
-        let authentic = Authentic::with_call(verdict, proof.as_deref(), executor.accepts_unsigned())?;
-        executor.execute(call, authentic).await.map_err(in_intent)
-    };
-    let receipt = run.await.map_err(|fault| executor.refused(&asked, fault))?;
+    let receipt = executor.execute(call, verdict, proof.as_ref()).await.map_err(in_intent)?;
     Ok(encode::report(&receipt))
 }
 
@@ -98,8 +91,11 @@ fn in_intent(fault: Fault) -> Fault {
 
 async fn intent(executor: Arc<Executor>, params: String) -> Result<Encoded, Fault> {
     let call = decode::intent(&params)?;
-    let asked = Asked::of(&call);
-    let answer = executor.intent(call).await.map_err(|fault| executor.refused(&asked, fault))?;
+    if let Some(signatures) = executor.signatures() {
+        let signature = decode::context_signature(&params, signatures.escape_non_ascii())?;
+        executor.check_signature(&call, signature.as_ref())?;
+    }
+    let answer = executor.intent(call).await?;
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
 }
 
@@ -114,22 +110,4 @@ async fn status(executor: &Executor, intent: IntentId) -> Result<Encoded, Fault>
         }
     };
     Ok(encode::status(intent, state, receipt.as_deref()))
-}
-
-/// What comes through this door is not known to be the governor's. What is comes over the
-/// executor's own connection to it.
-fn trusted(executor: &Executor) -> Result<(), Fault> {
-    if executor.accepts_unsigned().is_some() {
-        return Ok(());
-    }
-    Err(Fault::Refused {
-        intent: None,
-        risk_score: None,
-        blocked_by: BlockedBy::VerdictUntrusted,
-        message:
-            "nothing shows that this comes from the governor: send it over the executor's own connection \
-                  (WebSocket), or, on a developer's own machine, start the executor with \
-                  `--insecure-accept-unsigned`"
-                .to_owned(),
-    })
 }

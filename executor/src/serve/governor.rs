@@ -4,8 +4,8 @@
 use super::rpc::error_object;
 use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
-use crate::govern::Records;
 use crate::govern::local::LocalGovernor;
+use crate::govern::{KeyPair, Records};
 use crate::verdict::{Decision, Verdict};
 use crate::wire::a2g::{decode, encode};
 use jsonrpsee::RpcModule;
@@ -22,6 +22,8 @@ pub const NOTIFICATIONS: &[&str] = &["a2g/report", "a2g/heartbeat"];
 pub struct GovernorDoor {
     /// The decisions.
     pub governor: Arc<LocalGovernor>,
+    /// The key that it signs with, when it has one.
+    pub key: Option<KeyPair>,
     /// The reports that it keeps.
     pub records: Records,
     /// Whatever is sent here goes to every connected WebSocket.
@@ -48,10 +50,12 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
         let Call { agent, intent, tool, .. } = &call;
         tracing::info!(%intent, %agent, %tool, verdict = decision, why, "decided");
         if verdict.decision == Decision::Denied {
-            Err(denied(verdict))
-        } else {
-            Ok(encode::verdict(&verdict))
+            return Err(denied(verdict));
         }
+        Ok(match proof(door, &call, &verdict)? {
+            Some(proof) => encode::proven_verdict(&verdict, &proof),
+            None => encode::verdict(&verdict),
+        })
     })?;
     register(&mut module, "a2g/report", |door, params| {
         let head = decode::report(params)?;
@@ -89,6 +93,15 @@ fn register(
             method(door, params.as_str().unwrap_or("{}")).map_err(|fault| error_object(&fault))
         })
         .map(drop)
+}
+
+/// A proof of a verdict, for the executor that the agent names in `context.executor`. Without a key or a
+/// name there is none: this governor does not guess who will run what it decides.
+fn proof(door: &GovernorDoor, call: &Call, verdict: &Verdict) -> Result<Option<String>, Fault> {
+    let Some(key) = &door.key else { return Ok(None) };
+    let Some(audience) = decode::executor_of(call)? else { return Ok(None) };
+    let proof = key.prove(&audience, call, verdict, door.governor.now());
+    proof.map(Some).map_err(|error| Fault::invalid("/arguments", error.to_string()))
 }
 
 /// A denial goes out as the document's error response.

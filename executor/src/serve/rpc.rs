@@ -123,9 +123,10 @@ fn log(fault: &Fault) {
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
             tracing::debug!(intent = %receipt.intent, "the tool failed");
         }
-        Fault::Refused { intent, blocked_by, message, .. } => {
+        // Whoever refuses says so: the executor where all its refusals pass, the governor as it decides.
+        Fault::Refused { intent, blocked_by, .. } => {
             let intent = intent.map(tracing::field::display);
-            tracing::info!(intent, blocked_by = blocked_by.as_str(), "{message}");
+            tracing::debug!(intent, blocked_by = blocked_by.as_str(), "answered with a refusal");
         }
         Fault::ToolUnavailable { tool, message } => tracing::warn!(%tool, "{message}"),
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => tracing::info!("{message}"),

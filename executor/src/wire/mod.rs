@@ -13,6 +13,7 @@
 pub mod a2g;
 mod field;
 pub mod jsonrpc;
+pub mod jwk;
 pub mod strict_json;
 
 use serde::Serialize;

@@ -31,11 +31,18 @@ pub struct Governor {
     process: Process,
     address: SocketAddr,
     home: TempDir,
+    arguments: Vec<String>,
 }
 
 impl Governor {
     /// Starts one with these policies, or with the built-in one when there are none.
     pub fn start(policies: &[Value]) -> Self {
+        Self::start_with(policies, &[])
+    }
+
+    /// As [`Governor::start`], with more arguments.
+    pub fn start_with(policies: &[Value], arguments: &[&str]) -> Self {
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let home = tempfile::tempdir().expect("a temp folder");
         if !policies.is_empty() {
             std::fs::create_dir(home.path().join("policies")).expect("a folder");
@@ -44,12 +51,12 @@ impl Governor {
                 std::fs::write(path, policy.to_string()).expect("a policy");
             }
         }
-        let process = Self::spawn(&home, "127.0.0.1:0");
+        let process = Self::spawn(&home, "127.0.0.1:0", &arguments);
         let address = process.listens_on();
-        Self { process, address, home }
+        Self { process, address, home, arguments }
     }
 
-    fn spawn(home: &TempDir, listen: &str) -> Process {
+    fn spawn(home: &TempDir, listen: &str, arguments: &[String]) -> Process {
         let mut command = Command::new(program());
         command.current_dir(home.path()).env_remove("RUST_LOG").args(["governor", "--listen", listen]);
         command.arg("--reports").arg(home.path().join("reports.ndjson"));
@@ -57,7 +64,7 @@ impl Governor {
         if policies.is_dir() {
             command.arg("--policies").arg(policies);
         }
-        Process::spawn("governor", &mut command)
+        Process::spawn("governor", command.args(arguments))
     }
 
     /// Kills it, as a crash would.
@@ -68,8 +75,13 @@ impl Governor {
     /// Starts it again on the same port.
     pub fn restart(&mut self) {
         self.process.kill();
-        self.process = Self::spawn(&self.home, &self.address.to_string());
+        self.process = Self::spawn(&self.home, &self.address.to_string(), &self.arguments);
         assert_eq!(self.process.listens_on(), self.address);
+    }
+
+    /// All that it has written to standard error.
+    pub fn stderr(&self) -> String {
+        self.process.stderr()
     }
 
     /// Waits for a line on standard error.

@@ -130,6 +130,11 @@ impl LocalGovernor {
         Err(Fault::invalid("/intent_id", message))
     }
 
+    /// The time by its clock.
+    pub fn now(&self) -> OffsetDateTime {
+        self.clock.now()
+    }
+
     fn escalated(&self, call: &Call, verdict: Verdict, now: OffsetDateTime) -> Verdict {
         let mut memory = self.memory();
         memory.escalations.retain(|_, until| now < *until);

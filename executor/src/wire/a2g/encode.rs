@@ -3,6 +3,7 @@
 //! Everything is taken apart without a rest, so that a new field breaks the build here instead of
 //! being left out of a report.
 
+use super::decode::ProofClaims;
 use super::{message, sentence, usage};
 use crate::call::Call;
 use crate::ident::{AgentDid, IntentId};
@@ -33,6 +34,62 @@ pub fn intent(call: &Call) -> Box<RawValue> {
 #[must_use]
 pub fn verdict(verdict: &Verdict) -> Box<RawValue> {
     raw(&verdict_message(verdict))
+}
+
+/// The result of `a2g/intent` with the proof beside the verdict.
+#[must_use]
+pub fn proven_verdict(verdict: &Verdict, proof: &str) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Proven<'a> {
+        #[serde(flatten)]
+        verdict: message::Verdict<'a>,
+        proof: &'a str,
+    }
+    raw(&Proven { verdict: verdict_message(verdict), proof })
+}
+
+/// The header of a proof that the key with this id signs.
+#[must_use]
+pub fn proof_header(key: &str) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Header<'a> {
+        alg: &'static str,
+        kid: &'a str,
+        typ: &'static str,
+    }
+    raw(&Header { alg: "EdDSA", kid: key, typ: "JWT" })
+}
+
+/// The claims of a proof.
+#[must_use]
+pub fn proof_claims(claims: &ProofClaims) -> Box<RawValue> {
+    let ProofClaims {
+        id,
+        audience,
+        agent,
+        issued_at,
+        not_before,
+        expires_at,
+        intent,
+        tool,
+        arguments,
+        module,
+        verdict,
+    } = claims;
+    raw(&message::ProofClaims {
+        iss: id.issuer().as_str(),
+        aud: audience.as_str(),
+        sub: agent.as_str(),
+        jti: id.identifier(),
+        iat: issued_at.unix_timestamp(),
+        nbf: not_before.unix_timestamp(),
+        exp: expires_at.unix_timestamp(),
+        intent_id: intent.to_string(),
+        tool: tool.as_str(),
+        arguments_sha256: arguments.to_string(),
+        tool_sha256: module.as_ref().map(ToString::to_string),
+        verdict,
+    })
 }
 
 /// The answer of the gateway: the verdict, with the `report` when the tool ran.

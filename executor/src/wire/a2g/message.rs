@@ -56,6 +56,23 @@ pub(super) struct Manifest<'a> {
 }
 
 #[derive(Serialize)]
+pub(super) struct ProofClaims<'a> {
+    pub(super) iss: &'a str,
+    pub(super) aud: &'a str,
+    pub(super) sub: &'a str,
+    pub(super) jti: &'a str,
+    pub(super) iat: i64,
+    pub(super) nbf: i64,
+    pub(super) exp: i64,
+    pub(super) intent_id: String,
+    pub(super) tool: &'a str,
+    pub(super) arguments_sha256: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tool_sha256: Option<String>,
+    pub(super) verdict: &'a Map<String, Value>,
+}
+
+#[derive(Serialize)]
 pub(super) struct IntentAnswer<'a> {
     #[serde(flatten)]
     pub(super) verdict: Verdict<'a>,

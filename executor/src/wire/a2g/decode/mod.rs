@@ -6,16 +6,20 @@
 
 mod agent;
 mod policy;
+mod proof;
+mod signature;
 mod verdict;
 
 pub use agent::{Heartbeat, Registration, ReportHead, heartbeat, register, report};
 pub use policy::{policy, policy_file, registered};
+pub use proof::{ProofClaims, proof_claims, proof_header};
+pub use signature::context_signature;
 pub use verdict::{directive, verdict};
 
 use crate::call::{Call, Door};
 use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::verdict::Verdict;
+use crate::verdict::{Proof, Verdict};
 use crate::wire::field::{Field, Object};
 
 /// The params of `a2g/execute`: an intent with the verdict that answers it.
@@ -25,8 +29,8 @@ pub struct Execute {
     pub call: Call,
     /// What the governor is claimed to have said.
     pub verdict: Verdict,
-    /// A compact JWS that shows who said it. Not looked at here.
-    pub proof: Option<String>,
+    /// What shows who said it, when it came along. Not looked at here.
+    pub proof: Option<Proof>,
 }
 
 /// The params of `g2a/revoke`. At least one of the two is there.
@@ -52,11 +56,10 @@ pub fn intent(params: &str) -> Result<Call, Fault> {
 /// As [`intent`]; members other than `intent`, `verdict` and `proof` are refused.
 pub fn execute(params: &str) -> Result<Execute, Fault> {
     let mut object = Object::root(params)?;
-    let execute = Execute {
-        call: call(object.need("intent")?)?,
-        verdict: verdict::read(object.need("verdict")?)?,
-        proof: object.take_unless_null("proof")?.map(|field| field.text()).transpose()?,
-    };
+    let call = call(object.need("intent")?)?;
+    let said = object.need("verdict")?;
+    let proof = object.take_unless_null("proof")?.map(|field| proof(&field, &said)).transpose()?;
+    let execute = Execute { call, verdict: verdict::read(said)?, proof };
     object.end()?;
     Ok(execute)
 }
@@ -97,6 +100,26 @@ pub fn no_params(params: Option<&str>) -> Result<(), Fault> {
     let field = Field::root(params)?;
     let empty = matches!(serde_json::from_str(params), Ok(serde_json::Value::Array(list)) if list.is_empty());
     if empty { Ok(()) } else { field.object()?.end() }
+}
+
+/// The executor that an agent wants a proof for: `context.executor` of its intent.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] when it is there and not a DID.
+pub fn executor_of(call: &Call) -> Result<Option<AgentDid>, Fault> {
+    let Some(named) = call.context.as_ref().and_then(|context| context.get("executor")) else {
+        return Ok(None);
+    };
+    let named = named.as_str().ok_or("has to be the DID of an executor".to_owned());
+    let parsed = named.and_then(|named| AgentDid::parse(named).map_err(|error| error.to_string()));
+    let invalid = |error| Fault::invalid("/context/executor", format!("`executor`: {error}"));
+    parsed.map(Some).map_err(invalid)
+}
+
+fn proof(field: &Field<'_>, said: &Field<'_>) -> Result<Proof, Fault> {
+    let mut verdict = said.map()?;
+    verdict.shift_remove("proof");
+    Ok(Proof { compact: field.text()?, verdict })
 }
 
 fn call(field: Field<'_>) -> Result<Call, Fault> {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::call::{Call, Door};
 use crate::verdict::{
-    Decision, Manifest, NetworkRule, Policy, ResourceRule, Risk, RiskLevel, ToolRule, Verdict,
+    Decision, Manifest, NetworkRule, Policy, Proof, ResourceRule, Risk, RiskLevel, ToolRule, Verdict,
 };
 use crate::wire::a2g::{decode, encode};
 use crate::wire::strict_json::{self, JsonBounds};
@@ -201,6 +201,8 @@ proptest! {
             "proof": proof,
         });
         let execute = decode::execute(&params.to_string()).unwrap();
+        let said = serde_json::from_str(encode::verdict(&verdict).get()).unwrap();
+        let proof = proof.map(|compact| Proof { compact, verdict: said });
         prop_assert_eq!(execute, decode::Execute { call, verdict, proof });
     }
 }

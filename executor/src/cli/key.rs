@@ -1,0 +1,95 @@
+//! `key new`, `key show`, `key trust`, `key list`: who signs verdicts, and who is believed.
+//!
+//! No command prints anything of a private key.
+
+use super::Usage;
+use super::arguments::{Key, KeyFolder, Setup};
+use super::output::{cell, one_line, print, show, table};
+use super::setup::config;
+use crate::govern::{KeyPair, TrustedKey, TrustedKeys};
+use crate::ident::Issuer;
+use anyhow::Context as _;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+pub(super) fn main(command: Key) -> anyhow::Result<ExitCode> {
+    match command {
+        Key::New { file, issuer } => {
+            let pair = KeyPair::create(&file, parsed(&issuer)?)?;
+            describe(pair.public());
+            print(format_args!(
+                "\nThe private key is in `{0}`, which only you can read: keep it there.\nFor an executor that should \
+                 believe it: a2g-executor key show --json {0}",
+                one_line(file.display())
+            ));
+        }
+        Key::Show { file, json } => {
+            let pair = KeyPair::read(&file)?;
+            if json {
+                print(pair.public().to_jwk());
+            } else {
+                describe(pair.public());
+            }
+        }
+        Key::Trust { key, issuer, folder } => {
+            let folder = self::folder(folder)?;
+            let issuer = issuer.map(|issuer| parsed(&issuer)).transpose()?;
+            let key = given(&key, issuer)?;
+            let file = TrustedKeys::add(&folder, &key)?;
+            describe(&key);
+            print(format_args!(
+                "\nIts proofs are believed by every executor with `trust.keys = \"{}\"` from its next start or SIGHUP \
+                 on.\nTo stop that, remove `{}` and send SIGHUP.",
+                one_line(folder.display()),
+                one_line(file.display())
+            ));
+        }
+        Key::List { folder, json } => list(&TrustedKeys::read(&self::folder(folder)?)?, json),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parsed(issuer: &str) -> Result<Issuer, Usage> {
+    Issuer::parse(issuer).map_err(|error| Usage(format!("`--issuer`: {error}")))
+}
+
+/// The folder of trusted keys: of the command line, or of the configuration.
+fn folder(given: KeyFolder) -> anyhow::Result<PathBuf> {
+    let KeyFolder { config: file, keys } = given;
+    if let Some(keys) = keys {
+        return Ok(keys);
+    }
+    let config = config(&Setup { config: file, tools: None })?;
+    config.trust.keys.ok_or_else(|| {
+        Usage("the configuration has no `trust.keys`: set it, or name the folder with `--keys`".to_owned())
+            .into()
+    })
+}
+
+/// A key that was given as JSON, or as a file with it.
+fn given(key: &str, issuer: Option<Issuer>) -> anyhow::Result<TrustedKey> {
+    if key.trim_start().starts_with('{') {
+        return Ok(TrustedKey::parse(key.as_bytes(), issuer, Path::new("the key"))?);
+    }
+    let text = std::fs::read(key).with_context(|| format!("`{key}` cannot be read"))?;
+    Ok(TrustedKey::parse(&text, issuer, Path::new(key))?)
+}
+
+fn describe(key: &TrustedKey) {
+    print(format_args!("id          {}", key.id()));
+    print(format_args!("issuer      {}", key.issuer()));
+    print(format_args!("public key  {}", key.to_jwk()));
+}
+
+fn list(keys: &TrustedKeys, json: bool) {
+    if json {
+        let keys = keys.iter().map(|key| serde_json::from_str(&key.to_jwk()).unwrap_or(Value::Null));
+        return print(serde_json::to_string_pretty(&keys.collect::<Vec<Value>>()).unwrap_or_default());
+    }
+    let mut table = table(&std::io::stdout(), &["id", "speaks for"]);
+    for key in keys.iter() {
+        table.add_row([cell(key.id()), cell(key.issuer())]);
+    }
+    show(&table, std::io::stdout());
+}

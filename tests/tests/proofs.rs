@@ -1,0 +1,565 @@
+//! Verdicts that come through other hands: proofs, the keys behind them, and intents that are signed.
+//!
+//! W8 to W11 of the threats: replay, swapped parts, tricks with signatures, one identifier for two things.
+
+use crate::harness::*;
+use crate::methods::{self, write};
+use serde_json::{Value, json};
+use std::sync::Barrier;
+
+/// An executor that trusts these keys, takes nothing unsigned, and has no governor elsewhere.
+fn trusting(keys: &Keys) -> Options {
+    with_leave(keys).signed_only()
+}
+
+/// As [`trusting`], but unsigned verdicts are taken as well.
+fn with_leave(keys: &Keys) -> Options {
+    Options::new().set("executor.did", EXECUTOR).set("trust.keys", json!(keys.trusted()))
+}
+
+/// The params of a call that appends one `x` to `/workspace/log`: its length is the number of runs.
+fn append() -> Value {
+    execute("write_file", json!({ "path": "/workspace/log", "content": "x", "mode": "append" }))
+}
+
+fn runs(executor: &Executor) -> usize {
+    executor.file("log").map_or(0, |log| log.len())
+}
+
+/// A value with one member set.
+fn with(value: &Value, member: &str, to: Value) -> Value {
+    let mut value = value.clone();
+    value[member] = to;
+    value
+}
+
+#[test]
+fn a_governors_signed_verdict_runs_where_the_governor_is_not() {
+    let keys = Keys::new();
+    let governor = Governor::start_with(&[methods::policy()], &["--key", keys.pair().to_str().unwrap()]);
+    let executor = Executor::start(trusting(&keys));
+    let other = Executor::start(trusting(&keys).set("executor.did", "did:a2g:executor:1.0:other"));
+
+    // The agent asks, for this one executor.
+    let mut intent = intent("write_file", write("hello", "signed"));
+    intent["context"] = json!({ "executor": EXECUTOR, "reasoning": "to show it" });
+    let answer = governor.rpc("a2g/intent", &intent);
+    let verdict = result(&answer);
+    assert_eq!(verdict["verdict"], "APPROVED", "{answer}");
+    let proof = verdict["proof"].as_str().expect("a proof");
+
+    // It carries both over, with the proof inside the verdict as it came, or beside it.
+    let call = json!({ "intent": intent, "verdict": verdict, "proof": proof });
+    let mut client = executor.client();
+    let ran = client.rpc("a2g/execute", &call);
+    assert_eq!(result(&ran)["status"], "SUCCESS", "{ran}");
+    assert_eq!(executor.file("hello").as_deref(), Some("signed"));
+    let mut bare = call.clone();
+    bare["verdict"].as_object_mut().unwrap().remove("proof");
+    // The same proof of the same intent is the repeat, answered from the record.
+    assert_eq!(result(&client.rpc("a2g/execute", &bare)), result(&ran));
+    assert_eq!(executor.wait_for_reports(1).len(), 1);
+
+    // Nowhere else, and for nothing else.
+    let elsewhere = other.rpc("a2g/execute", &call);
+    assert!(blocked(&elsewhere, "verdict_mismatch").contains("another executor"), "{elsewhere}");
+    other.assert_workspace_is_empty("a proof for another executor");
+    let swapped = [
+        ("/intent/intent_id", json!(intent_id()), "another intent"),
+        ("/intent/agent_did", json!("did:aeon:other:1.0:x"), "another agent"),
+        ("/intent/tool", json!("read_file"), "another tool"),
+        ("/intent/arguments/path", json!("/workspace/other"), "other arguments"),
+        ("/intent/arguments/content", json!("other"), "other arguments"),
+        ("/verdict/capability_manifest/filesystem_scope", json!(["/workspace/**", "/**"]), "another verdict"),
+        ("/verdict/expires_at", json!(in_seconds(3600)), "another verdict"),
+    ];
+    for (pointer, value, words) in swapped {
+        let mut changed = call.clone();
+        *changed.pointer_mut(pointer).unwrap() = value;
+        let response = client.rpc("a2g/execute", &changed);
+        assert!(blocked(&response, "verdict_mismatch").contains(words), "{pointer}: {response}");
+    }
+    assert_eq!(executor.wait_for_reports(1).len(), 1);
+
+    // Without a name there is nobody to sign for, and what is no name is an error.
+    intent["context"] = json!({});
+    intent["intent_id"] = json!(intent_id());
+    assert!(result(&governor.rpc("a2g/intent", &intent)).get("proof").is_none());
+    intent["context"] = json!({ "executor": "me" });
+    assert_eq!(error(&governor.rpc("a2g/intent", &intent), -32602)["data"]["pointer"], "/context/executor");
+    assert!(!governor.stderr().contains(&keys.private()));
+}
+
+#[test]
+fn a_proof_that_is_not_exactly_right_runs_nothing() {
+    let keys = Keys::new();
+    let stranger = Keys::new();
+    let executor = Executor::start(trusting(&keys).set("trust.max_proof_seconds", 600));
+    let mut client = executor.client();
+    let call = append();
+    let good = claims(&call);
+    let now = good["iat"].as_i64().unwrap();
+    let header = json!({ "alg": "EdDSA", "kid": keys.id() });
+
+    let mut cases: Vec<(String, String, &str, &str)> = Vec::new();
+    let (untrusted, mismatch) = ("verdict_untrusted", "verdict_mismatch");
+    for (member, value, words) in [
+        ("alg", json!("none"), "`alg`"),
+        ("alg", json!("HS256"), "`alg`"),
+        ("kid", json!(stranger.id()), "does not trust"),
+        ("crit", json!(["exp"]), "`crit`"),
+        ("b64", json!(false), "`b64`"),
+        ("jwk", json!({ "kty": "OKP" }), "`jwk`"),
+        ("jku", json!("https://attacker.example/keys"), "`jku`"),
+        ("x5u", json!("https://attacker.example/cert"), "`x5u`"),
+    ] {
+        let proof = keys.sign_under(&with(&header, member, value.clone()), &good);
+        cases.push((format!("header {member} {value}"), proof, untrusted, words));
+    }
+    for (member, value, by, words) in [
+        ("iss", json!("did:a2g:governor:1.0:other"), untrusted, "may speak for"),
+        ("aud", json!("did:a2g:executor:1.0:other"), mismatch, "another executor"),
+        ("sub", json!("did:aeon:other:1.0:x"), mismatch, "another agent"),
+        ("intent_id", json!(intent_id()), mismatch, "another intent"),
+        ("tool", json!("edit_file"), mismatch, "another tool"),
+        ("arguments_sha256", json!(sha256("{}")), mismatch, "other arguments"),
+        ("tool_sha256", json!(sha256("another module")), mismatch, "another module"),
+        ("verdict", with(&good["verdict"], "conditions", json!(["read_only"])), mismatch, "another verdict"),
+        ("exp", json!(now - 1), untrusted, "before it was issued"),
+        ("iat", json!(now + 120), untrusted, "not to be used before"),
+        ("nbf", json!(now + 120), untrusted, "not to be used before"),
+        ("exp", json!(now + 601), untrusted, "at most 600"),
+        ("scope", json!("some restriction"), untrusted, "`scope`"),
+    ] {
+        let proof = keys.sign(&with(&good, member, value.clone()));
+        cases.push((format!("{member} {value}"), proof, by, words));
+    }
+    let expired =
+        with(&with(&with(&good, "iat", json!(now - 60)), "nbf", json!(now - 60)), "exp", json!(now - 1));
+    cases.push(("expired".into(), keys.sign(&expired), "verdict_expired", "proof expired at"));
+
+    let proof = keys.sign(&good);
+    let parts: Vec<&str> = proof.split('.').collect();
+    let forged = stranger.sign_under(&header, &good);
+    for (what, tampered, words) in [
+        ("the signature of another key", forged, "is not signed by the key"),
+        ("no signature", format!("{}.{}.", parts[0], parts[1]), "is not signed by the key"),
+        ("two parts", format!("{}.{}", parts[0], parts[1]), "three parts"),
+        ("four parts", format!("{proof}.{}", parts[2]), "three parts"),
+        ("padding", format!("{proof}=="), "three parts"),
+        ("nothing", String::new(), "three parts"),
+    ] {
+        cases.push((what.into(), tampered, untrusted, words));
+    }
+    let swapped = keys.sign(&with(&good, "jti", json!("other")));
+    let swapped: Vec<&str> = swapped.split('.').collect();
+    let mixed = format!("{}.{}.{}", parts[0], swapped[1], parts[2]);
+    cases.push(("the payload of another proof".into(), mixed, untrusted, "is not signed by the key"));
+
+    for (what, proof, by, words) in cases {
+        let response = client.rpc("a2g/execute", &with(&call, "proof", json!(proof)));
+        assert!(blocked(&response, by).contains(words), "{what}: {response}");
+        assert_eq!(response["error"]["data"]["intent_id"], call["intent"]["intent_id"], "{what}");
+    }
+    let response = client.rpc("a2g/execute", &call);
+    assert!(blocked(&response, "verdict_untrusted").contains("no `proof`"), "{response}");
+    executor.assert_workspace_is_empty("bad proofs");
+
+    // What is right runs, also under the algorithm's other name and with the right module.
+    let tools = client.rpc("a2g/tools", &json!({}));
+    let mut tools = result(&tools)["tools"].as_array().unwrap().iter();
+    let digest = &tools.find(|tool| tool["name"] == "write_file").unwrap()["digest"];
+    let digest = digest.as_str().unwrap().strip_prefix("sha256:").unwrap();
+    let pinned = with(&good, "tool_sha256", json!(digest));
+    let header = json!({ "alg": "Ed25519", "kid": keys.id(), "typ": "JWT" });
+    let proof = keys.sign_under(&header, &pinned);
+    let response = client.rpc("a2g/execute", &with(&call, "proof", json!(proof)));
+    assert_eq!(result(&response)["status"], "SUCCESS", "{response}");
+    assert_eq!(runs(&executor), 1);
+}
+
+#[test]
+fn any_changed_character_of_a_proof_runs_nothing() {
+    let keys = Keys::new();
+    let executor = Executor::start(trusting(&keys));
+    let mut client = executor.client();
+    let call = keys.proven(append());
+    let proof = call["proof"].as_str().unwrap();
+    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.=";
+    for at in 0..proof.len() {
+        let mut bytes = proof.as_bytes().to_vec();
+        // The neighbour first, which may differ in bits only that no byte needs.
+        let now = digits.iter().position(|digit| *digit == bytes[at]).unwrap();
+        bytes[at] = digits[(now + 1 + at % 7) % digits.len()];
+        let changed = with(&call, "proof", json!(String::from_utf8(bytes).unwrap()));
+        let response = client.rpc("a2g/execute", &changed);
+        assert!(blocked(&response, "verdict_untrusted").contains("the `proof` "), "{at}: {response}");
+    }
+    executor.assert_workspace_is_empty("changed proofs");
+    result(&client.rpc("a2g/execute", &call));
+}
+
+#[test]
+fn one_proof_from_64_clients_at_once_runs_once() {
+    let keys = Keys::new();
+    let executor = Executor::start(trusting(&keys));
+    let call = keys.proven(append());
+    let answers = at_once(&executor, &vec![call; 64]);
+    assert!(answers.iter().all(|answer| result(answer) == result(&answers[0])), "{answers:?}");
+    assert_eq!(runs(&executor), 1);
+    assert_eq!(executor.wait_for_reports(1).len(), 1);
+}
+
+#[test]
+fn one_identifier_for_64_intents_runs_one_of_them() {
+    let keys = Keys::new();
+    let executor = Executor::start(trusting(&keys));
+    let calls: Vec<Value> = (0..64)
+        .map(|_| {
+            let call = append();
+            let proof = keys.sign(&with(&claims(&call), "jti", json!("the-same")));
+            with(&call, "proof", json!(proof))
+        })
+        .collect();
+    let answers = at_once(&executor, &calls);
+    let (ran, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.get("result").is_some());
+    assert_eq!(ran.len(), 1, "{answers:?}");
+    for answer in refused {
+        assert!(blocked(answer, "verdict_replayed").contains("used before"), "{answer}");
+    }
+    assert_eq!(runs(&executor), 1);
+    // The one that ran is answered again, and another issuer's identifier would be another.
+    let first = answers.iter().position(|answer| answer.get("result").is_some()).unwrap();
+    assert_eq!(result(&executor.rpc("a2g/execute", &calls[first])), result(&answers[first]));
+    assert_eq!(runs(&executor), 1);
+}
+
+/// Sends each call over a connection of its own, all at the same moment.
+fn at_once(executor: &Executor, calls: &[Value]) -> Vec<Value> {
+    let barrier = Barrier::new(calls.len());
+    std::thread::scope(|scope| {
+        let clients = calls.iter().map(|call| {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                let mut client = executor.client();
+                barrier.wait();
+                client.rpc("a2g/execute", call)
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_proof_that_ends_while_its_call_waits_runs_nothing() {
+    let keys = Keys::new();
+    let catalogue = methods::catalogue();
+    let executor = Executor::start(trusting(&keys).catalogue(&catalogue).set("executor.concurrent", 1));
+    let holding = keys.proven(execute("gate", json!({})));
+    let (executor, holding) = (&executor, &holding);
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| executor.rpc("a2g/execute", holding));
+        eventually("the gate is held", || executor.file("runs"));
+        let call = append();
+        let claims = claims(&call);
+        let soon = claims["iat"].as_i64().unwrap() + 4;
+        let proof = keys.sign(&with(&claims, "exp", json!(soon)));
+        let late = with(&call, "proof", json!(proof));
+        let waiting = scope.spawn(move || executor.rpc("a2g/execute", &late));
+        eventually("the proof ends", || (in_seconds(-1) > shown(soon)).then_some(()));
+        std::fs::write(executor.workspace().join("go"), "").unwrap();
+        blocked(&waiting.join().unwrap(), "verdict_expired");
+        result(&held.join().unwrap());
+    });
+    assert_eq!(runs(executor), 0);
+}
+
+fn shown(second: i64) -> String {
+    let at = time::OffsetDateTime::from_unix_timestamp(second).unwrap();
+    at.format(&time::format_description::well_known::Rfc3339).unwrap()
+}
+
+#[test]
+fn what_is_hashed_is_what_the_tool_gets() {
+    let keys = Keys::new();
+    let executor = Executor::start(trusting(&keys));
+    let mut client = executor.client();
+    // A verdict about 3 is not one about 3.0, to a tool that tells them apart; so it is given 3.
+    let call = keys.proven(execute("read_file", json!({ "path": "/workspace/x", "offset": 3 })));
+    std::fs::write(executor.workspace().join("x"), "abcdef").unwrap();
+    let text = call.to_string().replacen("\"offset\":3", "\"offset\":3.0", 1);
+    assert_ne!(text, call.to_string());
+    let request = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"a2g/execute","params":{text}}}"#);
+    let response = client.post(request.as_bytes()).json();
+    assert_eq!(response["result"]["status"], "SUCCESS", "{response}");
+    // An integer that canonical JSON cannot tell from its neighbour is not looked at.
+    let call = append();
+    let mut claims = claims(&call);
+    claims["arguments_sha256"] = json!(sha256(r#"{"n":9007199254740992}"#));
+    let mut call = with(&call, "proof", json!(keys.sign(&claims)));
+    call["intent"]["arguments"] = json!({ "n": 9_007_199_254_740_993_u64 });
+    let response = client.rpc("a2g/execute", &call);
+    assert!(blocked(&response, "verdict_mismatch").contains("9007199254740993"), "{response}");
+    assert_eq!(runs(&executor), 0);
+}
+
+#[test]
+fn keys_come_and_go_at_a_hangup() {
+    let keys = Keys::new();
+    let mut executor = Executor::start(trusting(&keys));
+    let mut client = executor.client();
+    result(&client.rpc("a2g/execute", &keys.proven(append())));
+    let hang_up = |executor: &mut Executor, says: &str| {
+        let id = rustix::process::Pid::from_child(executor.process().child());
+        rustix::process::kill_process(id, rustix::process::Signal::HUP).unwrap();
+        executor.line_with(says);
+    };
+    let file = std::fs::read_dir(keys.trusted()).unwrap().next().unwrap().unwrap().path();
+    let text = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    hang_up(&mut executor, "trusted keys were read again keys=0");
+    let response = client.rpc("a2g/execute", &keys.proven(append()));
+    assert!(blocked(&response, "verdict_untrusted").contains("trusts no key"), "{response}");
+    std::fs::write(&file, &text).unwrap();
+    hang_up(&mut executor, "trusted keys were read again keys=1");
+    result(&client.rpc("a2g/execute", &keys.proven(append())));
+    // A folder that cannot be read as a whole is no reason to go on believing what was in it.
+    std::fs::write(keys.trusted().join("broken.jwk"), "{}").unwrap();
+    hang_up(&mut executor, "no key is trusted");
+    let response = client.rpc("a2g/execute", &keys.proven(append()));
+    assert!(blocked(&response, "verdict_untrusted").contains("trusts no key"), "{response}");
+    assert_eq!(runs(&executor), 2);
+}
+
+#[test]
+fn every_refused_call_is_logged_with_its_reason() {
+    let keys = Keys::new();
+    let executor = Executor::start(trusting(&keys));
+    let mut client = executor.client();
+    let call = append();
+    let wrong = keys.sign(&with(&claims(&call), "aud", json!("did:a2g:executor:1.0:other")));
+    blocked(&client.rpc("a2g/execute", &with(&call, "proof", json!(wrong))), "verdict_mismatch");
+    let line = executor.line_with("verdict_mismatch");
+    for part in ["WARN", "refused: ", AGENT, call["intent"]["intent_id"].as_str().unwrap(), "write_file"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    blocked(&client.rpc("a2g/execute", &call), "verdict_untrusted");
+    executor.line_with("verdict_untrusted");
+    let denied = client.rpc("a2g/intent", &intent("write_file", json!({ "path": "/etc/x", "content": "" })));
+    blocked(&denied, "verdict_denied");
+    executor.line_with("verdict_denied");
+    blocked(&client.rpc("g2a/revoke", &json!({ "agent_did": AGENT })), "verdict_untrusted");
+    // A flood of them does not become a flood of lines.
+    let lines = || executor.stderr().matches("verdict_untrusted").count();
+    let before = lines();
+    for _ in 0..2000 {
+        client.rpc("a2g/execute", &call);
+    }
+    eventually("the flood is counted", || {
+        client.rpc("a2g/execute", &call);
+        executor.stderr().contains("left_out=").then_some(())
+    });
+    assert!(lines() - before < 1900, "{}", lines() - before);
+}
+
+#[test]
+fn a_proof_counts_whatever_leave_was_given() {
+    let keys = Keys::new();
+    let executor = Executor::start(with_leave(&keys));
+    let mut client = executor.client();
+    result(&client.rpc("a2g/execute", &append()));
+    let call = append();
+    let wrong = keys.sign(&with(&claims(&call), "sub", json!("did:aeon:other:1.0:x")));
+    blocked(&client.rpc("a2g/execute", &with(&call, "proof", json!(wrong))), "verdict_mismatch");
+    assert_eq!(runs(&executor), 1);
+}
+
+#[test]
+fn an_approved_escalation_is_still_bound_to_its_module() {
+    let keys = Keys::new();
+    let executor = Executor::start(with_leave(&keys));
+    let mut client = executor.client();
+    let mut call = append();
+    call["verdict"]["verdict"] = json!("ESCALATE");
+    let other = keys.sign(&with(&claims(&call), "tool_sha256", json!(sha256("another module"))));
+    let call = with(&call, "proof", json!(other));
+    blocked(&client.rpc("a2g/execute", &call), "escalation_pending");
+    let directive = json!({ "intent_id": id_of(&call), "decision": "APPROVED" });
+    blocked(&client.rpc("g2a/directive", &directive), "verdict_mismatch");
+    assert_eq!(runs(&executor), 0);
+}
+
+// --- keys ---
+
+fn fails(arguments: &[&str]) -> String {
+    let output = run(arguments.iter().copied());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+    stderr
+}
+
+#[test]
+fn keys_are_made_shown_and_trusted_without_showing_what_is_secret() {
+    let keys = Keys::new();
+    let (pair, trusted) = (keys.pair(), keys.trusted());
+    let (pair, trusted) = (pair.to_str().unwrap(), trusted.to_str().unwrap());
+    use std::os::unix::fs::MetadataExt as _;
+    assert_eq!(std::fs::metadata(pair).unwrap().mode() & 0o777, 0o600);
+
+    let shown = String::from_utf8(succeeds(&["key", "show", pair])).unwrap();
+    assert!(shown.contains(keys.id()) && shown.contains(ISSUER), "{shown}");
+    let json: Value = serde_json::from_slice(&succeeds(&["key", "show", "--json", pair])).unwrap();
+    assert_eq!(json["kid"], keys.id());
+    assert_eq!((json["kty"].as_str(), json["crv"].as_str()), (Some("OKP"), Some("Ed25519")));
+    let list = String::from_utf8(succeeds(&["key", "list", "--keys", trusted])).unwrap();
+    assert!(list.contains(keys.id()) && list.contains(ISSUER), "{list}");
+    let list: Value =
+        serde_json::from_slice(&succeeds(&["key", "list", "--json", "--keys", trusted])).unwrap();
+    assert_eq!(list, json!([json]));
+    assert!(![shown, list.to_string(), json.to_string()].iter().any(|text| text.contains(&keys.private())));
+
+    // A file that is there stays as it is.
+    let before = std::fs::read(pair).unwrap();
+    assert!(fails(&["key", "new", pair, "--issuer", ISSUER]).contains("exists"));
+    assert_eq!(std::fs::read(pair).unwrap(), before);
+    // A private key is not trusted, nor is one twice, nor one that speaks for nobody.
+    assert!(fails(&["key", "trust", pair, "--keys", trusted]).contains("private key"));
+    assert!(fails(&["key", "trust", &json.to_string(), "--keys", trusted]).contains("another trusted key"));
+    let mut nobody = json.clone();
+    nobody.as_object_mut().unwrap().remove("iss");
+    let empty = tempfile::tempdir().unwrap();
+    let folder = empty.path().join("keys");
+    let folder = folder.to_str().unwrap();
+    assert!(fails(&["key", "trust", &nobody.to_string(), "--keys", folder]).contains("--issuer"));
+    succeeds(&[
+        "key",
+        "trust",
+        &nobody.to_string(),
+        "--keys",
+        folder,
+        "--issuer",
+        "https://governor.example",
+    ]);
+    let list = String::from_utf8(succeeds(&["key", "list", "--keys", folder])).unwrap();
+    assert!(list.contains("https://governor.example"), "{list}");
+
+    // A key that others can read is not used.
+    set_mode(std::path::Path::new(pair), 0o640);
+    for arguments in [vec!["key", "show", pair], vec!["governor", "--listen", "127.0.0.1:0", "--key", pair]] {
+        let says = fails(&arguments);
+        assert!(says.contains("chmod 600") && !says.contains(&keys.private()), "{says}");
+    }
+}
+
+#[test]
+fn an_executor_does_not_start_on_keys_that_others_can_change_or_guests_can_reach() {
+    let keys = Keys::new();
+    let place = tempfile::tempdir().unwrap();
+    let config = place.path().join("executor.toml");
+    let tools = tools();
+    let check = |trust: Value, scope: &str| {
+        let text = json!({
+            "executor": { "did": EXECUTOR },
+            "catalog": { "tools": tools, "cache": cache() },
+            "ceilings": { "filesystem_scope": [scope] },
+            "trust": trust,
+        });
+        std::fs::write(&config, toml::to_string(&text).unwrap()).unwrap();
+        let output = run(["config", "check", "--config", config.to_str().unwrap()]);
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let secret = "00".repeat(31) + "ff";
+    let key_file = place.path().join("agents.key");
+    std::fs::write(&key_file, &secret).unwrap();
+    set_mode(&key_file, 0o600);
+    let signature = json!({ "key_file": key_file, "key_form": "ascii", "escape_non_ascii": true });
+    let trust = json!({ "keys": keys.trusted(), "intent_signature": signature });
+
+    let (code, says) = check(trust.clone(), "/workspace/**");
+    assert_eq!(code, Some(0), "{says}");
+    assert!(says.contains("trusted: 1") && says.contains("agents.key") && !says.contains(&secret), "{says}");
+    let inside = format!("{}/**", keys.trusted().parent().unwrap().display());
+    let (code, says) = check(trust.clone(), &inside);
+    assert!(code == Some(2) && says.contains("trusted"), "{says}");
+    let (code, says) = check(trust.clone(), &format!("{}/**", place.path().display()));
+    assert!(code == Some(2) && says.contains("agents.key"), "{says}");
+    for wrong in [
+        json!({ "keys": place.path().join("missing") }),
+        json!({ "max_proof_seconds": 0 }),
+        json!({ "intent_signature": { "key_file": key_file } }),
+        json!({ "intent_signature": with(&signature, "key_form", json!("hex")) }),
+        json!({ "intent_signature": with(&signature, "key", json!(secret)) }),
+    ] {
+        let (code, says) = check(wrong.clone(), "/workspace/**");
+        assert_eq!(code, Some(2), "{wrong}: {says}");
+    }
+    set_mode(&key_file, 0o644);
+    let (code, says) = check(trust.clone(), "/workspace/**");
+    assert!(code == Some(2) && says.contains("chmod 600") && !says.contains(&secret), "{says}");
+    set_mode(&key_file, 0o600);
+    set_mode(&keys.trusted(), 0o777);
+    let (code, says) = check(trust, "/workspace/**");
+    assert!(code == Some(2) && says.contains("others may change it"), "{says}");
+}
+
+// --- signed intents ---
+
+/// HMAC-SHA256 by its definition (RFC 2104), for a key of at most 64 bytes.
+fn hmac(key: &[u8], text: &str) -> String {
+    let pad = |with: u8| (0..64).map(|at| key.get(at).copied().unwrap_or(0) ^ with).collect::<Vec<u8>>();
+    let bytes = |hex: &str| -> Vec<u8> {
+        (0..32).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect()
+    };
+    let inner = sha256([pad(0x36), text.as_bytes().to_vec()].concat());
+    sha256([pad(0x5c), bytes(&inner)].concat())
+}
+
+#[test]
+fn intents_have_to_be_signed_where_the_operator_says_so() {
+    let place = tempfile::tempdir().unwrap();
+    let key_file = place.path().join("agents.key");
+    let secret = "0123456789abcdef".repeat(4);
+    std::fs::write(&key_file, format!("{secret}\n")).unwrap();
+    set_mode(&key_file, 0o600);
+    let signature = json!({ "key_file": key_file, "key_form": "ascii", "escape_non_ascii": false });
+    let executor = Executor::start(Options::new().signed_only().set("trust.intent_signature", signature));
+    let mut client = executor.client();
+    let sign = |mut intent: Value, seconds: i64| {
+        let at = (time::OffsetDateTime::now_utc().unix_timestamp() + seconds) * 1000;
+        let nonce = uuid::Uuid::new_v4().to_string();
+        let (agent, id) = (&intent["agent_did"], &intent["intent_id"]);
+        let text = format!(
+            r#"{{"agent_did":{agent},"arguments":{{"content":"ü","path":"/workspace/log"}},"intent_id":{id},"tool":"write_file"}}"#
+        );
+        let hash = hmac(secret.as_bytes(), &format!("{at}:{nonce}:{text}"));
+        intent["context"] =
+            json!({ "signature": { "timestamp": at.to_string(), "nonce": nonce, "hash": hash } });
+        intent
+    };
+    let ask = || intent("write_file", json!({ "path": "/workspace/log", "content": "ü" }));
+
+    blocked(&client.rpc("a2g/intent", &ask()), "intent_untrusted");
+    for seconds in [-301, 310] {
+        let response = client.rpc("a2g/intent", &sign(ask(), seconds));
+        assert!(blocked(&response, "intent_untrusted").contains("5 minutes"), "{response}");
+    }
+    let good = sign(ask(), 0);
+    let mut other = good.clone();
+    other["intent_id"] = json!(intent_id());
+    blocked(&client.rpc("a2g/intent", &other), "intent_untrusted");
+    let mut other = good.clone();
+    other["arguments"]["path"] = json!("/workspace/elsewhere");
+    blocked(&client.rpc("a2g/intent", &other), "intent_untrusted");
+    executor.assert_workspace_is_empty("unsigned intents");
+
+    let response = client.rpc("a2g/intent", &good);
+    assert_eq!(result(&response)["report"]["status"], "SUCCESS", "{response}");
+    blocked(&client.rpc("a2g/intent", &good), "intent_replayed");
+    // Who signs again is answered from the record.
+    let again = sign(good, 1);
+    assert_eq!(result(&client.rpc("a2g/intent", &again)), result(&response));
+    executor.line_with("intent_replayed");
+    assert!(!executor.stderr().contains(&secret));
+}
