@@ -385,13 +385,16 @@ pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
         let mut tasks = JoinSet::new();
         let (mut last, mut opened) = (0, 0);
         let budgets = line.budgets();
-        // At the most there is a frame for each byte that is sent, and credit in quarters of a window, of
-        // which each byte that is received may have taken the least weight.
-        let sent = budgets.sent_bytes.saturating_mul(1 + HEADER_BYTES as u64);
-        let mut left = sent.saturating_add(budgets.received_bytes / 2).saturating_add(1 << 20);
+        // At the most each byte that is sent has a frame of its own. Credit comes in quarters of a window, and
+        // each byte that is received may have taken the least weight of one.
+        let credits = budgets.received_bytes / (CREDIT_BYTES / LEAST_WEIGHT) as u64;
+        let mut left_frames = budgets.sent_bytes.saturating_add(credits).saturating_add(1 << 10);
+        let mut left = budgets.sent_bytes.saturating_mul(2).saturating_add(credits.saturating_mul(4));
+        left = left.saturating_add(1 << 20);
         while let Some(Frame { kind, stream, content }) = next(&mut from_child).await? {
-            let length = u64::try_from(HEADER_BYTES + content.len()).unwrap_or(u64::MAX);
+            let length = u64::try_from(content.len()).unwrap_or(u64::MAX);
             left = left.checked_sub(length).ok_or_else(nonsense)?;
+            left_frames = left_frames.checked_sub(1).ok_or_else(nonsense)?;
             let mut known = streams.lock().unwrap_or_else(PoisonError::into_inner);
             match kind {
                 Kind::Open => {
@@ -403,6 +406,7 @@ pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
                     last = stream;
                     // What is on its way when it is refused is lost.
                     left = left.saturating_add((LONGEST_HEAD + WINDOW_BYTES) as u64);
+                    left_frames = left_frames.saturating_add((8 + WINDOW_BYTES / LEAST_WEIGHT) as u64);
                     while tasks.try_join_next().is_some() {}
                     let opening = serde_json::from_slice(&content).map_err(|_| nonsense())?;
                     // The task takes its stream out of the list, which is locked until it is in.
@@ -819,10 +823,14 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let held = || opening(1, &format!("http://held.example:{port}/"));
         let piece = WINDOW_BYTES / 4;
+        let connect = |stream| {
+            let address = listener.local_addr().unwrap();
+            written(Kind::Open, stream, &Opening::Connect { address })
+        };
         let cases = [
             ("no kind", vec![vec![0; HEADER_BYTES]]),
             ("another kind", vec![vec![9; HEADER_BYTES]]),
-            ("empty pieces without end", [vec![held()], vec![data(1, 0); 300]].concat()),
+            ("no address", vec![frame(Kind::Open, 1, br#"{"Connect":{"address":"held.example:80"}}"#)]),
             ("a long piece", vec![held(), data(1, PIECE_BYTES + 1)]),
             ("a long head", vec![frame(Kind::Open, 1, &vec![b' '; LONGEST_HEAD + 1])]),
             ("no head", vec![frame(Kind::Open, 1, b"{}")]),
@@ -839,13 +847,30 @@ mod tests {
             ("streams without end", (1..3000).map(|stream| opening(stream, somewhere)).collect()),
             // To no stream at all, and more of it than the run may send.
             ("pieces without end", vec![data(7, PIECE_BYTES); 100]),
+            ("empty pieces without end", vec![vec![data(7, 0); 10_000].concat(); 200]),
         ];
         for (what, frames) in cases {
             assert!(said(&listener, frames).await.is_err(), "{what}");
         }
-        let proper =
-            vec![opening(1, somewhere), data(1, 10), frame(Kind::End, 1, &[]), frame(Kind::Abort, 1, &[])];
+        let proper = vec![
+            opening(1, somewhere),
+            data(1, 10),
+            frame(Kind::End, 1, &[]),
+            frame(Kind::Abort, 1, &[]),
+            written(Kind::Open, 2, &Opening::LookUp { name: "held.example".to_owned() }),
+            connect(3),
+            data(3, 10),
+            frame(Kind::End, 3, &[]),
+        ];
         said(&listener, proper).await.unwrap();
+    }
+
+    #[test]
+    fn small_pieces_fill_a_window_too() {
+        let (inlet, _pieces) = Inlet::new(CREDIT_BYTES, |_| {});
+        let most = WINDOW_BYTES / LEAST_WEIGHT;
+        assert!((0..most).all(|_| inlet.take(Bytes::from_static(b"x")).is_ok()));
+        assert!(inlet.take(Bytes::new()).is_err());
     }
 
     #[test]

@@ -499,7 +499,10 @@ fn a_guest_may_look_without_waiting() {
         assert_eq!(step(&report, 2), "spun", "{report:?}");
         assert_eq!(step(&report, 3)["text"], "second", "{report:?}");
     }
-    // What was written goes out although nobody waited for it.
+}
+
+#[test]
+fn what_was_written_goes_out_although_nobody_waited() {
     let sink = Peer::silent();
     let bench = start(options(&[&sink]));
     bench.take(&json!([{ "connect": at(&sink) }, { "write_and_close": [0, "the last words"] }]));

@@ -4,7 +4,7 @@ use a2g_guest_sdk::prelude::*;
 
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use wasip2::sockets::instance_network::instance_network;
 use wasip2::sockets::ip_name_lookup::resolve_addresses;
 use wasip2::sockets::network::{ErrorCode, IpAddressFamily};
@@ -78,7 +78,9 @@ fn take(step: &Step, connections: &mut Connections) -> Result<Value, Error> {
         Step::Resolve(host, times) => {
             let mut last = Err(ErrorKind::NotFound.into());
             for _ in 0..*times {
-                last = host.to_socket_addrs().map(|found| json!(found.map(|at| at.to_string()).collect::<Vec<_>>()));
+                last = host
+                    .to_socket_addrs()
+                    .map(|found| json!(found.map(|at| at.to_string()).collect::<Vec<_>>()));
             }
             last?
         }
@@ -120,7 +122,8 @@ fn take(step: &Step, connections: &mut Connections) -> Result<Value, Error> {
             loop {
                 match stream.read(&mut piece) {
                     Ok(read) => {
-                        let text = String::from_utf8_lossy(piece.get(..read).unwrap_or_default()).into_owned();
+                        let text =
+                            String::from_utf8_lossy(piece.get(..read).unwrap_or_default()).into_owned();
                         stream.set_nonblocking(false)?;
                         break json!({ "text": text, "waited": waits > 0 });
                     }
@@ -188,7 +191,6 @@ fn look_up(name: &str) -> Value {
 
 fn read(stream: &mut TcpStream, most: u64) -> Value {
     let (mut read, mut first, mut piece) = (0_u64, Vec::new(), vec![0; 64 << 10]);
-    let began = Instant::now();
     while read < most {
         let room = usize::try_from(most - read).unwrap_or(usize::MAX).min(piece.len());
         match stream.read(piece.get_mut(..room).unwrap_or_default()) {
@@ -205,11 +207,7 @@ fn read(stream: &mut TcpStream, most: u64) -> Value {
         }
     }
     first.truncate(4096);
-    json!({
-        "read": read,
-        "first": String::from_utf8_lossy(&first),
-        "milliseconds": u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
-    })
+    json!({ "read": read, "first": String::from_utf8_lossy(&first) })
 }
 
 fn listen() -> Value {
