@@ -377,6 +377,11 @@ fn connections_and_requests_are_one_account() {
     assert_eq!(report.in_force("network")["max_requests"]["used"], 4, "{report:?}");
     assert!(peer.connections() <= 3 + 4, "{report:?}");
 
+    let bench = start(options(&[&peer]).set("network.max_requests", 2));
+    let report = bench.take(&json!([connect, direct, direct]));
+    assert!(step(&report, 1)["peer"].is_string() && step(&report, 2)["error"].is_string(), "{report:?}");
+    assert_eq!(reasons(&report), ["requests"], "{report:?}");
+
     // HTTP and connections of the guest's own together.
     let both = [
         Tool::typed_bytes(TOOL, guest_wasip2(TOOL)).network(),
@@ -534,6 +539,28 @@ fn a_slow_peer_holds_nobody_longer_than_the_run() {
     assert_eq!(step(&report, 0)["error"], "ConnectionRefused", "{report:?}");
     assert!(step(&report, 1)["error"].is_string(), "{report:?}");
     assert!(report.denied().is_empty(), "{report:?}");
+}
+
+#[test]
+fn a_peer_that_does_not_let_go_keeps_nothing_open() {
+    // It neither reads nor closes, so only this side can end the connection.
+    let holds = Peer::start(|_| {
+        loop {
+            std::thread::park();
+        }
+    });
+    let bench = start(options(&[&holds]).set("network.max_connections", 4));
+    let connect = json!({ "connect": at(&holds) });
+    let before = bench.descriptors();
+    let report = bench.take(&json!([
+        connect, connect, connect, connect, { "close": 0 }, { "sleep": 300 }, connect,
+    ]));
+    assert!(step(&report, 6)["peer"].is_string(), "{report:?}");
+    let text = "y".repeat(256 << 10);
+    let writing = json!([connect, connect, connect, connect, { "write": [0, text, 240] }]);
+    let report = bench.steps(&writing).grant("timeout_seconds", 1).send().limit("time");
+    assert_eq!(report.0["usage"]["contacted"][0]["requests"], 4, "{report:?}");
+    eventually("connections are closed", || (bench.descriptors() < before + 4).then_some(()));
 }
 
 #[test]
