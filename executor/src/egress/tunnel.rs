@@ -126,26 +126,27 @@ impl Line {
     }
 }
 
-/// What comes over a connection, which ends when this is dropped, and no later than its run.
+/// What comes over a connection, which ends when this is dropped, and no later than its run. It has its place
+/// until then, also when both sides have said all.
 struct Received {
     pieces: mpsc::Receiver<Result<Bytes, Refusal>>,
     driver: AbortHandle,
+    _place: Place,
 }
 
 impl Received {
     fn of(counted: Counted, place: Place, upload: Body) -> Self {
         // One piece waits for whoever reads; the next is not read of the socket before that is taken.
         let (sender, pieces) = mpsc::channel(1);
+        let over = place.over();
         let driver = tokio::spawn(async move {
-            let over = place.over();
             let (reading, writing) = tokio::io::split(counted);
             tokio::select! {
                 ((), ()) = async { tokio::join!(send(upload, writing), receive(reading, sender)) } => {}
                 () = over => {}
             }
-            drop(place);
         });
-        Self { pieces, driver: driver.abort_handle() }
+        Self { pieces, driver: driver.abort_handle(), _place: place }
     }
 }
 

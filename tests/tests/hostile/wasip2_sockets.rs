@@ -362,6 +362,15 @@ fn connections_and_requests_are_one_account() {
     assert_eq!(report.in_force("network")["max_connections"]["used"], 2, "{report:?}");
     assert_eq!(peer.connections(), 3);
     peer.assert_closed();
+    // One that has ended on both sides is one until the guest lets go of it.
+    let brief = Peer::saying("bye");
+    let bench = start(options(&[&brief]).set("network.max_connections", 1));
+    let to = json!({ "connect": at(&brief) });
+    let said = json!({ "read": [0, 100] });
+    let report = bench
+        .take(&json!([to, { "shutdown": [0, "write"] }, said, { "sleep": 300 }, to, { "close": 0 }, to]));
+    assert!(step(&report, 4)["error"].is_string() && step(&report, 6)["peer"].is_string(), "{report:?}");
+    assert_eq!(reasons(&report), ["connections"], "{report:?}");
 
     // A look-up is a request, and so is a connection that no look-up has paid for.
     let bench = start(options(&[&peer]).set("network.max_requests", 4));
