@@ -27,6 +27,7 @@ use http_body::{Body as _, Frame as BodyFrame};
 use http_body_util::{BodyExt as _, Empty};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read as _, Result, Write as _};
 use std::net::{IpAddr, SocketAddr};
@@ -366,6 +367,8 @@ struct Served {
     upload: Option<Inlet>,
     download: Outlet,
     task: AbortHandle,
+    /// Ends when all that the task held is gone, its place among the run's connections too.
+    gone: oneshot::Receiver<Infallible>,
 }
 
 /// Carries what one child asks to its run's line, until the child is gone or says what makes no
@@ -395,43 +398,50 @@ pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
             let length = u64::try_from(content.len()).unwrap_or(u64::MAX);
             left = left.checked_sub(length).ok_or_else(nonsense)?;
             left_frames = left_frames.checked_sub(1).ok_or_else(nonsense)?;
-            let mut known = streams.lock().unwrap_or_else(PoisonError::into_inner);
-            match kind {
-                Kind::Open => {
-                    opened += 1;
-                    let most = budgets.requests.saturating_mul(2).saturating_add(OPENS_IN_VAIN);
-                    if stream <= last || opened > most {
-                        return Err(nonsense());
+            let aborted = {
+                let mut known = streams.lock().unwrap_or_else(PoisonError::into_inner);
+                match kind {
+                    Kind::Open => {
+                        opened += 1;
+                        let most = budgets.requests.saturating_mul(2).saturating_add(OPENS_IN_VAIN);
+                        if stream <= last || opened > most {
+                            return Err(nonsense());
+                        }
+                        last = stream;
+                        // What is on its way when it is refused is lost.
+                        left = left.saturating_add((LONGEST_HEAD + WINDOW_BYTES) as u64);
+                        left_frames = left_frames.saturating_add((8 + WINDOW_BYTES / LEAST_WEIGHT) as u64);
+                        while tasks.try_join_next().is_some() {}
+                        let opening = serde_json::from_slice(&content).map_err(|_| nonsense())?;
+                        // The task takes its stream out of the list, which is locked until it is in.
+                        known.insert(stream, open(&line, stream, opening, &frames, &streams, &mut tasks)?);
+                        None
                     }
-                    last = stream;
-                    // What is on its way when it is refused is lost.
-                    left = left.saturating_add((LONGEST_HEAD + WINDOW_BYTES) as u64);
-                    left_frames = left_frames.saturating_add((8 + WINDOW_BYTES / LEAST_WEIGHT) as u64);
-                    while tasks.try_join_next().is_some() {}
-                    let opening = serde_json::from_slice(&content).map_err(|_| nonsense())?;
-                    // The task takes its stream out of the list, which is locked until it is in.
-                    known.insert(stream, open(&line, stream, opening, &frames, &streams, &mut tasks)?);
-                }
-                Kind::Data => {
-                    // A stream that has just ended here may not have ended there yet.
-                    let inlet = known.get(&stream).and_then(|served| served.upload.as_ref());
-                    inlet.map_or(Ok(()), |inlet| inlet.take(content))?;
-                }
-                Kind::End => {
-                    if let Some(served) = known.get_mut(&stream) {
-                        served.upload = None;
+                    Kind::Data => {
+                        // A stream that has just ended here may not have ended there yet.
+                        let inlet = known.get(&stream).and_then(|served| served.upload.as_ref());
+                        inlet.map_or(Ok(()), |inlet| inlet.take(content))?;
+                        None
                     }
-                }
-                Kind::Abort => {
-                    if let Some(served) = known.remove(&stream) {
-                        served.task.abort();
+                    Kind::End => {
+                        if let Some(served) = known.get_mut(&stream) {
+                            served.upload = None;
+                        }
+                        None
                     }
+                    Kind::Abort => known.remove(&stream),
+                    Kind::Credit => {
+                        let bytes = credited(&content)?;
+                        known.get(&stream).map_or(Ok(()), |served| served.download.credit(bytes))?;
+                        None
+                    }
+                    Kind::Head | Kind::Refused | Kind::Enough => return Err(nonsense()),
                 }
-                Kind::Credit => {
-                    let bytes = credited(&content)?;
-                    known.get(&stream).map_or(Ok(()), |served| served.download.credit(bytes))?;
-                }
-                Kind::Head | Kind::Refused | Kind::Enough => return Err(nonsense()),
+            };
+            if let Some(Served { task, gone, .. }) = aborted {
+                task.abort();
+                // What is asked next finds the place free.
+                let _gone = gone.await;
             }
         }
         Ok(())
@@ -486,7 +496,10 @@ fn open(
     };
     let (download, window) = Outlet::new();
     let (line, frames, streams) = (Arc::clone(line), frames.clone(), Arc::clone(streams));
+    let (held, gone) = oneshot::channel();
     let task = tasks.spawn(async move {
+        // The first value of a task is dropped after all others.
+        let _held = held;
         // Nobody writes any more when the child is gone.
         let send = |frame| drop(frames.send(frame));
         let answered = async {
@@ -495,11 +508,18 @@ fn open(
             if let Some(body) = &mut body {
                 pump(body, &window, false, |piece| send(frame(Kind::Data, stream, &piece))).await?;
             }
-            send(frame(Kind::End, stream, &[]));
             match kind {
-                StreamKind::Exchange => Refusable::Ok(()),
-                // What the guest sends may go on. The connection ends when its download is dropped.
-                StreamKind::Connection => std::future::pending().await,
+                StreamKind::Exchange => {
+                    // With it goes its place, which whoever sees the end may want for the next one.
+                    drop(body);
+                    send(frame(Kind::End, stream, &[]));
+                    Refusable::Ok(())
+                }
+                StreamKind::Connection => {
+                    send(frame(Kind::End, stream, &[]));
+                    // What the guest sends may go on. The connection ends when its download is dropped.
+                    std::future::pending().await
+                }
             }
         };
         if let Err(refusal) = answered.await {
@@ -507,7 +527,7 @@ fn open(
         }
         streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&stream);
     });
-    Ok(Served { upload: uploads.then_some(inlet), download, task })
+    Ok(Served { upload: uploads.then_some(inlet), download, task, gone })
 }
 
 /// What a child asks, as the line takes it.

@@ -355,9 +355,9 @@ fn connections_and_requests_are_one_account() {
     let peer = Peer::silent();
     let bench = start(options(&[&peer]).set("network.max_connections", 2));
     let connect = json!({ "connect": at(&peer) });
-    let report = bench.take(&json!([connect, connect, connect, { "close": 0 }, { "sleep": 300 }, connect]));
+    let report = bench.take(&json!([connect, connect, connect, { "close": 0 }, connect]));
     let stood = |which: usize| step(&report, which)["peer"].is_string();
-    assert!(stood(0) && stood(1) && !stood(2) && stood(5), "{report:?}");
+    assert!(stood(0) && stood(1) && !stood(2) && stood(4), "{report:?}");
     assert_eq!(reasons(&report), ["connections"], "{report:?}");
     assert_eq!(report.in_force("network")["max_connections"]["used"], 2, "{report:?}");
     assert_eq!(peer.connections(), 3);
@@ -561,10 +561,8 @@ fn a_peer_that_does_not_let_go_keeps_nothing_open() {
     let bench = start(options(&[&holds]).set("network.max_connections", 4));
     let connect = json!({ "connect": at(&holds) });
     let before = bench.descriptors();
-    let report = bench.take(&json!([
-        connect, connect, connect, connect, { "close": 0 }, { "sleep": 300 }, connect,
-    ]));
-    assert!(step(&report, 6)["peer"].is_string(), "{report:?}");
+    let report = bench.take(&json!([connect, connect, connect, connect, { "close": 0 }, connect]));
+    assert!(step(&report, 5)["peer"].is_string(), "{report:?}");
     let text = "y".repeat(256 << 10);
     let writing = json!([connect, connect, connect, connect, { "write": [0, text, 240] }]);
     let report = bench.steps(&writing).grant("timeout_seconds", 1).send().limit("time");
