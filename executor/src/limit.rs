@@ -168,7 +168,8 @@ impl Budgets {
 /// What one run may do with the network. The executor's own ceilings alone set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkBudgets {
-    /// How many requests it may make; those that are refused count too.
+    /// How many requests it may make; those that are refused count too. The look-up of a name is one, and
+    /// pays for the first connection of the tool's own to what it gave; every other such connection is one.
     pub requests: u32,
     /// How many connections it may have at once.
     pub connections: u32,

@@ -276,6 +276,8 @@ pub enum DenialReason {
     HardLink,
     /// A network interface was called in a run without a network.
     NetworkOff,
+    /// A part of a network interface that no run is offered: a socket that listens, or UDP.
+    NotOffered,
     /// The authority of a request can be read in more than one way, or names no host.
     Authority,
     /// No layer allows this domain.
@@ -286,6 +288,8 @@ pub enum DenialReason {
     IpLiteral,
     /// The address is private, local or reserved, or the name has such an address.
     Address,
+    /// An address that no look-up of this run gave for an allowed name, and that is not listed itself.
+    NotLookedUp,
     /// More requests than one run may make.
     Requests,
     /// More requests a minute than the agent may make.
@@ -310,11 +314,13 @@ impl DenialReason {
             Self::Link => "link",
             Self::HardLink => "hard_link",
             Self::NetworkOff => "network_off",
+            Self::NotOffered => "not_offered",
             Self::Authority => "authority",
             Self::DomainNotAllowed => "domain_not_allowed",
             Self::DomainBlocked => "domain_blocked",
             Self::IpLiteral => "ip_literal",
             Self::Address => "address",
+            Self::NotLookedUp => "not_looked_up",
             Self::Requests => "requests",
             Self::RequestRate => "request_rate",
             Self::Connections => "connections",
@@ -333,12 +339,14 @@ impl DenialReason {
             | Self::HostPermissions
             | Self::Link
             | Self::HardLink
-            | Self::NetworkOff => false,
+            | Self::NetworkOff
+            | Self::NotOffered => false,
             Self::Authority
             | Self::DomainNotAllowed
             | Self::DomainBlocked
             | Self::IpLiteral
             | Self::Address
+            | Self::NotLookedUp
             | Self::Requests
             | Self::RequestRate
             | Self::Connections
@@ -375,11 +383,11 @@ pub struct GrantedArea {
 /// Who was reached over the network, as the way out counted it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contact {
-    /// Scheme, host and port: `https://api.example.com:443`.
+    /// Scheme, host and port: `https://api.example.com:443`, or `tcp://…` for a connection of a tool's own.
     pub authority: String,
     /// The address that was connected to last, with its port.
     pub address: SocketAddr,
-    /// How many requests were sent to it.
+    /// How many requests were sent to it, or connections of a tool's own made to it.
     pub requests: u32,
     /// Bytes that went over the wire to it.
     pub sent_bytes: u64,
@@ -407,7 +415,8 @@ pub struct NetworkUsage {
     pub blocked: Vec<HostRule>,
     /// The most requests a minute of its agent.
     pub requests_per_minute: Option<Bound<u32>>,
-    /// How many requests it made, refused ones included.
+    /// How many requests it made, refused ones included; for what else counts as one see
+    /// [`NetworkBudgets::requests`].
     pub requests: u32,
     /// The most connections that it had at once.
     pub connections: u32,

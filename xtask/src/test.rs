@@ -67,6 +67,9 @@ struct Outcome {
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<(), Failure> {
     let guests = setup::prepare(workspace)?;
     tools::build(workspace, &guests.toolchain)?;
+    if guests.has_wanted {
+        tools::build_wanted(workspace)?;
+    }
     build_executor(workspace)?;
     let skipped = if guests.has_wanted { Vec::new() } else { tests_that_need_wanted(workspace, arguments) };
     let mut outcomes = vec![attempt("executor", &mut main_tests(workspace, arguments, guests.has_wanted))?];

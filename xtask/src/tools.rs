@@ -13,7 +13,7 @@ use std::process;
 use sha2::{Digest, Sha256};
 
 use crate::run::{self, AtPath, Failure, Workspace};
-use crate::setup::{self, GuestToolchain, REQUIRED};
+use crate::setup::{self, GuestToolchain, REQUIRED, WANTED};
 
 pub(crate) const HELP: &str = "\
 Build the guest tools and lay out their catalogue.
@@ -30,6 +30,8 @@ tools/ are taken out. What `a2g-executor tool add` put there stays.
 
 Calls `cargo xtask setup` first.";
 
+/// The guests of the tests that need [`WANTED`].
+const WANTED_GUESTS: [&str; 1] = ["hostile_tcp"];
 const DESCRIPTOR: &str = "tool.toml";
 const MODULE: &str = "tool.wasm";
 /// The first line of every descriptor that was laid out here, and of no other.
@@ -84,6 +86,20 @@ fn compile(workspace: &Workspace, toolchain: &GuestToolchain) -> Result<(), Fail
     cargo.arg("--manifest-path").arg(workspace.root.join("tools/Cargo.toml"));
     cargo.arg("--target-dir").arg(workspace.guest_target());
     run::visibly("build the guest tools", &mut cargo)
+}
+
+/// Builds the guests of the tests that need [`WANTED`], which the machine has to have.
+///
+/// # Errors
+/// When one does not compile.
+pub(crate) fn build_wanted(workspace: &Workspace) -> Result<(), Failure> {
+    run::progress("Building", &format!("guests of the tests for {WANTED}"));
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--locked", "--release", "--quiet", "--target", WANTED]);
+    cargo.args(WANTED_GUESTS.iter().flat_map(|guest| ["--package", guest]));
+    cargo.arg("--manifest-path").arg(workspace.root.join("tools/Cargo.toml"));
+    cargo.arg("--target-dir").arg(workspace.guest_target());
+    run::visibly("build guests of the tests", &mut cargo)
 }
 
 /// Whether anything changed.

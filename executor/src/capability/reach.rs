@@ -66,6 +66,10 @@ impl Host {
     /// `0x7f000001` and `017700000001` are all 127.0.0.1 to some readers.
     pub fn parse(text: &str) -> Result<Self, HostError> {
         let error = || HostError { text: excerpt(text) };
+        // No name is longer in any script, and a longer text is not read at all.
+        if text.len() > 4 * LONGEST_NAME {
+            return Err(error());
+        }
         let name = text.strip_suffix('.').unwrap_or(text);
         // `%` would be decoded, and hide what follows from other readers.
         if name.contains(['%', '@']) {

@@ -91,12 +91,14 @@ impl fmt::Display for Lifted {
     }
 }
 
-/// Whether a run may connect to an address.
-pub(super) fn may_connect(address: SocketAddr, lifted: &[Lifted]) -> bool {
+/// Whether a run may connect to an address: at this port, or without one at some port, as far as is known
+/// when only a name is looked up.
+pub(super) fn may_connect(address: IpAddr, port: Option<u16>, lifted: &[Lifted]) -> bool {
     let lifts = |lifted: &Lifted| {
-        lifted.network.contains(&address.ip()) && lifted.port.is_none_or(|port| port == address.port())
+        let at = lifted.port.is_none_or(|lifted| port.is_none_or(|port| port == lifted));
+        lifted.network.contains(&address) && at
     };
-    is_public(address.ip()) || lifted.iter().any(lifts)
+    is_public(address) || lifted.iter().any(lifts)
 }
 
 fn is_public(address: IpAddr) -> bool {
@@ -191,8 +193,14 @@ mod tests {
     fn the_operator_lifts_exactly_what_is_written() {
         let may = |address: &str, lifted: &[&str]| {
             let lifted = lifted.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
-            may_connect(address.parse().unwrap(), &lifted)
+            let address = address.parse::<SocketAddr>().unwrap();
+            let may = may_connect(address.ip(), Some(address.port()), &lifted);
+            assert!(!may || may_connect(address.ip(), None, &lifted), "{address}: at no port, and at this");
+            may
         };
+        let lifted = ["127.0.0.1:8080".parse().unwrap()];
+        assert!(may_connect("127.0.0.1".parse().unwrap(), None, &lifted));
+        assert!(!may_connect("127.0.0.2".parse().unwrap(), None, &lifted));
         assert!(may("127.0.0.1:8080", &["127.0.0.1:8080"]));
         assert!(!may("127.0.0.1:8081", &["127.0.0.1:8080"]));
         assert!(!may("127.0.0.2:8080", &["127.0.0.1:8080"]));

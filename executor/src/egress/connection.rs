@@ -1,6 +1,6 @@
 //! One connection: counted at the socket, with TLS or without, speaking HTTP/1.1.
 
-use super::line::Line;
+use super::line::{Line, Place};
 use super::refusal::{Failure, Refusal};
 use super::target::Target;
 use super::{Body, MOST_FIELDS, MOST_HEAD_BYTES};
@@ -22,7 +22,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 use tokio_rustls::TlsConnector;
@@ -75,12 +74,18 @@ pub(super) fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, TlsError
 }
 
 /// A socket whose bytes are counted, and that ends where the run's budget does.
-struct Counted {
+pub(super) struct Counted {
     stream: TcpStream,
     line: Arc<Line>,
     /// What the line knows the other side by.
     contact: Option<usize>,
     target: String,
+}
+
+impl Counted {
+    pub(super) fn new(stream: TcpStream, line: Arc<Line>, contact: Option<usize>, target: String) -> Self {
+        Self { stream, line, contact, target }
+    }
 }
 
 impl AsyncRead for Counted {
@@ -91,6 +96,9 @@ impl AsyncRead for Counted {
     ) -> Poll<io::Result<()>> {
         let Self { stream, line, contact, target } = self.get_mut();
         line.receive(*contact, target, |left| {
+            if left == 0 {
+                return stream.poll_peek(context, &mut ReadBuf::new(&mut [0]));
+            }
             let space = into.initialize_unfilled_to(into.remaining().min(left));
             let mut space = ReadBuf::new(space);
             ready!(Pin::new(stream).poll_read(context, &mut space))?;
@@ -165,7 +173,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
 pub(super) struct Connection {
     answered: Arc<AtomicBool>,
     driver: AbortHandle,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Connection {
@@ -181,18 +189,15 @@ impl Drop for Connection {
     }
 }
 
-/// Greets whoever is at the other end of `stream`, which was connected to a checked address.
+/// Greets whoever is at the other end of `counted`, which was connected to a checked address.
 pub(super) async fn greet(
-    stream: TcpStream,
+    counted: Counted,
     target: &Target,
     tls: &TlsConnector,
-    line: &Arc<Line>,
-    contact: Option<usize>,
-    place: OwnedSemaphorePermit,
+    place: Place,
 ) -> Result<(SendRequest<Body>, Connection), Refusal> {
-    let counted = Counted { stream, line: Arc::clone(line), contact, target: target.to_string() };
     if !target.tls {
-        return speak(counted, line, place).await;
+        return speak(counted, place).await;
     }
     let name = match &target.host {
         Host::Name(name) => {
@@ -210,13 +215,12 @@ pub(super) async fn greet(
             Some(_) | None => Failure::Tls.into(),
         }
     })?;
-    speak(greeted, line, place).await
+    speak(greeted, place).await
 }
 
 async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     stream: S,
-    line: &Arc<Line>,
-    place: OwnedSemaphorePermit,
+    place: Place,
 ) -> Result<(SendRequest<Body>, Connection), Refusal> {
     let answered = Arc::<AtomicBool>::default();
     let stream = Heads { stream, left: MOST_BEFORE_ANSWER, answered: Arc::clone(&answered) };
@@ -225,7 +229,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         .max_headers(MOST_FIELDS)
         .handshake(TokioIo::new(stream));
     let (sender, connection) = handshake.await.map_err(|error| Refusal::of(&error))?;
-    let over = line.over();
+    let over = place.over();
     let driver = tokio::spawn(async move {
         tokio::select! {
             // What goes wrong is told to whoever waits for the answer.

@@ -1,10 +1,11 @@
 //! The network of one run: its rules, its budgets, its books, and its connections.
 
 use super::address::may_connect;
-use super::connection::{Answer, Connection, greet};
+use super::connection::{Answer, Connection, Counted, greet};
 use super::refusal::{Failure, Refusal};
 use super::target::Target;
-use super::{Body, Carrier, Egress, MOST_HEAD_BYTES, Patience, Sending};
+use super::tunnel::Found;
+use super::{Body, Carrier, Connecting, Egress, LookingUp, MOST_HEAD_BYTES, Patience, Sending};
 use crate::capability::{Domain, Grant, Host, Reach, Unreachable};
 use crate::ident::AgentDid;
 use crate::limit::NetworkBudgets;
@@ -17,6 +18,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -48,6 +50,8 @@ pub struct Line {
     reach: Reach,
     budgets: NetworkBudgets,
     books: Mutex<Books>,
+    /// What the run's look-ups gave.
+    pub(super) found: Mutex<Found>,
     places: Arc<Semaphore>,
     over: watch::Sender<bool>,
 }
@@ -55,6 +59,8 @@ pub struct Line {
 #[derive(Debug, Default)]
 struct Books {
     requests: u32,
+    /// The connections that stand now, and the most that ever did.
+    open: u32,
     connections: u32,
     sent: u64,
     received: u64,
@@ -74,6 +80,7 @@ impl Line {
             reach: grant.reach().clone(),
             budgets,
             books: Mutex::default(),
+            found: Mutex::default(),
             places: Arc::new(Semaphore::new(places)),
             over: watch::channel(false).0,
         })
@@ -138,7 +145,8 @@ impl Line {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `read` have as many bytes as may still be received, and counts what it took.
+    /// Lets `read` have as many bytes as may still be received, and counts what it took. With none left it is
+    /// asked whether there is a further one: an answer that just fits is not denied.
     pub(super) fn receive(
         &self,
         contact: Option<usize>,
@@ -147,11 +155,11 @@ impl Line {
     ) -> Poll<io::Result<usize>> {
         let mut books = self.books();
         let left = self.budgets.received_bytes.saturating_sub(books.received);
-        if left == 0 {
-            return Poll::Ready(Err(books.deny(DenialReason::ReceivedBytes, target)));
-        }
         let read = read(usize::try_from(left).unwrap_or(usize::MAX));
         if let Poll::Ready(Ok(bytes)) = read {
+            if left == 0 && bytes > 0 {
+                return Poll::Ready(Err(books.deny(DenialReason::ReceivedBytes, target)));
+            }
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             books.received = books.received.saturating_add(bytes);
             books.with(contact, |contact| {
@@ -193,23 +201,12 @@ impl Line {
             Refusal::Denied(reason) => self.deny(reason, authority),
             Refusal::Failed(_) => refusal,
         })?;
-        self.reach.check(&target.host).map_err(|unreachable| {
-            let reason = match unreachable {
-                Unreachable::NotAllowed => DenialReason::DomainNotAllowed,
-                Unreachable::Literal => DenialReason::IpLiteral,
-                Unreachable::Blocked => DenialReason::DomainBlocked,
-            };
-            self.deny(reason, &target.to_string())
-        })?;
+        let what = target.to_string();
+        self.check_host(&target.host, &what)?;
         let request = sanitised(request, &target)?;
-        if let Some(rate) = self.reach.requests_per_minute()
-            && !self.egress.rates.take(&self.agent, rate.value, self.egress.clock.monotonic())
-        {
-            return Err(self.deny(DenialReason::RequestRate, &target.to_string()));
-        }
-        let place = self.place(&target)?;
-        let longest = self.egress.settings.connect;
-        let by = Instant::now() + patience.connect.map_or(longest, |wanted| wanted.min(longest));
+        self.take_of_the_rate(&what)?;
+        let place = self.place(&what)?;
+        let by = self.connected_by(patience.connect);
         let connected = timeout_at(by, self.connected(&target, by, place)).await;
         let (mut sender, connection) = connected.unwrap_or(Err(Failure::ConnectTimeout.into()))?;
         let answer = sender.send_request(request);
@@ -219,6 +216,9 @@ impl Line {
         };
         let answer = answer.map_err(|error| Refusal::of(&error))?;
         connection.answered();
+        if head_bytes(answer.headers()) > MOST_HEAD_BYTES {
+            return Err(Failure::AnswerHead.into());
+        }
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(Failure::Upgrade.into());
         }
@@ -226,24 +226,53 @@ impl Line {
     }
 
     /// Counts one request, whatever becomes of it.
-    fn count(&self, authority: &str) -> Result<(), Refusal> {
+    pub(super) fn count(&self, what: &str) -> Result<(), Refusal> {
         let mut books = self.books();
         if books.requests >= self.budgets.requests {
             drop(books);
-            return Err(self.deny(DenialReason::Requests, authority));
+            return Err(self.deny(DenialReason::Requests, what));
         }
         books.requests += 1;
         Ok(())
     }
 
-    /// A place for one more connection.
-    fn place(&self, target: &Target) -> Result<OwnedSemaphorePermit, Refusal> {
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| self.deny(DenialReason::Connections, &target.to_string()))?;
-        let free = u32::try_from(self.places.available_permits()).unwrap_or(u32::MAX);
-        let mut books = self.books();
-        books.connections = books.connections.max(self.budgets.connections.saturating_sub(free));
-        Ok(place)
+    /// Whether the run may reach a host, as far as its name goes.
+    pub(super) fn check_host(&self, host: &Host, what: &str) -> Result<(), Refusal> {
+        self.reach.check(host).map_err(|unreachable| {
+            let reason = match unreachable {
+                Unreachable::NotAllowed => DenialReason::DomainNotAllowed,
+                Unreachable::Literal => DenialReason::IpLiteral,
+                Unreachable::Blocked => DenialReason::DomainBlocked,
+            };
+            self.deny(reason, what)
+        })
+    }
+
+    /// Whether an address may be asked for by its number.
+    pub(super) fn is_listed(&self, address: IpAddr) -> bool {
+        self.reach.check(&Host::Address(address)).is_ok()
+    }
+
+    /// Takes one request of what the agent may make within a minute.
+    pub(super) fn take_of_the_rate(&self, what: &str) -> Result<(), Refusal> {
+        let Some(rate) = self.reach.requests_per_minute() else { return Ok(()) };
+        if self.egress.rates.take(&self.agent, rate.value, self.egress.clock.monotonic()) {
+            return Ok(());
+        }
+        Err(self.deny(DenialReason::RequestRate, what))
+    }
+
+    /// A place for one more connection, or for a look-up, which may take as long.
+    pub(super) fn place(self: &Arc<Self>, what: &str) -> Result<Place, Refusal> {
+        let permit = Arc::clone(&self.places).try_acquire_owned();
+        let permit = permit.map_err(|_| self.deny(DenialReason::Connections, what))?;
+        Ok(Place { line: Arc::clone(self), stands: false, _permit: permit })
+    }
+
+    /// When a connection has to stand that is begun now, with this patience.
+    pub(super) fn connected_by(&self, wanted: Option<Duration>) -> Instant {
+        let longest = self.egress.settings.connect;
+        Instant::now() + wanted.map_or(longest, |wanted| wanted.min(longest))
     }
 
     /// Connects to a checked address of the target.
@@ -251,9 +280,23 @@ impl Line {
         self: &Arc<Self>,
         target: &Target,
         by: Instant,
-        place: OwnedSemaphorePermit,
+        place: Place,
     ) -> Result<(hyper::client::conn::http1::SendRequest<Body>, Connection), Refusal> {
-        let addresses = self.checked_addresses(target).await?;
+        let what = target.to_string();
+        let addresses = self.checked_addresses(&target.host, Some(target.port), &what).await?;
+        let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, target.port));
+        let (stream, place) = self.dial(&addresses.collect::<Vec<_>>(), &what, by, place).await?;
+        greet(stream, target, &self.egress.tls, place).await
+    }
+
+    /// Connects to the first of these checked addresses that answers.
+    pub(super) async fn dial(
+        self: &Arc<Self>,
+        addresses: &[SocketAddr],
+        what: &str,
+        by: Instant,
+        mut place: Place,
+    ) -> Result<(Counted, Place), Refusal> {
         let mut last = Failure::Name;
         for (index, address) in addresses.iter().enumerate() {
             // An address that does not answer leaves the others their share of the time.
@@ -263,8 +306,10 @@ impl Line {
                 Ok(Ok(stream)) => {
                     // Heads and small bodies are not held back for more.
                     let _only_slower = stream.set_nodelay(true);
-                    let contact = self.books().reached(&target.to_string(), *address);
-                    return greet(stream, target, &self.egress.tls, self, contact, place).await;
+                    place.stands();
+                    let contact = self.books().reached(what, *address);
+                    let counted = Counted::new(stream, Arc::clone(self), contact, what.to_owned());
+                    return Ok((counted, place));
                 }
                 Ok(Err(_)) => Failure::Refused,
                 Err(_late) => Failure::ConnectTimeout,
@@ -273,10 +318,15 @@ impl Line {
         Err(last.into())
     }
 
-    /// The addresses of the target: looked up once, and all of them allowed. One that is not says that
-    /// the name cannot be trusted, so that the others are not used either.
-    async fn checked_addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
-        let found = match &target.host {
+    /// The addresses of a host: looked up once, and all of them allowed, at this port or without one at
+    /// some. One that is not says that the name cannot be trusted, so that the others are not used either.
+    pub(super) async fn checked_addresses(
+        &self,
+        host: &Host,
+        port: Option<u16>,
+        what: &str,
+    ) -> Result<Vec<IpAddr>, Refusal> {
+        let found = match host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => match self.egress.settings.hosts.get(name) {
                 Some(addresses) => addresses.clone(),
@@ -284,9 +334,9 @@ impl Line {
             },
         };
         for address in &found {
-            self.check_address(*address, target)?;
+            self.check_address(*address, port, host, what)?;
         }
-        Ok(found.into_iter().map(|address| SocketAddr::new(address, target.port)).collect())
+        Ok(found)
     }
 
     /// Asks the resolver. Whoever gives up waiting leaves the thread that it takes, and keeps its turn.
@@ -301,31 +351,83 @@ impl Line {
         found.map_err(|_| Failure::Name.into())
     }
 
-    fn check_address(&self, address: IpAddr, target: &Target) -> Result<(), Refusal> {
-        let what = || match &target.host {
-            Host::Name(_) => format!("{target} ({address})"),
-            Host::Address(_) => target.to_string(),
+    /// Whether the run may connect to an address of `host`.
+    pub(super) fn check_address(
+        &self,
+        address: IpAddr,
+        port: Option<u16>,
+        host: &Host,
+        what: &str,
+    ) -> Result<(), Refusal> {
+        let what = || match host {
+            Host::Name(_) => format!("{what} ({address})"),
+            Host::Address(_) => what.to_owned(),
         };
         // An address that is blocked is blocked under any name.
         if self.reach.check(&Host::Address(address)) == Err(Unreachable::Blocked) {
             return Err(self.deny(DenialReason::DomainBlocked, &what()));
         }
-        if !may_connect(SocketAddr::new(address, target.port), &self.egress.settings.lifted) {
+        if !may_connect(address, port, &self.egress.settings.lifted) {
             return Err(self.deny(DenialReason::Address, &what()));
         }
         Ok(())
     }
 }
 
+impl Line {
+    /// What `work` comes to, or the end of the run.
+    async fn unless_over<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+        tokio::select! {
+            biased;
+            () = self.over() => Err(Failure::Over.into()),
+            done = work => done,
+        }
+    }
+}
+
 impl Carrier for Line {
     fn send(self: Arc<Self>, request: Request<Body>, patience: Patience) -> Sending {
-        Box::pin(async move {
-            tokio::select! {
-                biased;
-                () = self.over() => Err(Failure::Over.into()),
-                sent = self.judged_and_sent(request, patience) => sent,
-            }
-        })
+        Box::pin(async move { self.unless_over(self.judged_and_sent(request, patience)).await })
+    }
+
+    fn look_up(self: Arc<Self>, name: String) -> LookingUp {
+        Box::pin(async move { self.unless_over(self.judged_and_found(&name)).await })
+    }
+
+    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> Connecting {
+        Box::pin(async move { self.unless_over(self.judged_and_connected(address, upload)).await })
+    }
+}
+
+/// A place among the connections of a run, as long as it lives.
+pub(super) struct Place {
+    line: Arc<Line>,
+    /// Whether there is a connection.
+    stands: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Place {
+    /// Counts the connection, which there is now.
+    fn stands(&mut self) {
+        let mut books = self.line.books();
+        books.open = books.open.saturating_add(1);
+        books.connections = books.connections.max(books.open);
+        self.stands = true;
+    }
+
+    /// Comes when the run is over.
+    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.line.over()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.stands {
+            let mut books = self.line.books();
+            books.open = books.open.saturating_sub(1);
+        }
     }
 }
 
@@ -384,8 +486,7 @@ fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, R
     if !path.starts_with('/') {
         return Err(Failure::Request.into());
     }
-    let fields = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
-    if fields.sum::<usize>() + path.len() > MOST_HEAD_BYTES {
+    if head_bytes(&parts.headers) + path.len() > MOST_HEAD_BYTES {
         return Err(Failure::RequestHead.into());
     }
     let length = length(&parts.headers)?;
@@ -400,6 +501,11 @@ fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, R
     parts.uri = path.parse::<Uri>().map_err(|_| Failure::Request)?;
     parts.version = http::Version::HTTP_11;
     Ok(Request::from_parts(parts, body))
+}
+
+/// How long header fields are as they go over the wire.
+fn head_bytes(fields: &HeaderMap) -> usize {
+    fields.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }
 
 /// The length that a request names for its body: one number, or none.

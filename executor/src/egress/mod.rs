@@ -1,11 +1,14 @@
 //! The one way out: every byte that a guest exchanges with a network goes through here.
 //!
 //! ```text
-//! guest ─ wasi:http ─▶ sandbox ─▶ Carrier ─┬─ inline: the run's Line
-//!                                          └─ process ring: a socket pair ─▶ the run's Line, in the server
+//! guest ─ wasi:http, wasi:sockets ─▶ sandbox ─▶ Carrier ─┬─ inline: the run's Line
+//!                                                        └─ process ring: a socket pair ─▶ the run's
+//!                                                           Line, in the server
 //!
 //! Line::send: count ─▶ Target (one reading) ─▶ Reach (domains) ─▶ rate ─▶ connection
 //!    ─▶ resolve once ─▶ EVERY address checked ─▶ connect to a checked one ─▶ TLS ─▶ HTTP/1.1
+//! Line::look_up: count ─▶ Reach ─▶ rate ─▶ resolve once ─▶ EVERY address checked ─▶ kept for this run
+//! Line::connect: was it found, or is it listed? ─▶ count, rate ─▶ address checked again ─▶ connect ─▶ bytes
 //! ```
 //! It guarantees that a run reaches only whom its grant and the address rules allow, within its
 //! budgets, and that its connections are closed when it ends. What is reported was counted here. It
@@ -21,6 +24,7 @@ mod resolve;
 mod target;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tunnel;
 
 pub use address::{Lifted, LiftedError};
 pub use connection::TlsError;
@@ -37,7 +41,7 @@ use resolve::{Resolve, System};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -57,6 +61,11 @@ pub type Body = UnsyncBoxBody<Bytes, Refusal>;
 /// An answer on its way.
 pub type Sending = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Refusal>> + Send>>;
 
+/// The addresses of a name on their way.
+pub type LookingUp = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, Refusal>> + Send>>;
+/// A connection on its way: what the other side sends, piece by piece. It ends when this is dropped.
+pub type Connecting = Pin<Box<dyn Future<Output = Result<Body, Refusal>> + Send>>;
+
 /// How long a guest wants to wait. The executor's own limits hold as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Patience {
@@ -68,10 +77,17 @@ pub struct Patience {
     pub between_bytes: Option<Duration>,
 }
 
-/// Takes a guest's requests to where they are judged and sent.
+/// Takes what a guest asks of the network to where it is judged and done.
 pub trait Carrier: Send + Sync {
     /// Sends one request.
     fn send(self: Arc<Self>, request: http::Request<Body>, patience: Patience) -> Sending;
+
+    /// Looks a name up. What it gives may be connected to.
+    fn look_up(self: Arc<Self>, name: String) -> LookingUp;
+
+    /// Connects over TCP, and sends `upload`, whose end ends that direction only. Its next piece is asked for
+    /// when the piece before is with the kernel that sends it; it is dropped when no more is taken.
+    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> Connecting;
 }
 
 /// The network of one run.

@@ -1,9 +1,9 @@
-//! Why a request did not come to its end.
+//! Why a request, a look-up or a connection did not come to its end.
 
 use crate::outcome::DenialReason;
 use serde::{Deserialize, Serialize};
 
-/// Why a request, or the body of its answer, ends early.
+/// Why a request, the body of its answer, a look-up or a connection ends early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// A rule or a limit of the run; it is counted in `usage.denied`.
@@ -62,6 +62,9 @@ pub enum Failure {
     /// The other side closed the connection before the answer was complete.
     #[error("the answer broke off")]
     Incomplete,
+    /// A connection of the guest's own broke.
+    #[error("the connection broke")]
+    Broken,
     /// The run is over.
     #[error("the run is over")]
     Over,
@@ -80,6 +83,12 @@ impl From<DenialReason> for Refusal {
 }
 
 impl Refusal {
+    /// A refusal that travelled through a socket, or that the socket broke.
+    pub(super) fn of_socket(error: &std::io::Error) -> Self {
+        let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());
+        refusal.copied().unwrap_or(Failure::Broken.into())
+    }
+
     /// A refusal that travelled through the HTTP library, or what its error means.
     pub(super) fn of(error: &hyper::Error) -> Self {
         use std::error::Error as _;

@@ -28,9 +28,8 @@ impl Target {
         // Split here and not by `Uri`, which passes over what stands before an `@`.
         let (host, port) = match authority.as_str().rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => {
-                let plain = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-                let port = port.parse().ok().filter(|port| plain && *port != 0);
-                (host, port.ok_or(DenialReason::Authority)?)
+                let read = port.parse::<u16>().ok().filter(|read| *read != 0 && read.to_string() == port);
+                (host, read.ok_or(DenialReason::Authority)?)
             }
             Some(_) | None => (authority.as_str(), if tls { 443 } else { 80 }),
         };
@@ -88,6 +87,9 @@ mod tests {
             "http://127.1:8080/",
             "http://[::ffff:7f00:1]/",
             "http://evil.example:0/",
+            "http://evil.example:080/",
+            "http://evil.example:+80/",
+            "http://evil.example:/",
             "http://evil.example../",
         ] {
             assert_eq!(read(text), Err(DenialReason::Authority.into()), "{text}");

@@ -130,3 +130,56 @@ async fn a_line_that_is_closed_sends_nothing() {
     assert_eq!(ask(&network, address.port()).await, Err(Failure::Over.into()));
     assert_eq!(*connections.lock().unwrap(), 0);
 }
+
+async fn connect(network: &Network, address: SocketAddr) -> Result<Body, Refusal> {
+    let upload = Empty::new().map_err(|never| match never {}).boxed_unsync();
+    network.carrier().unwrap().connect(address, upload).await
+}
+
+#[tokio::test]
+async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
+    let (address, _) = server().await;
+    // The second answer is of another name, and after the last one every name is unknown.
+    let answers: [&[&str]; 3] = [&["127.0.0.1"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.1"]];
+    let egress = egress(&answers, address);
+    let agent = AgentDid::parse("did:a2g:one:1").unwrap();
+    let (run, other) = (egress.open(&agent, &grant(BUDGETS)), egress.open(&agent, &grant(BUDGETS)));
+    let look_up = |network: &Network, name: &str| network.carrier().unwrap().look_up(name.to_owned());
+    let not_looked_up = Refusal::from(DenialReason::NotLookedUp);
+    assert_eq!(connect(&run, address).await.err(), Some(not_looked_up));
+    assert_eq!(look_up(&run, "One.example.").await, Ok(vec![address.ip()]));
+    assert_eq!(look_up(&other, "two.example").await, Err(DenialReason::Address.into()));
+    assert_eq!(connect(&other, address).await.err(), Some(not_looked_up), "what one run found is no other's");
+    // The name is not asked again, and would have no address.
+    drop(connect(&run, address).await.unwrap());
+    drop(connect(&run, address).await.unwrap());
+    let elsewhere = SocketAddr::new(address.ip(), address.port().wrapping_add(1));
+    assert_eq!(connect(&run, elsewhere).await.err(), Some(DenialReason::Address.into()));
+    let usage = run.line().unwrap().usage();
+    // Refused, looked up and connected, connected again, refused.
+    assert_eq!((usage.requests, usage.connections), (4, 1));
+    assert_eq!(usage.contacted.len(), 1);
+    assert_eq!(usage.contacted[0].authority, format!("tcp://one.example:{}", address.port()));
+    assert_eq!(usage.contacted[0].requests, 2);
+    run.close();
+    assert_eq!(connect(&run, address).await.err(), Some(Failure::Over.into()));
+    assert_eq!(look_up(&run, "one.example").await, Err(Failure::Over.into()));
+}
+
+#[tokio::test]
+async fn a_run_remembers_so_many_look_ups_and_the_latest() {
+    let (address, _) = server().await;
+    let answers = std::iter::once(&["127.0.0.1"][..]).chain([&["93.184.216.34"][..]; 256]);
+    let egress = egress(&answers.collect::<Vec<_>>(), address);
+    let run = egress.open(
+        &AgentDid::parse("did:a2g:one:1").unwrap(),
+        &grant(NetworkBudgets { requests: 1000, ..BUDGETS }),
+    );
+    let carrier = run.carrier().unwrap();
+    for number in 0..256 {
+        Arc::clone(&carrier).look_up(format!("n{number}.example")).await.unwrap();
+    }
+    drop(connect(&run, address).await.unwrap());
+    carrier.look_up("last.example".to_owned()).await.unwrap();
+    assert_eq!(connect(&run, address).await.err(), Some(DenialReason::NotLookedUp.into()));
+}

@@ -1,13 +1,15 @@
-//! The network of a run in a process of its own: requests go over a socket pair to the server, which
-//! judges and sends them.
+//! The network of a run in a process of its own: what the guest asks goes over a socket pair to the server,
+//! which judges and does it.
 //!
 //! ```text
 //! child                                            server
-//!   Open, Data…, End  ── request ──▶  Line::send   (or Abort: the guest gave it up)
-//!   Head, Data…, End  ◀── answer ───               (or Refused, before the head or after it)
-//!   Credit            ◀─ each side ─▶              so much was taken and may be sent again
+//!   Open, Data…, End  ── upload ────▶  the run's Line  (or Abort: the guest gave it up)
+//!   Head, Data…, End  ◀── download ──                  (or Refused, before the head or after it)
+//!   Credit            ◀─ each side ─▶                  so much was taken and may be sent again
+//!   Enough            ◀──────────────                  no more of the upload is taken
 //! ```
-//! A frame is a kind, the number of a stream, a length and that many bytes. Neither side holds more of a
+//! A stream is a request with its answer; a look-up, which has heads only; or a connection, whose directions
+//! end each for itself, and which lives until the child aborts it or it is refused. A frame is a kind, the number of a stream, a length and that many bytes. Neither side holds more of a
 //! stream than [`WINDOW_BYTES`] that the other has not taken. The server bounds all that a child may say,
 //! and stops listening at the first frame that makes no sense; all its streams end with that.
 //!
@@ -16,15 +18,19 @@
 
 use super::confine::Confinement;
 use super::zygote::refused;
-use crate::egress::{Body, Carrier, Failure, Line, MOST_HEAD_BYTES, Patience, Refusal, Sending};
+use crate::egress::{
+    Body, Carrier, Connecting, Failure, Line, LookingUp, MOST_HEAD_BYTES, Patience, Refusal, Sending,
+};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Body as _, Frame as BodyFrame};
 use http_body_util::{BodyExt as _, Empty};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read as _, Result, Write as _};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -39,10 +45,12 @@ use tokio::task::{AbortHandle, JoinSet};
 const WINDOW_BYTES: usize = 256 << 10;
 /// The most bytes of one frame of a body.
 const PIECE_BYTES: usize = 64 << 10;
+/// What a piece takes of a window at least, so that many small ones cost no more memory than few large ones.
+const LEAST_WEIGHT: usize = 1 << 10;
 /// The most bytes of a frame with a head, whose text may be longer than what it stands for.
 const LONGEST_HEAD: usize = 8 * MOST_HEAD_BYTES;
-/// How often a child may open streams beyond the requests of its run, which are all refused: a guest that
-/// does not take no for an answer.
+/// How often a child may open streams beyond the requests of its run, and the connections that look-ups have
+/// paid for, which are all refused: a guest that does not take no for an answer.
 const OPENS_IN_VAIN: u32 = 1024;
 /// How much is taken of a stream before the other side is told, but at its end.
 const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
@@ -53,7 +61,7 @@ const READER_STACK_BYTES: usize = 256 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
-    /// A request, as [`Opening`].
+    /// What is asked, as [`Opening`].
     Open = 1,
     /// A piece of a body.
     Data = 2,
@@ -63,30 +71,75 @@ enum Kind {
     Abort = 4,
     /// So many bytes were taken.
     Credit = 5,
-    /// The head of an answer, as [`Heading`].
+    /// What is answered first, as [`Heading`].
     Head = 6,
     /// The end of a stream before its time, as a [`Refusal`].
     Refused = 7,
+    /// The server takes no more of what the child sends over this connection.
+    Enough = 8,
 }
 
-/// The head of a request.
+/// What is asked.
 #[derive(Debug, Serialize, Deserialize)]
-struct Opening {
-    method: String,
-    uri: String,
-    fields: Vec<(String, String)>,
-    body: bool,
-    patience: Patience,
+enum Opening {
+    /// The head of a request.
+    Request {
+        method: String,
+        uri: String,
+        fields: Vec<(String, String)>,
+        body: bool,
+        patience: Patience,
+    },
+    LookUp {
+        name: String,
+    },
+    Connect {
+        address: SocketAddr,
+    },
 }
 
-/// The head of an answer.
+impl Opening {
+    fn kind(&self) -> StreamKind {
+        match self {
+            Self::Request { .. } | Self::LookUp { .. } => StreamKind::Exchange,
+            Self::Connect { .. } => StreamKind::Connection,
+        }
+    }
+}
+
+/// How a stream goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StreamKind {
+    /// It is over with the end of the download.
+    Exchange,
+    /// Each direction ends for itself. A piece of the upload is sent when the one before it was taken, so
+    /// that whoever sends knows what has gone out.
+    Connection,
+}
+
+impl StreamKind {
+    /// How much of an upload is taken before the child is told, but at its end.
+    fn credit(self) -> usize {
+        match self {
+            Self::Exchange => CREDIT_BYTES,
+            Self::Connection => 1,
+        }
+    }
+}
+
+/// What is answered first.
 #[derive(Debug, Serialize, Deserialize)]
-struct Heading {
-    status: u16,
-    fields: Vec<(String, String)>,
+enum Heading {
+    /// The head of an answer.
+    Answer {
+        status: u16,
+        fields: Vec<(String, String)>,
+    },
+    Found(Vec<IpAddr>),
+    Connected,
 }
 
-type Answered = std::result::Result<Response<Body>, Refusal>;
+type Refusable<T> = std::result::Result<T, Refusal>;
 
 /// A frame as it came.
 #[derive(Debug)]
@@ -113,13 +166,14 @@ fn header(header: [u8; HEADER_BYTES]) -> Result<(Kind, u32, usize)> {
         5 => Kind::Credit,
         6 => Kind::Head,
         7 => Kind::Refused,
+        8 => Kind::Enough,
         _ => return Err(nonsense()),
     };
     let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
     let most = match kind {
         Kind::Open | Kind::Head => LONGEST_HEAD,
         Kind::Data => PIECE_BYTES,
-        Kind::End | Kind::Abort => 0,
+        Kind::End | Kind::Abort | Kind::Enough => 0,
         Kind::Credit => 4,
         Kind::Refused => 256,
     };
@@ -172,16 +226,44 @@ fn heard(fields: Vec<(String, String)>) -> Option<HeaderMap> {
     Some(map)
 }
 
+/// What a piece of so many bytes takes of a window.
+fn weight(bytes: usize) -> usize {
+    bytes.max(LEAST_WEIGHT)
+}
+
 /// The pieces of a body that come over the socket.
 struct Pieces {
-    arrived: mpsc::UnboundedReceiver<std::result::Result<Bytes, Refusal>>,
-    /// How much was taken and not told yet.
+    arrived: mpsc::UnboundedReceiver<Refusable<Bytes>>,
+    /// How much was taken and not told yet, in weight.
     taken: usize,
+    /// How much is told at once.
+    credit: usize,
     /// What the other side may not have more of on the way.
     waiting: Arc<AtomicUsize>,
     tell: Box<dyn Fn(usize) + Send>,
-    /// Goes with an answer: its stream lives as long as it is read.
-    stream: Option<Forgotten>,
+    /// What ends when nobody reads any more.
+    reader: Option<Reader>,
+}
+
+/// Who is told that nobody reads any more.
+enum Reader {
+    /// In the child: the stream lives as long as its download is read.
+    Child { _stream: Forgotten },
+    /// In the server, of the upload of a connection.
+    Server { _told: Told },
+}
+
+/// Sends a frame when it is dropped.
+struct Told {
+    frame: Vec<u8>,
+    to: mpsc::UnboundedSender<Vec<u8>>,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // Nobody writes any more when the child is gone.
+        let _gone = self.to.send(std::mem::take(&mut self.frame));
+    }
 }
 
 impl http_body::Body for Pieces {
@@ -191,15 +273,16 @@ impl http_body::Body for Pieces {
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<BodyFrame<Bytes>, Refusal>>> {
+    ) -> Poll<Option<Refusable<BodyFrame<Bytes>>>> {
+        // Whoever asks for the next piece is done with those before it.
+        if self.taken >= self.credit {
+            let taken = std::mem::take(&mut self.taken);
+            self.waiting.fetch_sub(taken, Ordering::SeqCst);
+            (self.tell)(taken);
+        }
         let piece = std::task::ready!(self.arrived.poll_recv(context));
         if let Some(Ok(bytes)) = &piece {
-            self.taken += bytes.len();
-            if self.taken >= CREDIT_BYTES {
-                let taken = std::mem::take(&mut self.taken);
-                self.waiting.fetch_sub(taken, Ordering::SeqCst);
-                (self.tell)(taken);
-            }
+            self.taken += weight(bytes.len());
         }
         Poll::Ready(piece.map(|piece| piece.map(BodyFrame::data)))
     }
@@ -207,20 +290,21 @@ impl http_body::Body for Pieces {
 
 /// One direction of a stream, at the side that receives.
 struct Inlet {
-    pieces: mpsc::UnboundedSender<std::result::Result<Bytes, Refusal>>,
+    pieces: mpsc::UnboundedSender<Refusable<Bytes>>,
     waiting: Arc<AtomicUsize>,
 }
 
 impl Inlet {
-    fn new(tell: impl Fn(usize) + Send + 'static) -> (Self, Pieces) {
+    fn new(credit: usize, tell: impl Fn(usize) + Send + 'static) -> (Self, Pieces) {
         let (pieces, arrived) = mpsc::unbounded_channel();
         let waiting = Arc::<AtomicUsize>::default();
         let inlet = Self { pieces, waiting: Arc::clone(&waiting) };
-        (inlet, Pieces { arrived, taken: 0, waiting, tell: Box::new(tell), stream: None })
+        (inlet, Pieces { arrived, taken: 0, credit, waiting, tell: Box::new(tell), reader: None })
     }
 
     fn take(&self, piece: Bytes) -> Result<()> {
-        if self.waiting.fetch_add(piece.len(), Ordering::SeqCst) + piece.len() > WINDOW_BYTES {
+        let weight = weight(piece.len());
+        if self.waiting.fetch_add(weight, Ordering::SeqCst) + weight > WINDOW_BYTES {
             return Err(nonsense());
         }
         // Whoever reads may have gone.
@@ -250,15 +334,26 @@ impl Outlet {
     }
 }
 
-/// Sends all of a body in pieces, each when there is room for it.
-async fn pump(mut body: Body, window: &Semaphore, send: impl Fn(Bytes)) -> std::result::Result<(), Refusal> {
+impl Drop for Outlet {
+    fn drop(&mut self) {
+        // Nobody gives credit any more.
+        self.window.close();
+    }
+}
+
+/// Sends all of a body in pieces, each when there is room for it. Of an upload over a connection each part is
+/// waited for until it was taken.
+async fn pump(body: &mut Body, window: &Semaphore, awaited: bool, send: impl Fn(Bytes)) -> Refusable<()> {
+    let room = |weight: usize| window.acquire_many(u32::try_from(weight).unwrap_or(u32::MAX));
     while let Some(part) = body.frame().await {
         let Ok(mut rest) = part?.into_data() else { return Ok(()) };
         while !rest.is_empty() {
             let piece = rest.split_to(rest.len().min(PIECE_BYTES));
-            let room = u32::try_from(piece.len()).unwrap_or(u32::MAX);
-            window.acquire_many(room).await.map_err(|_| Failure::Over)?.forget();
+            room(weight(piece.len())).await.map_err(|_| Failure::Over)?.forget();
             send(piece);
+        }
+        if awaited {
+            drop(room(WINDOW_BYTES).await.map_err(|_| Failure::Over)?);
         }
     }
     Ok(())
@@ -269,12 +364,14 @@ type Streams = Arc<Mutex<HashMap<u32, Served>>>;
 
 /// A stream as the server knows it.
 struct Served {
-    request: Option<Inlet>,
-    answer: Outlet,
+    upload: Option<Inlet>,
+    download: Outlet,
     task: AbortHandle,
+    /// Ends when all that the task held is gone, its place among the run's connections too.
+    gone: oneshot::Receiver<Infallible>,
 }
 
-/// Carries the requests of one child to its run's line, until the child is gone or says what makes no
+/// Carries what one child asks to its run's line, until the child is gone or says what makes no
 /// sense. To be dropped when the run ends.
 pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
     let (mut from_child, mut to_child) = socket.into_split();
@@ -291,47 +388,60 @@ pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
         let mut tasks = JoinSet::new();
         let (mut last, mut opened) = (0, 0);
         let budgets = line.budgets();
-        // Credit comes in quarters of a window, so what it takes is far below what it stands for.
-        let bodies = budgets.sent_bytes.saturating_add(budgets.received_bytes / 64);
-        let mut left = bodies.saturating_mul(2).saturating_add(1 << 20);
+        // At the most each byte that is sent has a frame of its own. Credit comes in quarters of a window, and
+        // each byte that is received may have taken the least weight of one.
+        let credits = budgets.received_bytes / (CREDIT_BYTES / LEAST_WEIGHT) as u64;
+        let mut left_frames = budgets.sent_bytes.saturating_add(credits).saturating_add(1 << 10);
+        let mut left = budgets.sent_bytes.saturating_mul(2).saturating_add(credits.saturating_mul(4));
+        left = left.saturating_add(1 << 20);
         while let Some(Frame { kind, stream, content }) = next(&mut from_child).await? {
-            let length = u64::try_from(HEADER_BYTES + content.len()).unwrap_or(u64::MAX);
+            let length = u64::try_from(content.len()).unwrap_or(u64::MAX);
             left = left.checked_sub(length).ok_or_else(nonsense)?;
-            let mut known = streams.lock().unwrap_or_else(PoisonError::into_inner);
-            match kind {
-                Kind::Open => {
-                    opened += 1;
-                    if stream <= last || opened > budgets.requests.saturating_add(OPENS_IN_VAIN) {
-                        return Err(nonsense());
+            left_frames = left_frames.checked_sub(1).ok_or_else(nonsense)?;
+            let aborted = {
+                let mut known = streams.lock().unwrap_or_else(PoisonError::into_inner);
+                match kind {
+                    Kind::Open => {
+                        opened += 1;
+                        let most = budgets.requests.saturating_mul(2).saturating_add(OPENS_IN_VAIN);
+                        if stream <= last || opened > most {
+                            return Err(nonsense());
+                        }
+                        last = stream;
+                        // What is on its way when it is refused is lost.
+                        left = left.saturating_add((LONGEST_HEAD + WINDOW_BYTES) as u64);
+                        left_frames = left_frames.saturating_add((8 + WINDOW_BYTES / LEAST_WEIGHT) as u64);
+                        while tasks.try_join_next().is_some() {}
+                        let opening = serde_json::from_slice(&content).map_err(|_| nonsense())?;
+                        // The task takes its stream out of the list, which is locked until it is in.
+                        known.insert(stream, open(&line, stream, opening, &frames, &streams, &mut tasks)?);
+                        None
                     }
-                    last = stream;
-                    // What is on its way when the request is refused is lost.
-                    left = left.saturating_add((LONGEST_HEAD + WINDOW_BYTES) as u64);
-                    while tasks.try_join_next().is_some() {}
-                    let opening = serde_json::from_slice(&content).map_err(|_| nonsense())?;
-                    // The task takes its stream out of the list, which is locked until it is in.
-                    known.insert(stream, open(&line, stream, opening, &frames, &streams, &mut tasks)?);
-                }
-                Kind::Data => {
-                    // A stream that has just ended here may not have ended there yet.
-                    let inlet = known.get(&stream).and_then(|served| served.request.as_ref());
-                    inlet.map_or(Ok(()), |inlet| inlet.take(content))?;
-                }
-                Kind::End => {
-                    if let Some(served) = known.get_mut(&stream) {
-                        served.request = None;
+                    Kind::Data => {
+                        // A stream that has just ended here may not have ended there yet.
+                        let inlet = known.get(&stream).and_then(|served| served.upload.as_ref());
+                        inlet.map_or(Ok(()), |inlet| inlet.take(content))?;
+                        None
                     }
-                }
-                Kind::Abort => {
-                    if let Some(served) = known.remove(&stream) {
-                        served.task.abort();
+                    Kind::End => {
+                        if let Some(served) = known.get_mut(&stream) {
+                            served.upload = None;
+                        }
+                        None
                     }
+                    Kind::Abort => known.remove(&stream),
+                    Kind::Credit => {
+                        let bytes = credited(&content)?;
+                        known.get(&stream).map_or(Ok(()), |served| served.download.credit(bytes))?;
+                        None
+                    }
+                    Kind::Head | Kind::Refused | Kind::Enough => return Err(nonsense()),
                 }
-                Kind::Credit => {
-                    let bytes = credited(&content)?;
-                    known.get(&stream).map_or(Ok(()), |served| served.answer.credit(bytes))?;
-                }
-                Kind::Head | Kind::Refused => return Err(nonsense()),
+            };
+            if let Some(Served { task, gone, .. }) = aborted {
+                task.abort();
+                // What is asked next finds the place free.
+                let _gone = gone.await;
             }
         }
         Ok(())
@@ -364,40 +474,95 @@ fn open(
     streams: &Streams,
     tasks: &mut JoinSet<()>,
 ) -> Result<Served> {
-    let Opening { method, uri, fields, body, patience } = opening;
+    let kind = opening.kind();
     let credits = frames.clone();
-    let (inlet, pieces) = Inlet::new(move |bytes| drop(credits.send(credit(stream, bytes))));
-    let nothing = || Empty::new().map_err(|never| match never {}).boxed_unsync();
-    let mut request = Request::new(if body { pieces.boxed_unsync() } else { nothing() });
-    *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| nonsense())?;
-    *request.uri_mut() = uri.parse::<Uri>().map_err(|_| nonsense())?;
-    *request.headers_mut() = heard(fields).ok_or_else(nonsense)?;
-    let (answer, window) = Outlet::new();
+    let (inlet, mut pieces) =
+        Inlet::new(kind.credit(), move |bytes| drop(credits.send(credit(stream, bytes))));
+    let (asked, uploads) = match opening {
+        Opening::Request { method, uri, fields, body, patience } => {
+            let nothing = || Empty::new().map_err(|never| match never {}).boxed_unsync();
+            let mut request = Request::new(if body { pieces.boxed_unsync() } else { nothing() });
+            *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| nonsense())?;
+            *request.uri_mut() = uri.parse::<Uri>().map_err(|_| nonsense())?;
+            *request.headers_mut() = heard(fields).ok_or_else(nonsense)?;
+            (Asking::Request(Box::new(request), patience), body)
+        }
+        Opening::LookUp { name } => (Asking::LookUp(name), false),
+        Opening::Connect { address } => {
+            let told = Told { frame: frame(Kind::Enough, stream, &[]), to: frames.clone() };
+            pieces.reader = Some(Reader::Server { _told: told });
+            (Asking::Connect(address, pieces.boxed_unsync()), true)
+        }
+    };
+    let (download, window) = Outlet::new();
     let (line, frames, streams) = (Arc::clone(line), frames.clone(), Arc::clone(streams));
+    let (held, gone) = oneshot::channel();
     let task = tasks.spawn(async move {
+        // The first value of a task is dropped after all others.
+        let _held = held;
         // Nobody writes any more when the child is gone.
         let send = |frame| drop(frames.send(frame));
         let answered = async {
-            let (head, body) = line.send(request, patience).await?.into_parts();
-            let heading = Heading { status: head.status.as_u16(), fields: told(&head.headers) };
+            let (heading, mut body) = asked.answered(line).await?;
             send(written(Kind::Head, stream, &heading));
-            pump(body, &window, |piece| send(frame(Kind::Data, stream, &piece))).await
+            if let Some(body) = &mut body {
+                pump(body, &window, false, |piece| send(frame(Kind::Data, stream, &piece))).await?;
+            }
+            match kind {
+                StreamKind::Exchange => {
+                    // With it goes its place, which whoever sees the end may want for the next one.
+                    drop(body);
+                    send(frame(Kind::End, stream, &[]));
+                    Refusable::Ok(())
+                }
+                StreamKind::Connection => {
+                    send(frame(Kind::End, stream, &[]));
+                    // What the guest sends may go on. The connection ends when its download is dropped.
+                    std::future::pending().await
+                }
+            }
         };
-        match answered.await {
-            Ok(()) => send(frame(Kind::End, stream, &[])),
-            Err(refusal) => send(written(Kind::Refused, stream, &refusal)),
+        if let Err(refusal) = answered.await {
+            send(written(Kind::Refused, stream, &refusal));
         }
         streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&stream);
     });
-    Ok(Served { request: body.then_some(inlet), answer, task })
+    Ok(Served { upload: uploads.then_some(inlet), download, task, gone })
+}
+
+/// What a child asks, as the line takes it.
+enum Asking {
+    Request(Box<Request<Body>>, Patience),
+    LookUp(String),
+    Connect(SocketAddr, Body),
+}
+
+impl Asking {
+    /// What comes first of the answer, and what comes after it.
+    async fn answered(self, line: Arc<Line>) -> Refusable<(Heading, Option<Body>)> {
+        Ok(match self {
+            Self::Request(request, patience) => {
+                let (head, body) = line.send(*request, patience).await?.into_parts();
+                let heading = Heading::Answer { status: head.status.as_u16(), fields: told(&head.headers) };
+                (heading, Some(body))
+            }
+            Self::LookUp(name) => (Heading::Found(line.look_up(name).await?), None),
+            Self::Connect(address, upload) => {
+                (Heading::Connected, Some(line.connect(address, upload).await?))
+            }
+        })
+    }
 }
 
 /// A stream as the child knows it.
 struct Asked {
+    kind: StreamKind,
     /// Who waits for the head; it comes once.
-    head: Option<oneshot::Sender<std::result::Result<Heading, Refusal>>>,
-    answer: Inlet,
-    request: Outlet,
+    head: Option<oneshot::Sender<Refusable<Heading>>>,
+    /// Until the download has ended.
+    download: Option<Inlet>,
+    /// Until no more of the upload is taken.
+    upload: Option<Outlet>,
 }
 
 /// The network of a run, in its own process.
@@ -412,7 +577,7 @@ pub(super) struct Remote {
 struct Forgotten {
     remote: Arc<Remote>,
     stream: u32,
-    /// What sends the body of the request.
+    /// What sends the upload.
     upload: Option<AbortHandle>,
 }
 
@@ -483,9 +648,14 @@ impl Remote {
                 let _given_up = waits.map(|waits| waits.send(Ok(heading)));
             }
             Kind::Data => {
-                self.with(|streams| Some(streams.get(&stream)?.answer.take(content.into()))).transpose()?;
+                self.with(|streams| Some(streams.get(&stream)?.download.as_ref()?.take(content.into())))
+                    .transpose()?;
             }
-            Kind::End => drop(self.with(|streams| streams.remove(&stream))),
+            Kind::End => drop(self.with(|streams| {
+                let asked = streams.get_mut(&stream)?;
+                asked.download = None;
+                (asked.kind == StreamKind::Exchange).then(|| streams.remove(&stream))
+            })),
             Kind::Refused => {
                 let refusal = serde_json::from_slice(&content)?;
                 if let Some(asked) = self.with(|streams| streams.remove(&stream)) {
@@ -494,58 +664,89 @@ impl Remote {
             }
             Kind::Credit => {
                 let bytes = credited(&content)?;
-                self.with(|streams| Some(streams.get(&stream)?.request.credit(bytes))).transpose()?;
+                self.with(|streams| Some(streams.get(&stream)?.upload.as_ref()?.credit(bytes)))
+                    .transpose()?;
             }
+            Kind::Enough => drop(self.with(|streams| streams.get_mut(&stream)?.upload.take())),
             Kind::Open | Kind::Abort => return Err(nonsense()),
         }
         Ok(())
     }
 
-    async fn asked(self: Arc<Self>, request: Request<Body>, patience: Patience) -> Answered {
+    async fn asked(self: Arc<Self>, request: Request<Body>, patience: Patience) -> Refusable<Response<Body>> {
         let (parts, body) = request.into_parts();
         let has_body = !body.is_end_stream();
-        let opening = Opening {
+        let opening = Opening::Request {
             method: parts.method.as_str().to_owned(),
             uri: parts.uri.to_string(),
             fields: told(&parts.headers),
             body: has_body,
             patience,
         };
-        let stream = self.next.fetch_add(1, Ordering::SeqCst);
-        let opening = written(Kind::Open, stream, &opening);
-        if opening.len() > LONGEST_HEAD {
-            return Err(Failure::RequestHead.into());
-        }
-        let (head, heading) = oneshot::channel();
-        let (request, window) = Outlet::new();
-        let mut forgotten = Forgotten { remote: Arc::clone(&self), stream, upload: None };
-        let telling = Arc::clone(&self);
-        let (answer, mut pieces) = Inlet::new(move |bytes| telling.tell(&credit(stream, bytes)));
-        let asked = Asked { head: Some(head), answer, request };
-        let begun = self.with(|streams| {
-            streams.insert(stream, asked);
-            Some(())
-        });
-        begun.ok_or(Failure::Over)?;
-        self.tell(&opening);
-        if has_body {
-            let upload = tokio::spawn(Arc::clone(&self).upload(stream, body, window));
-            forgotten.upload = Some(upload.abort_handle());
-        }
-        let Heading { status, fields } = heading.await.map_err(|_| Failure::Over)??;
-        pieces.stream = Some(forgotten);
+        let (heading, pieces) = self.opened(&opening, has_body.then_some(body)).await?;
+        let Heading::Answer { status, fields } = heading else { return Err(Failure::Answer.into()) };
         let mut response = Response::new(pieces.boxed_unsync());
         *response.status_mut() = StatusCode::from_u16(status).map_err(|_| Failure::Answer)?;
         *response.headers_mut() = heard(fields).ok_or(Failure::Answer)?;
         Ok(response)
     }
 
-    /// Sends the body of a request, also while its answer comes already.
-    async fn upload(self: Arc<Self>, stream: u32, body: Body, window: Arc<Semaphore>) {
-        let sent = pump(body, &window, |piece| self.tell(&frame(Kind::Data, stream, &piece))).await;
-        match sent {
-            Ok(()) => self.tell(&frame(Kind::End, stream, &[])),
-            Err(_broken_off) => {
+    async fn found(self: Arc<Self>, name: String) -> Refusable<Vec<IpAddr>> {
+        match self.opened(&Opening::LookUp { name }, None).await? {
+            (Heading::Found(addresses), _) => Ok(addresses),
+            (Heading::Answer { .. } | Heading::Connected, _) => Err(Failure::Answer.into()),
+        }
+    }
+
+    async fn connected(self: Arc<Self>, address: SocketAddr, upload: Body) -> Refusable<Body> {
+        match self.opened(&Opening::Connect { address }, Some(upload)).await? {
+            (Heading::Connected, pieces) => Ok(pieces.boxed_unsync()),
+            (Heading::Answer { .. } | Heading::Found(_), _) => Err(Failure::Answer.into()),
+        }
+    }
+
+    /// Opens a stream, begins to send its upload, and waits for its head.
+    async fn opened(
+        self: Arc<Self>,
+        opening: &Opening,
+        upload: Option<Body>,
+    ) -> Refusable<(Heading, Pieces)> {
+        let kind = opening.kind();
+        let stream = self.next.fetch_add(1, Ordering::SeqCst);
+        let opening = written(Kind::Open, stream, opening);
+        if opening.len() > LONGEST_HEAD {
+            return Err(Failure::RequestHead.into());
+        }
+        let (head, heading) = oneshot::channel();
+        let (outlet, window) = Outlet::new();
+        let mut forgotten = Forgotten { remote: Arc::clone(&self), stream, upload: None };
+        let telling = Arc::clone(&self);
+        let (inlet, mut pieces) = Inlet::new(CREDIT_BYTES, move |bytes| telling.tell(&credit(stream, bytes)));
+        let asked = Asked { kind, head: Some(head), download: Some(inlet), upload: Some(outlet) };
+        let begun = self.with(|streams| {
+            streams.insert(stream, asked);
+            Some(())
+        });
+        begun.ok_or(Failure::Over)?;
+        self.tell(&opening);
+        if let Some(body) = upload {
+            let upload = tokio::spawn(Arc::clone(&self).upload(stream, kind, body, window));
+            forgotten.upload = Some(upload.abort_handle());
+        }
+        let heading = heading.await.map_err(|_| Failure::Over)??;
+        pieces.reader = Some(Reader::Child { _stream: forgotten });
+        Ok((heading, pieces))
+    }
+
+    /// Sends what goes up, also while something comes down already.
+    async fn upload(self: Arc<Self>, stream: u32, kind: StreamKind, mut body: Body, window: Arc<Semaphore>) {
+        let awaited = kind == StreamKind::Connection;
+        let send = |piece: Bytes| self.tell(&frame(Kind::Data, stream, &piece));
+        match (pump(&mut body, &window, awaited, send).await, kind) {
+            (Ok(()), _) => self.tell(&frame(Kind::End, stream, &[])),
+            // Whoever sends sees that nothing is taken any more.
+            (Err(_not_taken), StreamKind::Connection) => {}
+            (Err(_broken_off), StreamKind::Exchange) => {
                 if let Some(asked) = self.with(|streams| streams.remove(&stream)) {
                     self.tell(&frame(Kind::Abort, stream, &[]));
                     asked.fail(Failure::RequestBody.into());
@@ -556,11 +757,12 @@ impl Remote {
 }
 
 impl Asked {
-    /// Ends the stream for whoever waits for its head, or reads its answer.
+    /// Ends the stream for whoever waits for its head, or reads its download.
     fn fail(self, refusal: Refusal) {
-        match self.head {
-            Some(waits) => drop(waits.send(Err(refusal))),
-            None => drop(self.answer.pieces.send(Err(refusal))),
+        match (self.head, self.download) {
+            (Some(waits), _) => drop(waits.send(Err(refusal))),
+            (None, Some(download)) => drop(download.pieces.send(Err(refusal))),
+            (None, None) => {}
         }
     }
 }
@@ -568,6 +770,14 @@ impl Asked {
 impl Carrier for Remote {
     fn send(self: Arc<Self>, request: Request<Body>, patience: Patience) -> Sending {
         Box::pin(self.asked(request, patience))
+    }
+
+    fn look_up(self: Arc<Self>, name: String) -> LookingUp {
+        Box::pin(self.found(name))
+    }
+
+    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> Connecting {
+        Box::pin(self.connected(address, upload))
     }
 }
 
@@ -600,7 +810,7 @@ mod tests {
     }
 
     fn opening(stream: u32, uri: &str) -> Vec<u8> {
-        let opening = Opening {
+        let opening = Opening::Request {
             method: "POST".to_owned(),
             uri: uri.to_owned(),
             fields: Vec::new(),
@@ -633,9 +843,14 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let held = || opening(1, &format!("http://held.example:{port}/"));
         let piece = WINDOW_BYTES / 4;
+        let connect = |stream| {
+            let address = listener.local_addr().unwrap();
+            written(Kind::Open, stream, &Opening::Connect { address })
+        };
         let cases = [
             ("no kind", vec![vec![0; HEADER_BYTES]]),
             ("another kind", vec![vec![9; HEADER_BYTES]]),
+            ("no address", vec![frame(Kind::Open, 1, br#"{"Connect":{"address":"held.example:80"}}"#)]),
             ("a long piece", vec![held(), data(1, PIECE_BYTES + 1)]),
             ("a long head", vec![frame(Kind::Open, 1, &vec![b' '; LONGEST_HEAD + 1])]),
             ("no head", vec![frame(Kind::Open, 1, b"{}")]),
@@ -643,7 +858,8 @@ mod tests {
             ("a number twice", vec![opening(1, somewhere), opening(1, somewhere)]),
             ("an older number", vec![opening(2, somewhere), opening(1, somewhere)]),
             ("what the server says", vec![written(Kind::Refused, 1, &Refusal::from(Failure::Over))]),
-            ("an answer", vec![written(Kind::Head, 1, &Heading { status: 200, fields: Vec::new() })]),
+            ("an answer", vec![written(Kind::Head, 1, &Heading::Connected)]),
+            ("an end of what it sends itself", vec![frame(Kind::Enough, 1, &[])]),
             ("credit without a number", vec![frame(Kind::Credit, 1, b"1")]),
             ("too much credit", vec![held(), credit(1, 1)]),
             ("more than the window", [vec![held()], vec![data(1, piece); 5]].concat()),
@@ -651,13 +867,30 @@ mod tests {
             ("streams without end", (1..3000).map(|stream| opening(stream, somewhere)).collect()),
             // To no stream at all, and more of it than the run may send.
             ("pieces without end", vec![data(7, PIECE_BYTES); 100]),
+            ("empty pieces without end", vec![vec![data(7, 0); 10_000].concat(); 200]),
         ];
         for (what, frames) in cases {
             assert!(said(&listener, frames).await.is_err(), "{what}");
         }
-        let proper =
-            vec![opening(1, somewhere), data(1, 10), frame(Kind::End, 1, &[]), frame(Kind::Abort, 1, &[])];
+        let proper = vec![
+            opening(1, somewhere),
+            data(1, 10),
+            frame(Kind::End, 1, &[]),
+            frame(Kind::Abort, 1, &[]),
+            written(Kind::Open, 2, &Opening::LookUp { name: "held.example".to_owned() }),
+            connect(3),
+            data(3, 10),
+            frame(Kind::End, 3, &[]),
+        ];
         said(&listener, proper).await.unwrap();
+    }
+
+    #[test]
+    fn small_pieces_fill_a_window_too() {
+        let (inlet, _pieces) = Inlet::new(CREDIT_BYTES, |_| {});
+        let most = WINDOW_BYTES / LEAST_WEIGHT;
+        assert!((0..most).all(|_| inlet.take(Bytes::from_static(b"x")).is_ok()));
+        assert!(inlet.take(Bytes::new()).is_err());
     }
 
     #[test]

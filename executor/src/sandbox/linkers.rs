@@ -1,6 +1,7 @@
 //! What a guest may import: everything that is linked, and nothing else.
 //!
-//! None of it is a network interface. What a component gets that imports one is in [`super::network`].
+//! None of it is a network interface. What a component gets that imports one is in [`super::network`] and
+//! [`super::sockets`].
 
 use super::state::State;
 use super::{counted, filesystem, preview1, typed};

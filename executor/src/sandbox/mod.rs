@@ -25,6 +25,7 @@ mod network;
 mod output;
 mod preopens;
 mod preview1;
+mod sockets;
 mod state;
 mod stop;
 mod throttle;
@@ -73,7 +74,7 @@ pub struct Sandbox {
     engine: Engine,
     core: CoreLinker<State>,
     component: ComponentLinker<State>,
-    /// As `component`, and `wasi:http`.
+    /// As `component`, and the network.
     networked: ComponentLinker<State>,
     ticker: engine::Ticker,
     preopens: preopens::Preopens,
@@ -363,9 +364,9 @@ impl Sandbox {
             let pre = self.component.instantiate_pre(&component).map_err(unlinkable)?;
             return Ok(Linked { off: fit(pre).map_err(misfit)?, on: None });
         }
-        let link = |linker: &ComponentLinker<State>, http| {
+        let link = |linker: &ComponentLinker<State>, on| {
             let mut linker = linker.clone();
-            network::link_none(&mut linker, &component, &self.engine, http).map_err(&unlinkable)?;
+            network::link_none(&mut linker, &component, &self.engine, on).map_err(&unlinkable)?;
             let pre = linker.instantiate_pre(&component).map_err(&unlinkable)?;
             fit(pre).map_err(&misfit)
         };
@@ -534,6 +535,9 @@ fn at_tick(state: &mut State, clock: &dyn Clock, abort: &Abort) -> wasmtime::Res
     }
     Ok(match state.throttle.owed(state.gauges.meter.cpu(), now) {
         Some(sleep) => UpdateDeadline::YieldCustom(1, Box::pin(tokio::time::sleep(sleep))),
+        // What goes to the network is sent between the guest's own steps, also when it does nothing but ask
+        // whether that is done.
+        None if state.http.is_on() => UpdateDeadline::Yield(1),
         None => UpdateDeadline::Continue(1),
     })
 }

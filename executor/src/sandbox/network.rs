@@ -1,11 +1,12 @@
-//! The network as a guest sees it: `wasi:http` over the run's carrier, or nothing.
+//! The network as a guest sees it: `wasi:http`, here, and `wasi:sockets`, in [`super::sockets`], over the
+//! run's carrier; or nothing.
 //!
 //! A component that imports a network interface is linked twice when it is loaded. In a run with a
-//! network its calls come here, and go to the carrier without a look at them: who may be reached is
-//! decided there. In a run without one, each of those functions ends the run with a sentence that says
-//! who took the network away. `wasi:sockets` is not offered to any run; it can be imported, because
-//! standard libraries do, and ends the run when it is called.
+//! network its calls go to the carrier without a look at them: who may be reached is decided there. In a
+//! run without one, each of those functions ends the run with a sentence that says who took the network
+//! away. UDP is offered to no run: it can be imported, because standard libraries do, and no socket is made.
 
+use super::sockets;
 use super::state::State;
 use crate::egress::{Body, Carrier, Failure, MOST_HEAD_BYTES, Patience, Refusal};
 use crate::limit::{Bound, Layer};
@@ -14,23 +15,17 @@ use http_body_util::BodyExt as _;
 use std::sync::Arc;
 use wasmtime::Engine;
 use wasmtime::component::types::ComponentItem;
-use wasmtime::component::{Component, Linker, ResourceType};
+use wasmtime::component::{Component, Linker, ResourceType, Val};
 use wasmtime_wasi_http::{
     Error as HttpError, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
 };
 
 /// The interfaces by which a guest can ask for a web page.
 const HTTP: [&str; 2] = ["wasi:http/types", "wasi:http/outgoing-handler"];
-/// The interfaces of sockets.
-const SOCKETS: [&str; 7] = [
-    "wasi:sockets/network",
-    "wasi:sockets/instance-network",
-    "wasi:sockets/ip-name-lookup",
-    "wasi:sockets/tcp",
-    "wasi:sockets/tcp-create-socket",
-    "wasi:sockets/udp",
-    "wasi:sockets/udp-create-socket",
-];
+/// The interface of UDP, which no call gives a socket to use it with.
+const UDP: &str = "wasi:sockets/udp";
+/// And the one by which such a socket is asked for.
+const UDP_CREATE: &str = "wasi:sockets/udp-create-socket";
 /// The most bytes of a request's body that wait to be sent.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -55,6 +50,11 @@ impl Http {
     /// Whether the run has a network.
     pub(super) fn is_on(&self) -> bool {
         self.hooks.carrier.is_some()
+    }
+
+    /// Who takes what the guest asks of the network, when the run has one.
+    pub(super) fn carrier(&self) -> Option<Arc<dyn Carrier>> {
+        self.hooks.carrier.clone()
     }
 }
 
@@ -111,7 +111,9 @@ fn told(refusal: Refusal) -> HttpError {
     match refusal {
         Refusal::Denied(reason) => match reason {
             DenialReason::Authority => HttpError::HttpRequestUriInvalid,
-            DenialReason::Address | DenialReason::IpLiteral => HttpError::DestinationIpProhibited,
+            DenialReason::Address | DenialReason::IpLiteral | DenialReason::NotLookedUp => {
+                HttpError::DestinationIpProhibited
+            }
             DenialReason::Connections => HttpError::ConnectionLimitReached,
             DenialReason::SentBytes => HttpError::HttpRequestBodySize(None),
             DenialReason::ReceivedBytes => HttpError::HttpResponseBodySize(None),
@@ -120,6 +122,7 @@ fn told(refusal: Refusal) -> HttpError {
             | DenialReason::Requests
             | DenialReason::RequestRate
             | DenialReason::NetworkOff
+            | DenialReason::NotOffered
             | DenialReason::OutsideScope
             | DenialReason::EscapesRoot
             | DenialReason::ReadOnly
@@ -141,7 +144,7 @@ fn told(refusal: Refusal) -> HttpError {
             Failure::AnswerHead => HttpError::HttpResponseHeaderSectionSize(None),
             Failure::Upgrade => HttpError::HttpUpgradeFailed,
             Failure::Answer => HttpError::HttpProtocolError,
-            Failure::Incomplete => HttpError::HttpResponseIncomplete,
+            Failure::Incomplete | Failure::Broken => HttpError::HttpResponseIncomplete,
             Failure::Over => HttpError::ConnectionTerminated,
         },
     }
@@ -152,7 +155,7 @@ fn told(refusal: Refusal) -> HttpError {
 pub(super) enum NoNetwork {
     #[error("it called `{interface}`, and this run has no network: {}", why(*.layer))]
     Off { interface: &'static str, layer: Layer },
-    #[error("it called `{interface}`, which this executor does not offer: use `wasi:http`")]
+    #[error("it called `{interface}`, which this executor does not offer: use `wasi:http` or TCP")]
     NotOffered { interface: &'static str },
 }
 
@@ -177,7 +180,7 @@ fn why(layer: Layer) -> &'static str {
 /// offered.
 fn interface(import: &str) -> Option<&'static str> {
     let (name, version) = import.split_once('@')?;
-    let mut known = HTTP.into_iter().chain(SOCKETS);
+    let mut known = HTTP.into_iter().chain(sockets::OFFERED).chain([UDP, UDP_CREATE]);
     known.find(|known| *known == name && version.starts_with("0.2."))
 }
 
@@ -186,18 +189,20 @@ pub(super) fn is_imported(component: &Component, engine: &Engine) -> bool {
     component.component_type().imports(engine).any(|(name, _)| interface(name).is_some())
 }
 
-/// Links `wasi:http`, outgoing only.
+/// Links what a run with a network has: `wasi:http` and TCP, outgoing only.
 pub(super) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    sockets::link(linker)?;
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
 }
 
-/// Links those network interfaces of a component that a run does not have: all of them, or with `http`
-/// all but that. Each function ends the run.
+/// Links those network interfaces of a component that a run does not have: all of them, or in one with a
+/// network those of UDP. Each function ends the run, but that asking for a socket of UDP is refused where
+/// there is a network.
 pub(super) fn link_none(
     linker: &mut Linker<State>,
     component: &Component,
     engine: &Engine,
-    http: bool,
+    on: bool,
 ) -> wasmtime::Result<()> {
     // Resources that came with an earlier import; a later one that names them again needs no definition.
     let mut known = Vec::new();
@@ -213,7 +218,7 @@ pub(super) fn link_none(
             }
         }
         let Some(interface) = interface(import) else { continue };
-        if http && HTTP.contains(&interface) {
+        if on && interface != UDP && interface != UDP_CREATE {
             continue;
         }
         let mut linked = linker.instance(import)?;
@@ -222,15 +227,23 @@ pub(super) fn link_none(
         }
         for (name, export) in instance.exports(engine) {
             let ComponentItem::ComponentFunc(_) = export.ty else { continue };
-            linked.func_new(name, move |mut store, _, _, _| {
+            linked.func_new(name, move |mut store, _, _, results| {
                 let state = store.data_mut();
                 let Bound { value, layer } = state.network;
-                state.gauges.denials.record(interface, DenialReason::NetworkOff);
-                Err(match value {
-                    true => NoNetwork::NotOffered { interface },
-                    false => NoNetwork::Off { interface, layer },
+                let denials = &state.gauges.denials;
+                if !value {
+                    denials.record(interface, DenialReason::NetworkOff);
+                    return Err(NoNetwork::Off { interface, layer }.into());
                 }
-                .into())
+                denials.record(interface, DenialReason::NotOffered);
+                match results {
+                    [result] if interface == UDP_CREATE => {
+                        let code = Val::Enum("not-supported".to_owned());
+                        *result = Val::Result(Err(Some(Box::new(code))));
+                        Ok(())
+                    }
+                    [] | [_, ..] => Err(NoNetwork::NotOffered { interface }.into()),
+                }
             })?;
         }
     }

@@ -1,7 +1,7 @@
 //! A disk that is full, or that does not keep what it was given.
 
 use super::{assert_chain_holds, catalogue, load, options, settled};
-use crate::harness::{Executor, Governor, HttpClient, Options, Process, eventually, execute, run};
+use crate::harness::{Executor, Governor, HttpClient, Options, Process, eventually, execute, program};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,6 +34,18 @@ impl SmallDisk {
         Some(Self { executor, disk })
     }
 
+    /// What the journal says that the governor does not have, asked where the disk is seen.
+    fn undelivered(&mut self) -> String {
+        let id = self.executor.process().child().id().to_string();
+        let config = self.executor.home().config();
+        let mut there = Command::new("nsenter");
+        there.args(["--target", &id, "--mount"]).arg(program());
+        there.args(["journal", "list", "--undelivered", "--json", "--config"]).arg(config);
+        let listed = there.output().expect("nsenter");
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+        String::from_utf8(listed.stdout).expect("UTF-8")
+    }
+
     fn fill(&self) -> PathBuf {
         let ballast = self.disk.join("ballast");
         let mut left = 1 << 20;
@@ -55,7 +67,7 @@ fn busy(answer: &Value) -> bool {
 #[test]
 fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
-    let Some(small) = SmallDisk::start(options(&catalogue, &governor.http_url())) else { return };
+    let Some(mut small) = SmallDisk::start(options(&catalogue, &governor.http_url())) else { return };
     let address = small.executor.address();
     load.during(4, address, || std::thread::sleep(Duration::from_millis(300)));
     let ballast = load.during(4, address, || {
@@ -75,12 +87,9 @@ fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
     });
     load.during(4, address, || std::thread::sleep(Duration::from_millis(300)));
     load.send_again(address);
-    let journal = small.disk.join("journal.db");
     let reports = eventually("every report is delivered", || {
-        let listed =
-            run(["journal", "list", "--undelivered", "--json", "--journal", journal.to_str().unwrap()]);
-        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
-        listed.stdout.is_empty().then(|| governor.reports())
+        let waiting = small.undelivered();
+        waiting.is_empty().then(|| governor.reports())
     });
     load.assert_balanced(small.executor.home(), &reports);
     assert!(

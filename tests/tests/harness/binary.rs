@@ -37,7 +37,16 @@ pub fn tools() -> PathBuf {
 
 /// A guest that is built for the tests beside the tools.
 pub fn guest(name: &str) -> Vec<u8> {
-    let module = target().join("guest/wasm32-wasip1/release").join(name).with_extension("wasm");
+    guest_for("wasm32-wasip1", name)
+}
+
+/// One that is built for wasm32-wasip2, for tests with `wasip2` in their names.
+pub fn guest_wasip2(name: &str) -> Vec<u8> {
+    guest_for("wasm32-wasip2", name)
+}
+
+fn guest_for(triple: &str, name: &str) -> Vec<u8> {
+    let module = target().join("guest").join(triple).join("release").join(name).with_extension("wasm");
     std::fs::read(&module)
         .unwrap_or_else(|error| panic!("{}: {error}: run `cargo xtask test`", module.display()))
 }

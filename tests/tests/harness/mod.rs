@@ -23,7 +23,7 @@ mod process;
 mod stdio;
 mod web_socket;
 
-pub use binary::{cache, guest, program, run, run_in, run_with_input, seeds, tools, vectors};
+pub use binary::{cache, guest, guest_wasip2, program, run, run_in, run_with_input, seeds, tools, vectors};
 pub use catalogue::{Catalogue, GATE, Tool};
 pub use executor::{Executor, Home, Options, isolation};
 pub use fake_governor::{FakeGovernor, Reply};

@@ -39,10 +39,10 @@
 //! | G18 descriptors and threads | `host::descriptors_are_bounded_and_come_back`, `host::guests_that_hoard_descriptors_leave_the_server_its_own`, `ceilings::handles_have_a_ceiling` |
 //! | G19 a hole in the engine | `ring::a_guest_has_a_process_of_its_own_that_has_nothing`, and `executor/tests/confine.rs`, where the hole is played by native code |
 //! | G20 residue | `residue`; there is no coarse clock |
-//! | G21 network though it is off | `network::without_a_network_nothing_is_linked_and_a_call_says_who_took_it_away`, `network::sockets_are_offered_to_nobody`, `ends::what_is_not_there_is_not_given`, `fetch::without_a_network_it_says_what_to_change_and_calls_nothing` |
-//! | G22 SSRF, rebinding, redirects | `network::an_address_that_is_not_public_is_reached_under_no_name`, `network::a_redirect_is_not_followed`, `network::an_endless_answer_ends_at_the_limit_and_costs_the_server_little`, `network::a_slow_server_holds_nobody_longer_than_the_run`, `fetch::every_redirect_is_decided_about_again` |
+//! | G21 network though it is off | `network::without_a_network_nothing_is_linked_and_a_call_says_who_took_it_away`, `network::sockets_are_there_only_with_a_network`, `wasip2_sockets::without_a_network_a_connection_ends_the_run`, `ends::what_is_not_there_is_not_given`, `fetch::without_a_network_it_says_what_to_change_and_calls_nothing` |
+//! | G22 SSRF, rebinding, redirects | `network::an_address_that_is_not_public_is_reached_under_no_name`, `network::a_redirect_is_not_followed`, `network::an_endless_answer_ends_at_the_limit_and_costs_the_server_little`, `network::a_slow_server_holds_nobody_longer_than_the_run`, `fetch::every_redirect_is_decided_about_again`, `wasip2_sockets` |
 //! | G23 Host against authority | `network::a_guest_does_not_say_who_is_asked_in_another_way`, `network::tls_holds_the_server_to_the_checked_name` |
-//! | G24 lists of domains | `network::only_allowed_hosts_are_reached_in_whatever_spelling`, `network::the_standing_policy_narrows_and_slows_down` |
+//! | G24 lists of domains | `network::only_allowed_hosts_are_reached_in_whatever_spelling`, `network::the_standing_policy_narrows_and_slows_down`, `wasip2_sockets::only_allowed_names_are_looked_up` |
 //! | G25 output as a forged report | `output::a_forged_report_is_a_result_and_nothing_else`, `output::terminal_escapes_are_shown_and_not_passed_on`, `ends::only_one_json_value_is_a_result` |
 
 mod bench;
@@ -66,3 +66,4 @@ mod side;
 mod stop;
 mod time;
 mod typed;
+mod wasip2_sockets;

@@ -285,6 +285,8 @@ fn an_address_that_is_not_public_is_reached_under_no_name() {
                 "{host}: {report:?}"
             );
             assert_eq!(report.reasons(), ["address"], "{host}: {report:?}");
+            let used = &report.in_force("network")["max_connections"]["used"];
+            assert_eq!(used, 0, "what was refused is no connection: {report:?}");
         }
     }
     assert_eq!(other.connections(), 0);
@@ -357,6 +359,21 @@ fn an_endless_answer_ends_at_the_limit_and_costs_the_server_little() {
     let received = report.in_force("network")["max_received_bytes"]["used"].as_u64().expect("a count");
     assert!(received < 4 << 20, "{received}");
     eventually("connections are closed", || (web.closed() == web.connections()).then_some(()));
+}
+
+#[test]
+fn an_answer_that_just_fits_is_not_denied() {
+    let web = Web::saying("exactly");
+    let bench = start(options(&[&web]));
+    let ask = json!([{ "authority": at(&web) }]);
+    let report = bench.ask(&ask);
+    let size = report.in_force("network")["max_received_bytes"]["used"].as_u64().expect("a count");
+    for (most, denied) in [(size, 0), (size - 1, 1)] {
+        let report = start(options(&[&web]).set("network.max_received_bytes", most)).ask(&ask);
+        assert_eq!(report.in_force("network")["max_received_bytes"]["used"], most, "{report:?}");
+        assert_eq!(report.denied().len(), denied, "{most}: {report:?}");
+        assert_eq!(report.answers()[0]["broken"].is_null(), denied == 0, "{most}: {report:?}");
+    }
 }
 
 #[test]
@@ -437,6 +454,7 @@ fn an_answer_that_is_no_answer_is_an_error() {
         (format!("HTTP/1.1 200 OK\r\n{}", "x".repeat(1 << 20)), "HttpResponseHeaderSectionSize"),
         (format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(1 << 20)), "HttpResponseHeaderSectionSize"),
         (format!("HTTP/1.1 200 OK\r\n{}\r\n", many(1000)), "HttpResponseHeaderSectionSize"),
+        (format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(66 << 10)), "HttpResponseHeaderSectionSize"),
         // Which says 200 in the end, after more heads that only inform than anybody listens to.
         (
             format!(
@@ -455,7 +473,7 @@ fn an_answer_that_is_no_answer_is_an_error() {
     let web = Web::start(move |request, stream| {
         let which = request.split(['/', ' ']).nth(2).and_then(|which| which.parse::<usize>().ok());
         let _gone = stream.write_all(which.map_or("", |which| &texts[which]).as_bytes());
-        if which == Some(4) {
+        if which == Some(5) {
             let _gone = stream.shutdown(std::net::Shutdown::Write);
         }
     });
@@ -637,26 +655,29 @@ fn without_a_network_nothing_is_linked_and_a_call_says_who_took_it_away() {
 }
 
 #[test]
-fn sockets_are_offered_to_nobody() {
+fn sockets_are_there_only_with_a_network() {
     let component = wasm(
         r#"(component
-            (import "wasi:sockets/instance-network@0.2.0" (instance $network
-              (export "network" (type (sub resource)))
-              (export "instance-network" (func (result u32)))))
-            (core func $call (canon lower (func $network "instance-network")))
+            (import "wasi:sockets/network@0.2.0" (instance $types (export "network" (type (sub resource)))))
+            (alias export $types "network" (type $network))
+            (import "wasi:sockets/instance-network@0.2.0" (instance $instance
+              (alias outer 1 $network (type $outer))
+              (export "network" (type $inner (eq $outer)))
+              (export "instance-network" (func (result (own $inner))))))
+            (core func $call (canon lower (func $instance "instance-network")))
             (core module $m
               (import "host" "call" (func $call (result i32)))
-              (func (export "run") (result i32) (call $call)))
+              (func (export "run") (result i32) (drop (call $call)) (i32.const 0)))
             (core instance $i (instantiate $m (with "host" (instance (export "call" (func $call))))))
             (func $run (result (result)) (canon lift (core func $i "run")))
             (instance $command (export "run" (func $run)))
             (export "wasi:cli/run@0.2.0" (instance $command)))"#,
     );
     let bench = Bench::start_tools(options(&[]), [Tool::command_bytes("sockets", component).network()]);
-    let on = bench.call("sockets").grant("network_allowed", true).send();
-    let report = on.failure("`wasi:sockets/instance-network`, which this executor does not offer");
-    assert_eq!(report.reasons(), ["network_off"], "{report:?}");
-    bench.call("sockets").send().failure("this run has no network");
+    let report = bench.call("sockets").grant("network_allowed", true).send().success();
+    assert!(report.denied().is_empty(), "{report:?}");
+    let report = bench.call("sockets").send().failure("this run has no network");
+    assert_eq!(report.denied(), [("wasi:sockets/instance-network", "network_off", 1)], "{report:?}");
 }
 
 /// A server of its own that speaks TLS with this certificate for `names`, and the certificate as PEM.

@@ -1,0 +1,619 @@
+//! A guest that opens connections of its own, with the standard library's network, and peers that are no
+//! better.
+//!
+//! The guest (`tests/guests/tcp`) takes the steps that its arguments name; the peers are this test's own, on
+//! loopback, which is refused like every address that is not public. So each test says for which of its peers
+//! the operator lifts that, and shows that nobody else was connected to.
+
+use super::bench::{Bench, Call, Report};
+use crate::harness::{AGENT, Options, Tool, eventually, guest, guest_wasip2, isolation, result};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const TOOL: &str = "hostile_tcp";
+
+/// A peer of a test's own, which does with each connection what its function does, and then waits until the
+/// other side closes.
+struct Peer {
+    address: SocketAddr,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    connections: usize,
+    /// How many connections the other side has closed.
+    closed: usize,
+    /// All that came, of all connections.
+    received: Vec<u8>,
+}
+
+impl Peer {
+    fn start(work: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let seen = Arc::<Mutex<Seen>>::default();
+        let (books, work) = (Arc::clone(&seen), Arc::new(work));
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let (books, work) = (Arc::clone(&books), Arc::clone(&work));
+                books.lock().unwrap().connections += 1;
+                std::thread::spawn(move || {
+                    work(&mut stream);
+                    let mut piece = [0; 4096];
+                    while let Ok(read @ 1..) = stream.read(&mut piece) {
+                        books.lock().unwrap().received.extend(&piece[..read]);
+                    }
+                    books.lock().unwrap().closed += 1;
+                });
+            }
+        });
+        Self { address, seen }
+    }
+
+    /// Says nothing.
+    fn silent() -> Self {
+        Self::start(|_| {})
+    }
+
+    /// Says this, and that this is all.
+    fn saying(text: &'static str) -> Self {
+        Self::start(move |stream| {
+            let _gone = stream.write_all(text.as_bytes());
+            let _gone = stream.shutdown(Shutdown::Write);
+        })
+    }
+
+    fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    fn connections(&self) -> usize {
+        self.seen.lock().unwrap().connections
+    }
+
+    fn received(&self) -> String {
+        String::from_utf8_lossy(&self.seen.lock().unwrap().received).into_owned()
+    }
+
+    fn assert_closed(&self) {
+        eventually("every connection is closed", || {
+            let seen = self.seen.lock().unwrap();
+            (seen.closed == seen.connections).then_some(())
+        });
+    }
+}
+
+/// An executor whose runs may reach `*.test`, with `peer.test` and all of `lifted` on loopback.
+fn options(lifted: &[&Peer]) -> Options {
+    let lifted = lifted.iter().map(|peer| peer.address.to_string()).collect::<Vec<_>>();
+    Options::new()
+        .set("ceilings.network_allowed", true)
+        .set("network.allowed_domains", json!(["*.test", "only.example"]))
+        .set("network.allowed_addresses", json!(lifted))
+        .set("network.hosts", json!({ "peer.test": ["127.0.0.1"] }))
+}
+
+fn start(options: Options) -> Bench {
+    Bench::start_tools(options, [Tool::typed_bytes(TOOL, guest_wasip2(TOOL)).network()])
+}
+
+impl Bench {
+    fn steps(&self, steps: &Value) -> Call<'_> {
+        let call = self.call(TOOL).grant("network_allowed", true).grant("timeout_seconds", 30);
+        call.arguments(json!({ "steps": steps }))
+    }
+
+    /// Takes these steps in one run, and gives its report.
+    fn take(&self, steps: &Value) -> Report {
+        self.steps(steps).send().success()
+    }
+}
+
+fn reasons(report: &Report) -> Vec<&str> {
+    report.denied().into_iter().map(|(_, reason, _)| reason).collect()
+}
+
+fn step(report: &Report, which: usize) -> &Value {
+    &report.0["result"][which]
+}
+
+fn at(peer: &Peer) -> String {
+    format!("peer.test:{}", peer.port())
+}
+
+#[test]
+fn a_connection_goes_out_and_all_of_it_is_reported() {
+    let peer = Peer::start(|stream| {
+        let mut hello = [0; 5];
+        let _cut = stream.read_exact(&mut hello);
+        let _gone = stream.write_all(b"welcome");
+        let mut rest = Vec::new();
+        let _cut = stream.read_to_end(&mut rest);
+        // The other side has said that there is no more, and still listens.
+        let _gone = write!(stream, ", {}", String::from_utf8_lossy(&rest));
+        let _gone = stream.shutdown(Shutdown::Write);
+    });
+    let bench = start(options(&[&peer]));
+    let report = bench.take(&json!([
+        { "connect": at(&peer) },
+        { "write": [0, "hello", 1] },
+        { "read": [0, 7] },
+        { "write": [0, "friend", 1] },
+        { "shutdown": [0, "write"] },
+        { "read": [0, 1000] },
+        { "write": [0, "more", 1] },
+        { "close": 0 },
+    ]));
+    assert_eq!(step(&report, 0)["peer"], peer.address.to_string(), "{report:?}");
+    assert_eq!(step(&report, 0)["local"], "0.0.0.0:0", "the server's own address is its own");
+    assert_eq!(step(&report, 2)["first"], "welcome", "{report:?}");
+    assert_eq!(step(&report, 5)["first"], ", friend", "{report:?}");
+    assert!(step(&report, 6)["error"].is_string(), "{report:?}");
+    let contacted = &report.0["usage"]["contacted"];
+    let contact = json!([{
+        "authority": format!("tcp://peer.test:{}", peer.port()), "address": peer.address.to_string(),
+        "requests": 1, "sent_bytes": 11, "received_bytes": 15,
+    }]);
+    assert_eq!(contacted, &contact, "{report:?}");
+    let network = report.in_force("network");
+    // The look-up is one request, and pays for the connection.
+    assert_eq!(network["max_requests"]["used"], 1, "{report:?}");
+    assert_eq!(network["max_connections"]["used"], 1, "{report:?}");
+    assert_eq!(network["max_sent_bytes"]["used"], 11, "{report:?}");
+    assert_eq!(network["max_received_bytes"]["used"], 15, "{report:?}");
+    assert!(report.denied().is_empty(), "{report:?}");
+    peer.assert_closed();
+}
+
+#[test]
+fn an_address_that_nobody_looked_up_is_not_connected_to() {
+    let (peer, other) = (Peer::saying("lifted"), Peer::saying("also lifted"));
+    let bench = start(options(&[&peer, &other]));
+    let (port, address) = (peer.port(), peer.address.to_string());
+    // Not before its name was looked up in this run, whatever another run has done.
+    for _ in 0..2 {
+        let report =
+            bench.take(&json!([{ "connect": address }, { "connect": at(&peer) }, { "read": [1, 100] }]));
+        assert_eq!(step(&report, 0)["error"], "PermissionDenied", "{report:?}");
+        assert_eq!(step(&report, 2)["first"], "lifted", "{report:?}");
+        assert_eq!(reasons(&report), ["not_looked_up"], "{report:?}");
+        assert_eq!(report.denied()[0].0, format!("tcp://{address}"), "{report:?}");
+    }
+    let hosts = [
+        format!("127.0.0.2:{port}"),
+        format!("10.0.0.1:{port}"),
+        format!("169.254.169.254:{port}"),
+        format!("93.184.216.34:{port}"),
+        format!("0.0.0.0:{port}"),
+        format!("[::1]:{port}"),
+        format!("[::ffff:127.0.0.1]:{port}"),
+        format!("[64:ff9b::7f00:1]:{port}"),
+        bench.executor.address().to_string(),
+    ];
+    for host in hosts {
+        let report = bench.take(&json!([{ "connect": host }]));
+        assert!(step(&report, 0)["error"].is_string(), "{host}: {report:?}");
+        assert_eq!(reasons(&report), ["not_looked_up"], "{host}: {report:?}");
+        assert!(report.0["usage"]["contacted"].as_array().is_some_and(Vec::is_empty), "{report:?}");
+    }
+    assert_eq!((peer.connections(), other.connections()), (2, 0));
+    // A number that is listed needs no look-up; the other address rules hold for it.
+    let listed = options(&[&peer])
+        .set("network.allowed_domains", json!(["127.0.0.1", "10.0.0.1", "::ffff:127.0.0.1"]));
+    let bench = start(listed);
+    let others =
+        [other.address.to_string(), format!("10.0.0.1:{port}"), format!("[::ffff:127.0.0.1]:{port}")];
+    let report = bench.take(&json!([
+        { "connect": address }, { "read": [0, 100] },
+        { "connect": others[0] }, { "connect": others[1] }, { "connect": others[2] },
+        { "look_up": "127.0.0.1" }, { "look_up": "10.0.0.1" }, { "look_up": "::ffff:127.0.0.1" },
+        { "look_up": "127.0.0.2" },
+    ]));
+    assert_eq!(step(&report, 1)["first"], "lifted", "{report:?}");
+    for which in [2, 3, 4] {
+        assert_eq!(step(&report, which)["error"], "PermissionDenied", "{which}: {report:?}");
+    }
+    assert!(step(&report, 5)["addresses"].as_array().is_some_and(|found| found.len() == 1), "{report:?}");
+    for which in [6, 7, 8] {
+        assert!(
+            step(&report, which)["error"]
+                .as_str()
+                .is_some_and(|e| e.contains("access-denied") || e.contains("AccessDenied")),
+            "{which}: {report:?}"
+        );
+    }
+    let mut why = reasons(&report);
+    why.sort_unstable();
+    assert_eq!(why, ["address", "address", "address", "address", "address", "ip_literal"], "{report:?}");
+    assert_eq!((peer.connections(), other.connections()), (3, 0));
+}
+
+#[test]
+fn a_name_leads_only_to_addresses_that_may_be_connected_to() {
+    let (peer, other) = (Peer::saying("lifted"), Peer::saying("not lifted"));
+    let hosts = json!({
+        "peer.test": ["127.0.0.1"],
+        "metadata.test": ["169.254.169.254"],
+        "private.test": ["10.0.0.1"],
+        "loopback6.test": ["::1"],
+        "mapped.test": ["::ffff:127.0.0.1"],
+        "nat64.test": ["64:ff9b::7f00:1"],
+        "mixed.test": ["93.184.216.34", "10.0.0.1"],
+        "mixed2.test": ["10.0.0.1", "93.184.216.34"],
+    });
+    let bench = start(options(&[&peer]).set("network.hosts", hosts));
+    for host in ["metadata", "private", "loopback6", "mapped", "nat64", "mixed", "mixed2"]
+        .map(|name| format!("{name}.test"))
+    {
+        let to = format!("{host}:{}", peer.port());
+        let report = bench.take(&json!([{ "look_up": host }, { "connect": to }]));
+        assert!(step(&report, 0)["error"].is_string() && step(&report, 1)["error"].is_string(), "{report:?}");
+        assert_eq!(reasons(&report), ["address"], "{host}: {report:?}");
+    }
+    // What is lifted is one port of the address, and that is known when it is connected to.
+    let ports = [other.port(), bench.executor.address().port()];
+    for port in ports {
+        let report =
+            bench.take(&json!([{ "look_up": "peer.test" }, { "connect": format!("127.0.0.1:{port}") }]));
+        assert!(step(&report, 0)["addresses"].is_array(), "{report:?}");
+        assert_eq!(step(&report, 1)["error"], "PermissionDenied", "{report:?}");
+        assert_eq!(reasons(&report), ["address"], "{report:?}");
+        assert_eq!(report.denied()[0].0, format!("tcp://peer.test:{port} (127.0.0.1)"), "{report:?}");
+        let used = &report.in_force("network")["max_connections"]["used"];
+        assert_eq!(used, 0, "what was refused is no connection: {report:?}");
+    }
+    assert_eq!((peer.connections(), other.connections()), (0, 0));
+}
+
+#[test]
+fn only_allowed_names_are_looked_up() {
+    let peer = Peer::saying("reached");
+    let blocked = options(&[&peer])
+        .set("network.blocked_domains", json!(["secret.test", "*.secret.test", "xn--bcher-kva.test"]));
+    let bench = start(blocked);
+    let long = "a".repeat(100_000);
+    for (name, reason) in [
+        ("other.example", "domain_not_allowed"),
+        ("test", "domain_not_allowed"),
+        ("eviltest", "domain_not_allowed"),
+        ("peer.test.evil.example", "domain_not_allowed"),
+        ("localhost", "domain_not_allowed"),
+        ("secret.test", "domain_blocked"),
+        ("SECRET.TEST.", "domain_blocked"),
+        ("a.Secret.Test", "domain_blocked"),
+        ("bücher.test", "domain_blocked"),
+        ("peer.test@evil.example", "authority"),
+        ("peer.test..", "authority"),
+        ("peer.test:80", "authority"),
+        ("2130706433", "authority"),
+        ("0x7f.1", "authority"),
+        ("127.1", "authority"),
+        ("", "authority"),
+        (&long, "authority"),
+        ("127.0.0.1", "ip_literal"),
+        ("::1", "ip_literal"),
+        ("fe80::1", "ip_literal"),
+        ("::ffff:127.0.0.1", "ip_literal"),
+    ] {
+        let report = bench.take(&json!([{ "look_up": name }, { "connect": peer.address.to_string() }]));
+        assert!(step(&report, 0)["error"].is_string(), "{name}: {report:?}");
+        assert!(step(&report, 1)["error"].is_string(), "{name}: {report:?}");
+        let mut why = reasons(&report);
+        why.retain(|why| *why != "not_looked_up");
+        assert_eq!(why, [reason], "{name}: {report:?}");
+    }
+    let to = format!("secret.test:{}", peer.port());
+    let report = bench.take(&json!([{ "connect": to }]));
+    assert_eq!(reasons(&report), ["domain_blocked"], "{report:?}");
+    assert_eq!(peer.connections(), 0);
+    let report =
+        bench.take(&json!([{ "connect": format!("PEER.Test.:{}", peer.port()) }, { "read": [0, 100] }]));
+    assert_eq!(step(&report, 1)["first"], "reached", "{report:?}");
+    // What every layer says counts.
+    let tools = json!({ TOOL: { "allowed": true } });
+    let network = json!({ "allowed_domains": ["*.test"], "blocked_domains": ["Peer.test"] });
+    let policy = json!({
+        "agent_did": AGENT, "version": "1", "capabilities": { "tools": tools, "network": network },
+    });
+    result(&bench.executor.rpc("g2a/policy", &policy));
+    let report = bench.take(&json!([{ "connect": at(&peer) }]));
+    assert_eq!(reasons(&report), ["domain_blocked"], "{report:?}");
+    assert_eq!(peer.connections(), 1);
+}
+
+#[test]
+fn nothing_listens_and_udp_is_refused() {
+    let bench = start(options(&[]));
+    let report = bench.take(&json!([
+        { "bind": "0.0.0.0:0" }, { "bind": "127.0.0.1:8080" }, "listen", { "udp": "0.0.0.0:0" },
+    ]));
+    for which in [0, 1, 3] {
+        assert!(step(&report, which)["error"].is_string(), "{which}: {report:?}");
+    }
+    for what in ["listen", "accept"] {
+        let error = step(&report, 2)[what]["error"].as_str().expect("an error");
+        assert!(error.to_lowercase().replace(['-', '_'], "").contains("notsupported"), "{error}");
+    }
+    let mut denied = report.denied();
+    denied.sort_unstable();
+    let expected = [
+        ("wasi:sockets/tcp: accept", "not_offered", 1),
+        ("wasi:sockets/tcp: bind", "not_offered", 2),
+        ("wasi:sockets/tcp: listen", "not_offered", 1),
+        ("wasi:sockets/udp-create-socket", "not_offered", 1),
+    ];
+    assert_eq!(denied, expected, "{report:?}");
+    assert_eq!(report.in_force("network")["max_requests"]["used"], 0, "{report:?}");
+}
+
+#[test]
+fn connections_and_requests_are_one_account() {
+    let peer = Peer::silent();
+    let bench = start(options(&[&peer]).set("network.max_connections", 2));
+    let connect = json!({ "connect": at(&peer) });
+    let report = bench.take(&json!([connect, connect, connect, { "close": 0 }, connect]));
+    let stood = |which: usize| step(&report, which)["peer"].is_string();
+    assert!(stood(0) && stood(1) && !stood(2) && stood(4), "{report:?}");
+    assert_eq!(reasons(&report), ["connections"], "{report:?}");
+    assert_eq!(report.in_force("network")["max_connections"]["used"], 2, "{report:?}");
+    assert_eq!(peer.connections(), 3);
+    peer.assert_closed();
+    // One that has ended on both sides is one until the guest lets go of it.
+    let brief = Peer::saying("bye");
+    let bench = start(options(&[&brief]).set("network.max_connections", 1));
+    let to = json!({ "connect": at(&brief) });
+    let said = json!({ "read": [0, 100] });
+    let report = bench
+        .take(&json!([to, { "shutdown": [0, "write"] }, said, { "sleep": 300 }, to, { "close": 0 }, to]));
+    assert!(step(&report, 4)["error"].is_string() && step(&report, 6)["peer"].is_string(), "{report:?}");
+    assert_eq!(reasons(&report), ["connections"], "{report:?}");
+
+    // A look-up is a request, and so is a connection that no look-up has paid for.
+    let bench = start(options(&[&peer]).set("network.max_requests", 4));
+    let direct = json!({ "connect": peer.address.to_string() });
+    let report = bench.take(&json!([
+        connect, direct, direct, { "resolve": [at(&peer), 1000] }, { "look_up": "peer.test" }, connect, direct,
+    ]));
+    let stood = |which: usize| step(&report, which)["peer"].is_string();
+    // One of the look-ups stands for the next connection, of the others nothing is left.
+    assert!(stood(0) && stood(1) && stood(2) && !stood(5), "{report:?}");
+    assert!(step(&report, 3)["error"].is_string() && step(&report, 4)["error"].is_string(), "{report:?}");
+    assert!(reasons(&report).iter().all(|reason| *reason == "requests"), "{report:?}");
+    assert_eq!(report.in_force("network")["max_requests"]["used"], 4, "{report:?}");
+    assert!(peer.connections() <= 3 + 4, "{report:?}");
+
+    let bench = start(options(&[&peer]).set("network.max_requests", 2));
+    let report = bench.take(&json!([connect, direct, direct]));
+    assert!(step(&report, 1)["peer"].is_string() && step(&report, 2)["error"].is_string(), "{report:?}");
+    assert_eq!(reasons(&report), ["requests"], "{report:?}");
+
+    // HTTP and connections of the guest's own together.
+    let both = [
+        Tool::typed_bytes(TOOL, guest_wasip2(TOOL)).network(),
+        Tool::typed_bytes("hostile_http", guest("hostile_http")).network(),
+    ];
+    let bench = Bench::start_tools(options(&[&peer]), both);
+    let tools = json!({ TOOL: { "allowed": true }, "hostile_http": { "allowed": true } });
+    let network = json!({ "max_requests_per_minute": 2 });
+    let policy = json!({
+        "agent_did": AGENT, "version": "1", "capabilities": { "tools": tools, "network": network },
+    });
+    result(&bench.executor.rpc("g2a/policy", &policy));
+    let report = bench.take(&json!([connect, connect, connect]));
+    assert_eq!(reasons(&report), ["request_rate"], "{report:?}");
+    let ask = json!({ "requests": [{ "authority": at(&peer), "patience_ms": 100 }] });
+    let call = bench.call("hostile_http").grant("network_allowed", true).grant("timeout_seconds", 30);
+    let report = call.arguments(ask).send().success();
+    assert_eq!(reasons(&report), ["request_rate"], "{report:?}");
+}
+
+#[test]
+fn bytes_end_at_the_limit_both_ways() {
+    const LIMIT: u64 = 8 << 20;
+    let endless = Peer::start(|stream| {
+        let piece = [b'x'; 64 << 10];
+        while stream.write_all(&piece).is_ok() {}
+    });
+    let bench = start(options(&[&endless]).set("network.max_received_bytes", LIMIT));
+    let peak = bench.peak_since(|| {
+        let report = bench.take(&json!([
+            { "connect": at(&endless) }, { "read": [0, u64::MAX] }, { "connect": at(&endless) }, { "read": [1, 10] },
+        ]));
+        assert_eq!(step(&report, 1)["read"], LIMIT, "{report:?}");
+        assert!(step(&report, 1)["error"].is_string() && step(&report, 3)["error"].is_string(), "{report:?}");
+        assert_eq!(report.in_force("network")["max_received_bytes"]["used"], LIMIT, "{report:?}");
+        assert_eq!(reasons(&report), ["received_bytes"], "{report:?}");
+    });
+    assert!(peak < 64, "{peak} MB");
+    // One that nobody reads waits at the other side.
+    let report = bench.take(&json!([{ "connect": at(&endless) }, { "read": [0, 1] }, { "sleep": 500 }]));
+    let received = report.in_force("network")["max_received_bytes"]["used"].as_u64().expect("a count");
+    assert!(received < 4 << 20, "{received}");
+    endless.assert_closed();
+
+    let sink = Peer::silent();
+    let bench = start(options(&[&sink]).set("network.max_sent_bytes", 1 << 20));
+    let text = "y".repeat(4096);
+    let report = bench.take(&json!([{ "connect": at(&sink) }, { "write": [0, text, 1000] }]));
+    assert!(step(&report, 1)["error"].is_string(), "{report:?}");
+    assert_eq!(report.in_force("network")["max_sent_bytes"]["used"], 1 << 20, "{report:?}");
+    assert_eq!(reasons(&report), ["sent_bytes"], "{report:?}");
+    sink.assert_closed();
+    assert_eq!(sink.received().len(), 1 << 20);
+}
+
+#[test]
+fn what_just_fits_is_not_denied() {
+    let peer = Peer::saying("exactly");
+    let bench =
+        start(options(&[&peer]).set("network.max_received_bytes", 7).set("network.max_sent_bytes", 4));
+    let report =
+        bench.take(&json!([{ "connect": at(&peer) }, { "write": [0, "four", 1] }, { "read": [0, 100] }]));
+    assert_eq!((&step(&report, 2)["first"], &step(&report, 2)["error"]), (&json!("exactly"), &Value::Null));
+    assert!(report.denied().is_empty(), "{report:?}");
+}
+
+#[test]
+fn much_arrives_whole_and_what_nobody_takes_waits() {
+    const SIZE: usize = 5 << 20;
+    let peer = Peer::start(|stream| {
+        let mut all = Vec::new();
+        let _cut = stream.read_to_end(&mut all);
+        let right = all.len() == SIZE && all.chunks(16).all(|piece| piece == b"abcdefghijklmnop");
+        let _gone = stream.write_all(if right { b"right " } else { b"wrong " });
+        let _gone = stream.write_all(&vec![b'z'; SIZE]);
+        let _gone = stream.shutdown(Shutdown::Write);
+    });
+    let bench = start(options(&[&peer]));
+    let text = "abcdefghijklmnop".repeat(256);
+    let report = bench.take(&json!([
+        { "connect": at(&peer) }, { "write": [0, text, SIZE / 4096] }, { "shutdown": [0, "write"] },
+        { "read": [0, u64::MAX] },
+    ]));
+    assert_eq!(step(&report, 3)["read"], SIZE + 6, "{report:?}");
+    assert!(step(&report, 3)["first"].as_str().is_some_and(|text| text.starts_with("right z")), "{report:?}");
+
+    // A peer that reads nothing holds the guest until its deadline, and no more than what is on its way.
+    let deaf = Peer::start(|stream| {
+        std::thread::sleep(Duration::from_secs(4));
+        let _only_now = stream;
+    });
+    let bench = start(options(&[&deaf]));
+    let peak = bench.peak_since(|| {
+        let text = "y".repeat(256 << 10);
+        let call = bench.steps(&json!([{ "connect": at(&deaf) }, { "write": [0, text, 240] }]));
+        let report = call.grant("timeout_seconds", 2).send().limit("time");
+        let sent = report.in_force("network")["max_sent_bytes"]["used"].as_u64().expect("a count");
+        assert!(sent < 16 << 20, "{sent}");
+    });
+    assert!(peak < 64, "{peak} MB");
+    deaf.assert_closed();
+}
+
+#[test]
+fn a_guest_may_look_without_waiting() {
+    let peer = Peer::start(|stream| {
+        std::thread::sleep(Duration::from_millis(200));
+        let _gone = stream.write_all(b"first");
+        let mut all = vec![0; 2 << 20];
+        let _cut = stream.read_exact(&mut all);
+        let _gone = stream.write_all(b"second");
+    });
+    let bench = start(options(&[&peer]));
+    // With a pause between, and as fast as it can.
+    for pause in [5, 0] {
+        let report = bench.take(&json!([
+            { "connect": at(&peer) }, { "poll": [0, pause] }, { "spin": [0, 2 << 20] }, { "poll": [0, pause] },
+        ]));
+        assert_eq!(step(&report, 1), &json!({ "text": "first", "waited": true }), "{report:?}");
+        assert_eq!(step(&report, 2), "spun", "{report:?}");
+        assert_eq!(step(&report, 3)["text"], "second", "{report:?}");
+    }
+}
+
+#[test]
+fn what_was_written_goes_out_although_nobody_waited() {
+    let sink = Peer::silent();
+    let bench = start(options(&[&sink]));
+    bench.take(&json!([{ "connect": at(&sink) }, { "write_and_close": [0, "the last words"] }]));
+    sink.assert_closed();
+    assert_eq!(sink.received(), "the last words");
+}
+
+#[test]
+fn a_slow_peer_holds_nobody_longer_than_the_run() {
+    let silent = Peer::silent();
+    let drips = Peer::start(|stream| {
+        while stream.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let bench = start(options(&[&silent, &drips]));
+    for peer in [&silent, &drips] {
+        let call = bench.steps(&json!([{ "connect": at(peer) }, { "read": [0, u64::MAX] }]));
+        let answer = call.grant("timeout_seconds", 1).send();
+        assert!(answer.took < Duration::from_secs(5), "{:?}", answer.took);
+        let report = answer.limit("time");
+        assert_eq!(report.0["usage"]["contacted"][0]["requests"], 1, "{report:?}");
+        peer.assert_closed();
+    }
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    let bench = start(options(&[]).set("network.allowed_addresses", json!([nobody.to_string()])));
+    let to = format!("peer.test:{}", nobody.port());
+    let report = bench.take(&json!([{ "connect": to }, { "look_up": "nobody-has-this-name.test" }]));
+    assert_eq!(step(&report, 0)["error"], "ConnectionRefused", "{report:?}");
+    assert!(step(&report, 1)["error"].is_string(), "{report:?}");
+    assert!(report.denied().is_empty(), "{report:?}");
+}
+
+#[test]
+fn a_peer_that_does_not_let_go_keeps_nothing_open() {
+    // It neither reads nor closes, so only this side can end the connection.
+    let holds = Peer::start(|_| {
+        loop {
+            std::thread::park();
+        }
+    });
+    let bench = start(options(&[&holds]).set("network.max_connections", 4));
+    let connect = json!({ "connect": at(&holds) });
+    let before = bench.descriptors();
+    let report = bench.take(&json!([connect, connect, connect, connect, { "close": 0 }, connect]));
+    assert!(step(&report, 5)["peer"].is_string(), "{report:?}");
+    let text = "y".repeat(256 << 10);
+    let writing = json!([connect, connect, connect, connect, { "write": [0, text, 240] }]);
+    let report = bench.steps(&writing).grant("timeout_seconds", 1).send().limit("time");
+    assert_eq!(report.0["usage"]["contacted"][0]["requests"], 4, "{report:?}");
+    eventually("connections are closed", || (bench.descriptors() < before + 4).then_some(()));
+}
+
+#[test]
+fn a_run_that_is_over_has_no_connection() {
+    let peer = Peer::start(|stream| drop(stream.write_all(b"x")));
+    let bench = start(options(&[&peer]));
+    let steps = json!([{ "connect": at(&peer) }, { "read": [0, u64::MAX] }]);
+    let meanwhile = |work: &dyn Fn(&str)| {
+        let before = peer.connections();
+        let call = bench.steps(&steps).undisturbed();
+        let intent = call.intent();
+        std::thread::scope(|scope| {
+            let answer = scope.spawn(move || call.send());
+            eventually("it has connected", || (peer.connections() > before).then_some(()));
+            work(&intent);
+            let answer = answer.join().expect("no panic");
+            peer.assert_closed();
+            answer
+        })
+    };
+    let cancel = |intent: &str| drop(bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent })));
+    let report = meanwhile(&cancel).aborted("cancelled");
+    assert_eq!(report.0["usage"]["contacted"][0]["requests"], 1, "{report:?}");
+    if isolation() != "inline" {
+        let report = meanwhile(&|_| super::ring::kill_all_children(&bench)).failure("SIGKILL");
+        assert_eq!(report.0["usage"]["contacted"][0]["requests"], 1, "{report:?}");
+    }
+    // What a guest leaves open when it ends by itself is closed as well.
+    bench.take(&json!([{ "connect": at(&peer) }, { "read": [0, 1] }]));
+    peer.assert_closed();
+    bench.assert_well("runs that ended in the middle of a connection");
+}
+
+#[test]
+fn without_a_network_a_connection_ends_the_run() {
+    let peer = Peer::silent();
+    let bench = start(options(&[&peer]));
+    for step in [
+        json!({ "connect": at(&peer) }),
+        json!({ "connect": peer.address.to_string() }),
+        json!({ "udp": "0.0.0.0:0" }),
+    ] {
+        let call = bench.call(TOOL).arguments(json!({ "steps": [step] }));
+        let report = call.send().failure("this run has no network");
+        assert_eq!(reasons(&report), ["network_off"], "{report:?}");
+        assert!(report.denied()[0].0.starts_with("wasi:sockets/"), "{report:?}");
+    }
+    assert_eq!(peer.connections(), 0);
+}
