@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::deliver;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
-    AcceptUnsigned, Governor, GovernorUrl, IntentSignatures, Push, Records, RemoteGovernor, Trust,
+    AcceptUnsigned, Governor, GovernorUrl, IntentSignatures, KeyPair, Push, Records, RemoteGovernor, Trust,
 };
 use crate::isolate::Isolation;
 use crate::journal::{Journal, Recovered};
@@ -163,6 +163,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     let trust = Trust::read(&config.trust, config.did.clone())?;
     let loaded = workshop.load(config, config.waiting).await?;
     let egress = workshop.egress(config)?;
+    let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
     let journal = journal(config, workshop.clock.now())?;
     let clock = Arc::clone(&workshop.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
@@ -176,7 +177,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     tokio::spawn(renew_at_hangup(Arc::clone(&executor), workshop, config.clone()));
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
     let did = config.did.clone();
-    tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat));
+    tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat, key));
     if let Some(door) = door {
         let tools = executor.tools().len();
         tracing::info!(address = %door.address(), tools, "ready");

@@ -102,6 +102,7 @@ pub(super) struct Catalog {
 pub(super) struct Journal {
     pub(super) path: Option<PathBuf>,
     pub(super) max_undelivered: u64,
+    pub(super) key: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -195,7 +196,7 @@ impl Default for Catalog {
 
 impl Default for Journal {
     fn default() -> Self {
-        Self { path: None, max_undelivered: 10_000 }
+        Self { path: None, max_undelivered: 10_000, key: None }
     }
 }
 

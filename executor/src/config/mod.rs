@@ -90,6 +90,8 @@ pub struct Config {
     pub reports: Option<PathBuf>,
     /// The journal.
     pub journal: PathBuf,
+    /// The key that signs the journal's checkpoints; without one they are not signed.
+    pub journal_key: Option<PathBuf>,
     /// How many reports may wait for the governor before nothing more is run.
     pub most_undelivered: usize,
     /// How often a heartbeat goes to the governor.
@@ -142,6 +144,7 @@ impl Config {
         let own = [
             Some(&self.cache),
             Some(&self.journal),
+            self.journal_key.as_ref(),
             self.reports.as_ref(),
             self.policies.as_ref(),
             self.ca_file.as_ref(),
@@ -257,9 +260,11 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     };
     let reports = governor.reports.map(at);
     let ca_file = network.ca_file.clone().map(at);
+    let journal_key = journal.key.map(at);
     let own = [
         Some(cache.clone()),
         Some(journal_path.clone()),
+        journal_key.clone(),
         reports.clone(),
         governor.policies.clone().map(at),
         ca_file.clone(),
@@ -319,6 +324,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         policies: governor.policies.map(at),
         reports,
         journal: journal_path,
+        journal_key,
         most_undelivered: size(within("journal.max_undelivered", journal.max_undelivered, 10_000_000)?),
         heartbeat: Duration::from_secs(within(
             "governor.heartbeat_seconds",

@@ -2,8 +2,9 @@
 //! what the governor pushes back over the same connection.
 
 use crate::fault::Fault;
-use crate::govern::{Introduction, Pulse, Push, RemoteError};
+use crate::govern::{Checkpoint, Introduction, KeyPair, Pulse, Push, RemoteError};
 use crate::ident::AgentDid;
+use crate::journal::chain::{Head, shown};
 use crate::run::Executor;
 use crate::wire::a2g::decode;
 use std::sync::Arc;
@@ -61,7 +62,9 @@ fn jittered(pause: Duration) -> Duration {
 }
 
 /// Registers the executor, again whenever the governor has forgotten it, and sends heartbeats.
-pub async fn stay_registered(executor: Arc<Executor>, did: AgentDid, every: Duration) {
+///
+/// A heartbeat carries how far the journal goes, signed by `key` when there is one.
+pub async fn stay_registered(executor: Arc<Executor>, did: AgentDid, every: Duration, key: Option<KeyPair>) {
     let began = executor.clock().monotonic();
     let introduction = Introduction {
         agent: did.clone(),
@@ -73,7 +76,13 @@ pub async fn stay_registered(executor: Arc<Executor>, did: AgentDid, every: Dura
             tokio::time::sleep(every).await;
             let (running, queued) = executor.load();
             let uptime = executor.clock().monotonic().saturating_duration_since(began);
-            let pulse = Pulse { agent: did.clone(), uptime_seconds: uptime.as_secs(), running, queued };
+            let Head { number: count, hash } = executor.journal().head();
+            let root = shown(&hash);
+            let now = executor.clock().now();
+            let signature = key.as_ref().map(|key| key.attest(&did, count, &root, now));
+            let checkpoint = Checkpoint { count, root, signature };
+            let pulse =
+                Pulse { agent: did.clone(), uptime_seconds: uptime.as_secs(), running, queued, checkpoint };
             match executor.governor().heartbeat(&pulse).await {
                 Ok(()) => {}
                 Err(RemoteError::Refused(Fault::SessionExpired(_))) => break,

@@ -63,6 +63,20 @@ pub struct Pulse {
     pub running: usize,
     /// Executions that wait for a slot.
     pub queued: usize,
+    /// How far its journal goes.
+    pub checkpoint: Checkpoint,
+}
+
+/// How far the journal of an executor goes: whoever keeps it can tell whether the journal that is shown
+/// later has the same history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// How many receipts were ever written.
+    pub count: u64,
+    /// The hash of the last one, in hexadecimal digits.
+    pub root: String,
+    /// Both, with the executor and the time, as a compact JWS of the executor's key, when it has one.
+    pub signature: Option<String>,
 }
 
 impl Governor {
@@ -128,7 +142,10 @@ impl Governor {
     /// [`RemoteError::Refused`] with a session fault when the executor has to register again.
     pub async fn heartbeat(&self, pulse: &Pulse) -> Result<(), RemoteError> {
         match self {
-            Self::Local(local, _) => local.heartbeat(&pulse.agent).map_err(RemoteError::Refused),
+            Self::Local(local, _) => {
+                let Checkpoint { count, root, signature: _ } = &pulse.checkpoint;
+                local.heartbeat(&pulse.agent, Some((*count, root))).map_err(RemoteError::Refused)
+            }
             Self::Remote(remote) => remote.heartbeat(pulse).await,
         }
     }

@@ -255,11 +255,24 @@ impl KeyPair {
             module: None,
             verdict: said,
         };
+        Ok(self.compact(encode::proof_claims(&claims).get()))
+    }
+}
+
+impl KeyPair {
+    /// Signs how far the journal of an executor goes, as a compact JWS.
+    #[must_use]
+    pub fn attest(&self, executor: &AgentDid, count: u64, root: &str, now: OffsetDateTime) -> String {
+        self.compact(encode::checkpoint_claims(executor, count, root, now.unix_timestamp()).get())
+    }
+
+    /// A compact JWS over a payload.
+    fn compact(&self, payload: &str) -> String {
         let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
         let header = part(encode::proof_header(self.public().id()).get());
-        let signed = format!("{header}.{}", part(encode::proof_claims(&claims).get()));
+        let signed = format!("{header}.{}", part(payload));
         let signature = URL_SAFE_NO_PAD.encode(self.sign(signed.as_bytes()));
-        Ok(format!("{signed}.{signature}"))
+        format!("{signed}.{signature}")
     }
 }
 

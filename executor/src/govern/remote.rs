@@ -4,7 +4,7 @@
 //! answer to an intent is a denial, also when a result stands beside it, as one reference governor
 //! sends it.
 
-use super::{Introduction, Pulse};
+use super::{Checkpoint, Introduction, Pulse};
 use crate::call::Call;
 use crate::fault::Fault;
 use crate::outcome::Receipt;
@@ -160,8 +160,10 @@ impl RemoteGovernor {
 
     /// Sends a heartbeat.
     pub(super) async fn heartbeat(&self, pulse: &Pulse) -> Result<(), RemoteError> {
-        let Pulse { agent, uptime_seconds, running, queued } = pulse;
-        self.answered("a2g/heartbeat", encode::heartbeat(agent, *uptime_seconds, *running, *queued))
+        let Pulse { agent, uptime_seconds, running, queued, checkpoint } = pulse;
+        let Checkpoint { count, root, signature } = checkpoint;
+        let journal = encode::JournalState { count: *count, root, signature: signature.as_deref() };
+        self.answered("a2g/heartbeat", encode::heartbeat(agent, *uptime_seconds, *running, *queued, journal))
             .await
             .map(drop)
     }

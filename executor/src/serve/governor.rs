@@ -65,7 +65,8 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
         Ok(encode::accepted())
     })?;
     register(&mut module, "a2g/heartbeat", |door, params| {
-        door.governor.heartbeat(&decode::heartbeat(params)?.agent)?;
+        let decode::Heartbeat { agent, journal, .. } = decode::heartbeat(params)?;
+        door.governor.heartbeat(&agent, journal.as_ref().map(|(count, root)| (*count, root.as_str())))?;
         Ok(encode::accepted())
     })?;
     register(&mut module, "g2a/policy", |door, params| {

@@ -2,8 +2,11 @@
 
 use super::{catalogue, load, options};
 use crate::harness::{
-    Executor, FakeGovernor, Governor, Reply, error, eventually, execute, id_of, intent, result,
+    Executor, FakeGovernor, Governor, Reply, error, eventually, execute, id_of, intent, result, run, succeeds,
 };
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ed25519_dalek::{Signature, VerifyingKey};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -196,4 +199,42 @@ fn reports_go_over_the_web_socket_and_again_when_it_breaks() {
     }
     let reports = super::settled(&executor, &governor);
     assert!(load.assert_balanced(executor.home(), &reports) > 20);
+}
+
+/// Whoever keeps the checkpoints of heartbeats can tell later whether the journal has the same history.
+#[test]
+fn heartbeats_say_how_far_the_journal_goes_and_are_signed() {
+    let (catalogue, folder) = (catalogue(), tempfile::tempdir().unwrap());
+    let governor = FakeGovernor::start(|_, _| Reply::Result(json!({ "accepted": true })));
+    let key = folder.path().join("executor.key");
+    succeeds(&["key", "new", key.to_str().unwrap(), "--issuer", "did:test:executor:1"]);
+    let options = options(&catalogue, &governor.url()).set("governor.heartbeat_seconds", 1);
+    let options =
+        options.set("journal.key", key.to_str().unwrap()).set("executor.did", "did:test:executor:1");
+    let executor = Executor::start(options);
+    for nth in 0..3 {
+        result(&executor.rpc("a2g/execute", &execute("mark", json!({ "n": format!("{nth:06}") }))));
+    }
+    let journal = eventually("a heartbeat after three runs", || {
+        let beats = governor.seen().into_iter().filter(|(method, _)| method == "a2g/heartbeat");
+        beats.map(|(_, params)| params["journal"].clone()).find(|journal| journal["count"] == 3)
+    });
+    let checkpoint = format!("3:{}", journal["root"].as_str().unwrap());
+    let path = executor.home().journal();
+    succeeds(&["journal", "verify", "--checkpoint", &checkpoint, "--journal", path.to_str().unwrap()]);
+    let other = format!("3:{}", "00".repeat(32));
+    let differs = run(["journal", "verify", "--checkpoint", &other, "--journal", path.to_str().unwrap()]);
+    assert_eq!(differs.status.code(), Some(1));
+
+    let compact = journal["signature"].as_str().unwrap();
+    let (signed, signature) = compact.rsplit_once('.').unwrap();
+    let public: Value =
+        serde_json::from_slice(&succeeds(&["key", "show", "--json", key.to_str().unwrap()])).unwrap();
+    let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text).unwrap();
+    let public = VerifyingKey::from_bytes(&bytes(public["x"].as_str().unwrap()).try_into().unwrap()).unwrap();
+    let signature = Signature::from_slice(&bytes(signature)).unwrap();
+    public.verify_strict(signed.as_bytes(), &signature).unwrap();
+    let claims: Value = serde_json::from_slice(&bytes(signed.split('.').nth(1).unwrap())).unwrap();
+    assert_eq!((&claims["count"], &claims["root"]), (&journal["count"], &journal["root"]));
+    assert_eq!(claims["iss"], "did:test:executor:1");
 }

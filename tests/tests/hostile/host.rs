@@ -213,7 +213,8 @@ fn descriptors_are_bounded_and_come_back() {
         // Long enough to be seen together, also on a busy machine.
         let held = || call("holds").grant("timeout_seconds", 15).send().limit("time");
         let holders: Vec<_> = (0..3).map(|_| scope.spawn(held)).collect();
-        eventually("the guests hold theirs", || (bench.descriptors() >= descriptors + 600).then_some(()));
+        // Three times two hundred, but for what was on its way out when it was counted before.
+        eventually("the guests hold theirs", || (bench.descriptors() >= descriptors + 580).then_some(()));
         bench.assert_well("guests that hold descriptors");
         holders.into_iter().for_each(|holder| drop(holder.join().expect("no panic")));
     });

@@ -53,6 +53,14 @@ struct Memory {
     sessions: VecDeque<AgentDid>,
     /// Until when each escalated intent waits.
     escalations: BTreeMap<IntentId, OffsetDateTime>,
+    /// How far the journal of each agent with a session went at its latest heartbeat: how many receipts,
+    /// and the hash of the last one.
+    journals: BTreeMap<AgentDid, (u64, String)>,
+}
+
+/// Whether a journal is no continuation of what it was: it lost receipts, or its last one is another.
+fn went_back(before: &(u64, String), now: &(u64, String)) -> bool {
+    now.0 < before.0 || (now.0 == before.0 && before.0 > 0 && now.1 != before.1)
 }
 
 impl LocalGovernor {
@@ -100,12 +108,26 @@ impl LocalGovernor {
         Ok(Some(Policy { agent: Some(agent.clone()), ..entry.policy.clone() }))
     }
 
-    /// Says whether the agent's session is known here.
+    /// Says whether the agent's session is known here, and remembers how far its journal goes: how many
+    /// receipts, and the hash of the last one. One that went back, or has another history, is logged.
     ///
     /// # Errors
     /// [`Fault::SessionExpired`] when it is not, as after a restart of the governor.
-    pub fn heartbeat(&self, agent: &AgentDid) -> Result<(), Fault> {
-        if self.memory().sessions.contains(agent) {
+    pub fn heartbeat(&self, agent: &AgentDid, journal: Option<(u64, &str)>) -> Result<(), Fault> {
+        let mut memory = self.memory();
+        if memory.sessions.contains(agent) {
+            let Some((count, root)) = journal else { return Ok(()) };
+            let now = (count, root.to_owned());
+            let before = memory.journals.insert(agent.clone(), now.clone()).unwrap_or_default();
+            if went_back(&before, &now) {
+                let (was, is) = (before.0, count);
+                tracing::error!(%agent, was, is, "this executor's journal is not the one that it was");
+            } else if before != now {
+                let root = crate::ident::excerpt(root);
+                tracing::info!(%agent, checkpoint = format!("{count}:{root}"), "journal");
+            }
+            let Memory { journals, sessions, .. } = &mut *memory;
+            journals.retain(|known, _| sessions.contains(known));
             return Ok(());
         }
         Err(Fault::SessionExpired(format!("`{agent}` has no session here; send `a2g/register` again")))

@@ -605,14 +605,14 @@ fn the_same_call_gets_the_same_verdict() {
 #[test]
 fn registration_opens_a_session_and_sends_the_agents_policy() {
     let governor = governor(&[policy(None, &[("read_file", rule())])]);
-    assert!(matches!(governor.heartbeat(&agent(AGENT)), Err(Fault::SessionExpired(_))));
+    assert!(matches!(governor.heartbeat(&agent(AGENT), None), Err(Fault::SessionExpired(_))));
     let asked = ["write_file".to_owned(), "not a tool".to_owned()];
     let sent = governor.register(&agent(AGENT), &asked).unwrap().unwrap();
     assert_eq!(sent, policy(Some(AGENT), &[("read_file", rule())]));
-    assert!(governor.heartbeat(&agent(AGENT)).is_ok());
+    assert!(governor.heartbeat(&agent(AGENT), None).is_ok());
 
     let stranger = agent("did:aeon:other:1.0:b");
-    assert!(governor.heartbeat(&stranger).is_err());
+    assert!(governor.heartbeat(&stranger, None).is_err());
     let closed = super::tests::governor(&[policy(Some(AGENT), &[])]);
     let Err(Fault::RegistrationFailed(message)) = closed.register(&stranger, &[]) else { panic!() };
     assert!(message.contains("did:aeon:other:1.0:b"), "{message}");
@@ -626,9 +626,9 @@ fn sessions_are_bounded_and_the_oldest_goes_first() {
         governor.register(&nth(number), &[]).unwrap();
         governor.register(&nth(1), &[]).unwrap();
     }
-    assert!(governor.heartbeat(&nth(0)).is_err());
-    assert!(governor.heartbeat(&nth(1)).is_ok(), "it registered again and again");
-    assert!(governor.heartbeat(&nth(MOST_SESSIONS)).is_ok());
+    assert!(governor.heartbeat(&nth(0), None).is_err());
+    assert!(governor.heartbeat(&nth(1), None).is_ok(), "it registered again and again");
+    assert!(governor.heartbeat(&nth(MOST_SESSIONS), None).is_ok());
     assert_eq!(governor.memory().sessions.len(), MOST_SESSIONS);
 }
 
@@ -824,4 +824,12 @@ proptest::proptest! {
             assert!(parts[0] == "tmp" || parts.starts_with(&["workspace", "x"]), "{path:?}");
         }
     }
+}
+
+#[test]
+fn a_journal_that_goes_back_is_noticed() {
+    let at = |count: u64, root: &str| (count, root.to_owned());
+    assert!(!went_back(&at(0, ""), &at(0, "0000")));
+    assert!(!went_back(&at(4, "a"), &at(4, "a")) && !went_back(&at(4, "a"), &at(5, "b")));
+    assert!(went_back(&at(4, "a"), &at(3, "b")) && went_back(&at(4, "a"), &at(4, "b")));
 }

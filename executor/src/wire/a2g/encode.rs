@@ -133,17 +133,49 @@ pub fn registered(policy: Option<&Policy>) -> Box<RawValue> {
     raw(&Registered { accepted: true, policy: policy.map(policy_message) })
 }
 
+/// The member `journal` of a heartbeat: how far the executor's journal goes.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct JournalState<'a> {
+    /// How many receipts were ever written.
+    pub count: u64,
+    /// The hash of the last one.
+    pub root: &'a str,
+    /// A compact JWS about both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signature: Option<&'a str>,
+}
+
+/// The payload of a checkpoint's signature.
+#[must_use]
+pub fn checkpoint_claims(executor: &AgentDid, count: u64, root: &str, issued_at: i64) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Claims<'a> {
+        iss: &'a str,
+        iat: i64,
+        count: u64,
+        root: &'a str,
+    }
+    raw(&Claims { iss: executor.as_str(), iat: issued_at, count, root })
+}
+
 /// The params of `a2g/heartbeat`.
 #[must_use]
-pub fn heartbeat(agent: &AgentDid, uptime_seconds: u64, running: usize, queued: usize) -> Box<RawValue> {
+pub fn heartbeat(
+    agent: &AgentDid,
+    uptime_seconds: u64,
+    running: usize,
+    queued: usize,
+    journal: JournalState<'_>,
+) -> Box<RawValue> {
     #[derive(Serialize)]
     struct Heartbeat<'a> {
         agent_did: &'a str,
         uptime_seconds: u64,
         running: usize,
         queued: usize,
+        journal: JournalState<'a>,
     }
-    raw(&Heartbeat { agent_did: agent.as_str(), uptime_seconds, running, queued })
+    raw(&Heartbeat { agent_did: agent.as_str(), uptime_seconds, running, queued, journal })
 }
 
 /// The params of `g2a/policy`. A policy for every agent is written with `"*"`, which only

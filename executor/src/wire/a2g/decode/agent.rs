@@ -38,6 +38,8 @@ pub struct Heartbeat {
     pub running: u64,
     /// How many calls wait.
     pub queued: u64,
+    /// How many receipts its journal has ever had, and the hash of the last one, when it says so.
+    pub journal: Option<(u64, String)>,
 }
 
 /// What a governor needs of a report to file it.
@@ -79,7 +81,16 @@ pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
         uptime_seconds: count("uptime_seconds")?,
         running: count("running")?,
         queued: count("queued")?,
+        journal: object.take_unless_null("journal")?.map(journal).transpose()?,
     })
+}
+
+/// The count and the root of a journal. A signature is for whoever keeps it.
+fn journal(member: Field<'_>) -> Result<(u64, String), Fault> {
+    let mut object = member.object()?;
+    let count = object.need("count")?.integer(0, u64::MAX)?;
+    let root = object.need("root")?.text()?;
+    Ok((count, root))
 }
 
 /// Reads the params of `a2g/report`. All members of the document are checked, and of them only the

@@ -194,7 +194,8 @@ fn small_answers() {
     assert_eq!(value(&encode::revoked(2)), json!({ "accepted": true, "aborted": 2 }));
     assert_eq!(value(&encode::relayed(3)), json!({ "accepted": true, "executors": 3 }));
 
-    let beat = decode::heartbeat(encode::heartbeat(&agent, 7, 1, 2).get()).unwrap();
+    let journal = encode::JournalState { count: 3, root: "ab", signature: Some("x.y.z") };
+    let beat = decode::heartbeat(encode::heartbeat(&agent, 7, 1, 2, journal).get()).unwrap();
     assert_eq!((beat.agent, beat.uptime_seconds, beat.running, beat.queued), (agent.clone(), 7, 1, 2));
     let registration = decode::register(encode::registration(&agent, &["echo".to_owned()]).get()).unwrap();
     assert_eq!(registration.capabilities_requested, ["echo"]);
