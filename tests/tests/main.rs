@@ -19,6 +19,7 @@ mod a2g_stdio;
 mod a2g_ws;
 mod bad_input;
 mod cli;
+mod connections;
 mod documents;
 mod durability;
 mod governor;

@@ -14,6 +14,9 @@ const MOST_AT_ONCE: usize = 512;
 /// How long to wait before what found no room is tried again.
 const BEFORE_ANOTHER: Duration = Duration::from_millis(200);
 
+/// How long something that nobody waits for may wait for the next one.
+const FOR_COMPANY: Duration = Duration::from_millis(100);
+
 /// Where an answer is waited for. Dropped without one, the journal is broken.
 pub(super) type Reply<T> = oneshot::Sender<T>;
 
@@ -39,6 +42,16 @@ pub(super) enum Entry {
     Flush(Reply<()>),
 }
 
+impl Entry {
+    /// Whether somebody waits until it is on the disk.
+    fn is_waited_for(&self) -> bool {
+        match self {
+            Self::Start(..) | Self::Finish(..) | Self::Release(..) | Self::Hold(..) | Self::Flush(_) => true,
+            Self::Keep(..) | Self::Delivered(_) | Self::LetGo(_) | Self::Refuse(_) => false,
+        }
+    }
+}
+
 /// What an entry came to.
 enum Written {
     Began(Began),
@@ -58,25 +71,8 @@ pub(super) fn write(
     // What has to be written, and found no room.
     let mut left: Vec<Entry> = Vec::new();
     loop {
-        let mut batch = std::mem::take(&mut left);
-        let stuck = !batch.is_empty();
-        let first = if stuck {
-            match entries.recv_timeout(BEFORE_ANOTHER) {
-                Ok(first) => Some(first),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-        } else {
-            match entries.recv() {
-                Ok(first) => Some(first),
-                Err(_nobody_is_left) => return,
-            }
-        };
-        let new = first.into_iter().chain(entries.try_iter()).take(MOST_AT_ONCE);
-        // While reports find no room, nothing may begin that would need another.
-        batch.extend(
-            new.filter_map(|entry| if stuck { begun(entry, "no room for a report") } else { Some(entry) }),
-        );
+        let stuck = !left.is_empty();
+        let Some(batch) = gather(entries, std::mem::take(&mut left)) else { return };
         match store.commit(|transaction| {
             batch.iter().map(|entry| put(transaction, entry)).collect::<Result<Vec<_>, _>>()
         }) {
@@ -105,6 +101,34 @@ pub(super) fn write(
                 return;
             }
         }
+    }
+}
+
+/// Waits for something to write, beside what is `left`; `None` when nobody is there any more.
+fn gather(entries: &Receiver<Entry>, left: Vec<Entry>) -> Option<Vec<Entry>> {
+    let stuck = !left.is_empty();
+    let mut batch = left;
+    let mut patience = stuck.then_some(BEFORE_ANOTHER);
+    loop {
+        let first = match patience {
+            None => entries.recv().map_err(|_nobody| RecvTimeoutError::Disconnected),
+            Some(patience) => entries.recv_timeout(patience),
+        };
+        match first {
+            Ok(first) => {
+                let new = std::iter::once(first).chain(entries.try_iter()).take(MOST_AT_ONCE);
+                // While reports find no room, nothing may begin that would need another.
+                let may = |entry| if stuck { begun(entry, "no room for a report") } else { Some(entry) };
+                batch.extend(new.filter_map(may));
+            }
+            Err(RecvTimeoutError::Timeout) => return Some(batch),
+            Err(RecvTimeoutError::Disconnected) => return (!stuck && !batch.is_empty()).then_some(batch),
+        }
+        if patience.is_some() || batch.iter().any(Entry::is_waited_for) {
+            return Some(batch);
+        }
+        // An fsync for it alone would keep the next run waiting, which brings one anyway.
+        patience = Some(FOR_COMPANY);
     }
 }
 

@@ -1,0 +1,94 @@
+//! Clients that hold on to connections, or send as slowly as they can.
+
+use crate::harness::{Executor, HttpClient, Options, eventually, execute, result};
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// Far longer than an answer should take, because the machine may be busy.
+const SOON: Duration = Duration::from_secs(5);
+
+fn health(executor: &Executor) {
+    let asked = Instant::now();
+    let answer = HttpClient::connect(executor.address()).request("GET", "/health", &[], b"");
+    assert!(answer.text().contains("ok"), "{answer:?}");
+    assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
+}
+
+/// Whether the other side has closed it, in good order or not.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let mut byte = [0];
+    match stream.read(&mut byte) {
+        Ok(0) => true,
+        Ok(_) => is_closed(stream),
+        Err(error) => !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+    }
+}
+
+/// Of connections that say nothing, half a head or half a body, those that came first make room for
+/// whoever asks for something.
+#[test]
+fn whoever_holds_connections_gives_way_to_whoever_asks() {
+    let executor = Executor::start(Options::new().set("server.max_connections", 20));
+    let halves: [&[u8]; 3] = [
+        b"",
+        b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-",
+        b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+    ];
+    let mut held: Vec<TcpStream> = Vec::new();
+    for nth in 0..200 {
+        held.push(HttpClient::send_only(executor.address(), halves[nth % 3]));
+        if nth % 20 == 19 {
+            health(&executor);
+        }
+    }
+    let file = json!({ "path": "/workspace/a", "content": "x" });
+    let answer = HttpClient::connect(executor.address()).rpc("a2g/execute", &execute("write_file", file));
+    result(&answer);
+    eventually("the first are closed", || held.iter_mut().take(150).all(is_closed).then_some(()));
+    assert!(held.iter_mut().rev().take(5).all(|last| !is_closed(last)), "the last may stay");
+}
+
+/// A WebSocket that says nothing gives way as well, and one whose call is worked on does not.
+#[test]
+fn a_call_that_is_worked_on_keeps_its_connection() {
+    let catalogue = crate::methods::catalogue();
+    let executor = Executor::start(Options::new().catalogue(&catalogue).set("server.max_connections", 8));
+    let mut socket = executor.web_socket();
+    let call =
+        json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": execute("gate", json!({})), "id": 1 });
+    socket.send(call.to_string().as_bytes());
+    eventually("the gate runs", || executor.file("runs").map(drop));
+    let mut idle = executor.web_socket();
+    let held: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(executor.address()).unwrap()).collect();
+    health(&executor);
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    let answer = socket.receive().expect("an answer");
+    assert!(answer.contains("SUCCESS"), "{answer}");
+    assert!(idle.receive().is_none(), "it gave way");
+    drop(held);
+}
+
+#[test]
+fn a_head_and_a_body_have_to_arrive_in_time() {
+    let executor = Executor::start(Options::new().set("server.request_seconds", 1));
+    let mut head = HttpClient::send_only(executor.address(), b"POST /jsonrpc HTTP/1.1\r\nHost: loc");
+    let mut body = HttpClient::send_only(
+        executor.address(),
+        b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
+    );
+    // A byte now and then is no progress.
+    let began = Instant::now();
+    eventually("the slow head is closed", || {
+        let _closed = head.write_all(b"a");
+        is_closed(&mut head).then_some(())
+    });
+    assert!(began.elapsed() < SOON * 2, "{:?}", began.elapsed());
+    body.set_read_timeout(Some(SOON * 2)).unwrap();
+    let mut answer = [0; 12];
+    body.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 408");
+    health(&executor);
+}
