@@ -23,6 +23,8 @@ pub enum BlockedBy {
     VerdictUntrusted,
     /// The verdict was used before.
     VerdictReplayed,
+    /// The caller has not the role for what it asked, or asked in another's name.
+    CallerUnauthorized,
     /// The intent is not signed as this executor asks for.
     IntentUntrusted,
     /// The signature of the intent was used before.
@@ -49,6 +51,7 @@ impl BlockedBy {
             Self::VerdictMismatch => "verdict_mismatch",
             Self::VerdictUntrusted => "verdict_untrusted",
             Self::VerdictReplayed => "verdict_replayed",
+            Self::CallerUnauthorized => "caller_unauthorized",
             Self::IntentUntrusted => "intent_untrusted",
             Self::IntentReplayed => "intent_replayed",
             Self::ConditionUnknown => "condition_unknown",

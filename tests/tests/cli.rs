@@ -584,13 +584,9 @@ fn config_check_finds_folders_that_are_missing() {
 }
 
 #[test]
-fn a_name_can_be_listened_on_and_an_open_address_is_warned_of() {
-    let warning = "nobody is authenticated here";
+fn a_name_can_be_listened_on() {
     let executor = Executor::start(Options::new().argument("--listen").argument("localhost:0"));
     assert!(executor.address().ip().is_loopback());
-    assert!(!executor.stderr().contains(warning), "{}", executor.stderr());
-    let open = Options::new().signed_only().argument("--listen").argument("0.0.0.0:0");
-    Executor::start(open).line_with(warning);
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn whoever_reaches_the_door_is_not_the_governor() {
     let call = intent("write_file", write("x", ESCALATES));
     assert_eq!(result(&client.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
     let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
-    blocked(&client.rpc("g2a/directive", &directive), "verdict_untrusted");
+    blocked(&client.rpc("g2a/directive", &directive), "caller_unauthorized");
     blocked(&client.rpc("a2g/execute", &execute("write_file", write("x", "x"))), "verdict_untrusted");
     executor.assert_workspace_is_empty("directives of strangers");
 }

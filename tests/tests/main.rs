@@ -18,6 +18,7 @@ mod a2g_http;
 mod a2g_stdio;
 mod a2g_ws;
 mod bad_input;
+mod callers;
 mod cli;
 mod connections;
 mod documents;

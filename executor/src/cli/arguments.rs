@@ -1,8 +1,7 @@
 //! The commands and their options, as `--help` shows them.
 
-use crate::config::listen_address;
+use crate::serve::Listen;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -32,6 +31,20 @@ A governor with a key signs its verdicts. An executor that trusts the key runs t
   a2g-executor key trust governor.pub --keys keys             where the executor is; `trust.keys = \"keys\"`
 
 Exit codes: 0 done, 2 wrong usage, or a key or a file that cannot be used";
+
+const CALLERS: &str = "\
+With `server.callers` in the configuration, nobody calls this executor who is not in that list. A caller shows
+a token (`Authorization: Bearer …`) or, where `server.tls.client_ca` is set, a certificate.
+
+  agent      sends intents in the name of its agents; asks for, and cancels, those
+  governor   sends policies, revocations and directives; asks for, and cancels, any intent
+  approver   decides escalated intents; asks for any
+  operator   asks for, and cancels, any intent; reads the metrics
+
+Example:
+  a2g-executor caller new planner --role agent --agent did:a2g:agent:1.0:planner > planner.token
+
+Exit codes: 0 done, 2 wrong usage, or a list that cannot be used";
 
 /// Runs approved agent intents as WebAssembly tools, under exactly the capabilities that their
 /// verdict grants.
@@ -72,6 +85,12 @@ Examples:
     Key {
         #[command(subcommand)]
         command: Key,
+    },
+    /// Say who may call this executor: tokens, roles, and in whose name
+    #[command(after_help = CALLERS)]
+    Caller {
+        #[command(subcommand)]
+        command: Caller,
     },
     /// Look at a configuration
     #[command(after_help = "Example:\n  a2g-executor config check --config executor.toml")]
@@ -142,9 +161,9 @@ Examples:
 pub(super) struct Serve {
     #[command(flatten)]
     pub(super) setup: Setup,
-    /// The address or name to listen on
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen_address)]
-    pub(super) listen: Option<SocketAddr>,
+    /// The address or name to listen on, or a socket
+    #[arg(long, value_name = "ADDRESS:PORT|unix:PATH")]
+    pub(super) listen: Option<Listen>,
     /// The governor to ask: http, https, ws or wss
     #[arg(long, value_name = "URL", conflicts_with = "policies")]
     pub(super) governor: Option<String>,
@@ -253,9 +272,9 @@ governor; executors that are connected by WebSocket get it at once.
 Example:
   a2g-executor governor --policies policies/ --reports reports.ndjson --key governor.jwk")]
 pub(super) struct Governor {
-    /// The address or name to listen on
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen_address, default_value = "127.0.0.1:7410")]
-    pub(super) listen: SocketAddr,
+    /// The address or name to listen on, or a socket
+    #[arg(long, value_name = "ADDRESS:PORT|unix:PATH", default_value = "127.0.0.1:7410")]
+    pub(super) listen: Listen,
     /// The folder of policies; a built-in policy without it
     #[arg(long, value_name = "FOLDER")]
     pub(super) policies: Option<PathBuf>,
@@ -325,6 +344,65 @@ pub(super) struct KeyFolder {
     /// The folder of trusted keys
     #[arg(long, value_name = "FOLDER")]
     pub(super) keys: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Caller {
+    /// Add a caller, and print its token, once
+    ///
+    /// The token goes to standard output and is kept nowhere: the list has its SHA-256.
+    #[command(after_help = "\
+Examples:
+  a2g-executor caller new planner --role agent --agent did:a2g:agent:1.0:planner > planner.token
+  a2g-executor caller new governor --role governor --certificate governor.example
+  a2g-executor caller new prometheus --role operator --days 90")]
+    New {
+        /// What it is called in logs
+        name: String,
+        /// What it may do; can be given more than once
+        #[arg(long, value_name = "ROLE", required = true, value_parser = ["agent", "governor", "approver", "operator"])]
+        role: Vec<String>,
+        /// In whose name it sends intents, `*` for every agent; can be given more than once
+        #[arg(long, value_name = "DID")]
+        agent: Vec<String>,
+        /// A DNS name or URI that its certificate is for: it shows that instead of a token
+        #[arg(long, value_name = "NAME")]
+        certificate: Option<String>,
+        /// It is known for so many days
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        days: Option<u32>,
+        #[command(flatten)]
+        list: CallersFile,
+    },
+    /// List who is known, by what, and for how long
+    #[command(after_help = "Example:\n  a2g-executor caller list --json | jq -r '.[].name'")]
+    List {
+        #[command(flatten)]
+        list: CallersFile,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a caller; a server forgets it at SIGHUP
+    #[command(after_help = "Example:\n  a2g-executor caller remove planner && systemctl reload a2g-executor")]
+    Remove {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        list: CallersFile,
+    },
+}
+
+/// Which list of callers.
+#[derive(Debug, Args)]
+pub(super) struct CallersFile {
+    /// The configuration that names the list in `server.callers`; `executor.toml` in this folder is read when
+    /// it is there
+    #[arg(long, value_name = "FILE", conflicts_with = "callers")]
+    pub(super) config: Option<PathBuf>,
+    /// The list of callers
+    #[arg(long, value_name = "FILE")]
+    pub(super) callers: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

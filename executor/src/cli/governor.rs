@@ -5,9 +5,9 @@ use super::arguments::Governor;
 use super::output::{note, start_logging};
 use super::serve::{local_governor, records, stop_signal};
 use crate::clock::SystemClock;
-use crate::govern::KeyPair;
+use crate::govern::{Callers, KeyPair};
 use crate::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
-use crate::serve::{ConnectionLimits, HttpDoor, HttpSettings, Rpc};
+use crate::serve::{ConnectionLimits, HttpDoor, HttpSettings, KnownCallers, Rpc};
 use crate::wire::strict_json::JsonBounds;
 use anyhow::{Context as _, bail};
 use std::process::ExitCode;
@@ -20,10 +20,10 @@ const LARGEST_MESSAGE: usize = 64 << 20;
 pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     start_logging("info");
     let Governor { listen, policies, reports, key } = arguments;
-    if !listen.ip().is_loopback() {
+    if !listen.is_local() {
         bail!(Usage(format!(
-            "this governor knows no users and obeys whoever reaches it, so it listens on loopback addresses \
-             only, and {listen} is none"
+            "this governor knows no users and obeys whoever reaches it, so it listens on loopback addresses and \
+             sockets only, and {listen} is neither"
         )));
     }
     let governor = Arc::new(local_governor(policies.as_deref(), Arc::new(SystemClock))?);
@@ -40,14 +40,17 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     let settings = HttpSettings {
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
+        callers: KnownCallers::new(Callers::anybody(None)),
+        clock: Arc::new(SystemClock),
+        tls: None,
         connections: ConnectionLimits::default(),
         pushes: Some(pushes),
     };
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
-        let door = HttpDoor::bind(listen, rpc, settings)
+        let door = HttpDoor::bind(&listen, rpc, settings)
             .await
             .with_context(|| format!("cannot listen on {listen}"))?;
-        note(format_args!("a2g-executor governor listens on http://{}/jsonrpc", door.address()));
+        note(format_args!("a2g-executor governor listens on {}", door.url()));
         door.serve(stop_signal()).await;
         Ok(ExitCode::SUCCESS)
     })

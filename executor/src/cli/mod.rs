@@ -1,6 +1,7 @@
 //! The command line: one file a command.
 
 mod arguments;
+mod caller;
 mod compile;
 mod doctor;
 mod governor;
@@ -30,6 +31,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Governor(arguments) => governor::main(arguments),
         Command::Journal { command } => journal::main(command),
         Command::Key { command } => key::main(command),
+        Command::Caller { command } => caller::main(command),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),
         Command::Doctor { json } => doctor::main(json),
         Command::Completions { shell } => {
@@ -56,6 +58,8 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
     let usage = error.is::<Usage>()
         || error.is::<crate::config::ConfigError>()
         || error.is::<crate::govern::local::PolicyFileError>()
-        || error.is::<crate::govern::KeyError>();
+        || error.is::<crate::govern::KeyError>()
+        || error.is::<crate::govern::CallersError>()
+        || error.is::<crate::serve::ServerTlsError>();
     ExitCode::from(if usage { 2 } else { 1 })
 }

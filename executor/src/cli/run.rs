@@ -19,7 +19,7 @@ use crate::journal::Journal;
 use crate::limit::{Layer, Limit};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, Timeout};
-use crate::run::{Executor, Settings};
+use crate::run::{Capacity, Executor, Settings};
 use crate::sandbox::{Code, Input, is_component};
 use crate::tool::Contract;
 use crate::verdict::{Decision, Manifest, Verdict};
@@ -98,8 +98,7 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
     let settings = Settings {
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),
-        concurrent: 1,
-        queue: 1,
+        capacity: Capacity { concurrent: 1, concurrent_per_agent: 1, queue: 1, queue_per_agent: 1 },
         accept_unsigned: arguments.policy.is_none().then(AcceptUnsigned::given_on_the_command_line),
         signatures: None,
     };

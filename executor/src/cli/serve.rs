@@ -8,12 +8,13 @@ use crate::config::Config;
 use crate::deliver;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
-    AcceptUnsigned, Governor, GovernorUrl, IntentSignatures, KeyPair, Push, Records, RemoteGovernor, Trust,
+    AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, KeyPair, Push, Records,
+    RemoteGovernor, Trust,
 };
 use crate::isolate::Isolation;
 use crate::journal::{Journal, Recovered};
-use crate::run::{Executor, Settings};
-use crate::serve::{HttpDoor, HttpSettings, Rpc, a2g, serve_stdio};
+use crate::run::{Capacity, Executor, Settings};
+use crate::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2g, serve_stdio};
 use anyhow::{Context as _, bail};
 use std::path::Path;
 use std::process::ExitCode;
@@ -32,18 +33,21 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     let config = configured(&arguments)?;
     let accept_unsigned = arguments.insecure_accept_unsigned.then(AcceptUnsigned::given_on_the_command_line);
     if accept_unsigned.is_some() {
-        if !arguments.stdio && !config.listen.ip().is_loopback() {
+        if !arguments.stdio && !config.listen.is_local() {
             bail!(super::Usage(format!(
-                "`--insecure-accept-unsigned` listens on loopback addresses only, and {} is none",
+                "`--insecure-accept-unsigned` listens on loopback addresses and sockets only, and {} is neither",
                 config.listen
             )));
         }
         note("warning: --insecure-accept-unsigned: whoever reaches this door decides what runs");
     }
+    if !arguments.stdio {
+        check_callers_are_known(&config)?;
+    }
     check_containment(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .max_blocking_threads(usize::try_from(config.concurrent)?.saturating_mul(2).saturating_add(16))
+        .max_blocking_threads(config.capacity.concurrent.saturating_mul(2).saturating_add(16))
         .build()?;
     let served = runtime.block_on(serve(&config, accept_unsigned, arguments.stdio));
     // A guest that is stuck in a host call keeps its thread; the process does not wait for it.
@@ -64,7 +68,15 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     // A governor elsewhere has policies of its own.
     let inside = config.governor.is_none().then(|| policies(config.policies.as_deref())).transpose()?;
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    print(format_args!("listen      {}", config.listen));
+    check_callers_are_known(&config)?;
+    let callers = config.callers.as_deref().map(Callers::read).transpose()?;
+    config.tls.clone().map(Tls::read).transpose()?;
+    let with = if config.tls.is_some() { ", with TLS" } else { "" };
+    print(format_args!("listen      {}{with}", config.listen));
+    match (&config.callers, callers.and_then(|callers| callers.count())) {
+        (Some(path), Some(count)) => print(format_args!("callers     {count} in {}", path.display())),
+        _ => print("callers     whoever reaches it"),
+    }
     let governor = config.governor.as_ref().map_or("inside this process", GovernorUrl::as_str);
     print(format_args!("governor    {governor}"));
     if let Some(policies) = inside {
@@ -89,7 +101,9 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         let inline = config.inline_tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         print(format_args!("inline      {inline}"));
     }
-    print(format_args!("at once     {} running, {} waiting", config.concurrent, config.queue));
+    let Capacity { concurrent, concurrent_per_agent, queue, queue_per_agent } = config.capacity;
+    print(format_args!("at once     {concurrent} running, {queue} waiting"));
+    print(format_args!("of an agent {concurrent_per_agent} running, {queue_per_agent} waiting"));
     let ceilings = &config.ceilings;
     print(format_args!(
         "ceilings    {}, {} CPU, {}, {} of output, network {}, files {}",
@@ -132,8 +146,8 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
 
 fn configured(arguments: &Serve) -> anyhow::Result<Config> {
     let mut config = config(&arguments.setup)?;
-    if let Some(listen) = arguments.listen {
-        config.listen = listen;
+    if let Some(listen) = &arguments.listen {
+        config.listen.clone_from(listen);
     }
     if let Some(url) = &arguments.governor {
         config.governor = Some(GovernorUrl::parse(url).map_err(super::Usage)?);
@@ -150,13 +164,12 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
 }
 
 async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: bool) -> anyhow::Result<()> {
-    let workshop = Workshop::new(config, config.concurrent)?;
+    let workshop = Workshop::new(config, u32::try_from(config.capacity.concurrent)?)?;
     let (governor, pushes) = governor(config, &workshop)?;
     let settings = Settings {
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),
-        concurrent: usize::try_from(config.concurrent)?,
-        queue: config.queue,
+        capacity: config.capacity,
         accept_unsigned,
         signatures: config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?.map(Arc::new),
     };
@@ -169,25 +182,20 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
+    let known = Known::read(config, accept_unsigned)?;
     // Who cannot be reached must not say that it is there.
-    let door = if stdio { None } else { Some(bind(config, rpc.clone()).await?) };
+    let door = if stdio { None } else { Some(bind(config, rpc.clone(), &known, &workshop.clock).await?) };
     if let Some(pushes) = pushes {
         tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
     }
-    tokio::spawn(renew_at_hangup(Arc::clone(&executor), workshop, config.clone()));
+    tokio::spawn(renew_at_hangup(Arc::clone(&executor), workshop, known, config.clone()));
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
     let did = config.did.clone();
     tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat, key));
     if let Some(door) = door {
         let tools = executor.tools().len();
-        tracing::info!(address = %door.address(), tools, "ready");
-        if !door.address().ip().is_loopback() {
-            tracing::warn!(
-                address = %door.address(),
-                "nobody is authenticated here: whoever reaches this address can send intents in any agent's name"
-            );
-        }
-        note(format_args!("a2g-executor listens on http://{}/jsonrpc with {tools} tools", door.address()));
+        tracing::info!(url = door.url(), tools, "ready");
+        note(format_args!("a2g-executor listens on {} with {tools} tools", door.url()));
         let closing = Arc::clone(&executor);
         let serving = tokio::spawn(door.serve(async move {
             stop_signal().await;
@@ -203,7 +211,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
         return Ok(());
     }
     tokio::select! {
-        served = tokio::spawn(serve_stdio(rpc)) => served??,
+        served = tokio::spawn(serve_stdio(rpc, Arc::new(Caller::anybody(accept_unsigned)))) => served??,
         () = stop_signal() => {}
         reason = executor.journal().broken() => return Err(broken(&executor, &reason)),
     }
@@ -232,26 +240,83 @@ fn broken(executor: &Executor, reason: &str) -> anyhow::Error {
     )
 }
 
-/// The port of the configuration.
-async fn bind(config: &Config, rpc: Rpc) -> anyhow::Result<HttpDoor> {
+/// Says that strangers cannot reach a door that tells nobody apart.
+fn check_callers_are_known(config: &Config) -> Result<(), super::Usage> {
+    if config.callers.is_some() || config.listen.is_local() {
+        return Ok(());
+    }
+    Err(super::Usage(format!(
+        "`server.listen` is {}, where others can call, and nobody is told apart: list the callers in \
+         `server.callers` (`a2g-executor caller new`), or listen on a loopback address or a socket",
+        config.listen
+    )))
+}
+
+/// By what callers are known, and what SIGHUP reads again of it.
+struct Known {
+    callers: KnownCallers,
+    tls: Option<Arc<Tls>>,
+}
+
+impl Known {
+    fn read(config: &Config, accept_unsigned: Option<AcceptUnsigned>) -> anyhow::Result<Self> {
+        let listed = config.callers.as_deref().map(Callers::read).transpose()?;
+        let callers = KnownCallers::new(listed.unwrap_or_else(|| Callers::anybody(accept_unsigned)));
+        let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
+        if tls.is_none() && !config.listen.is_local() {
+            tracing::warn!(listen = %config.listen, "tokens go over the network as they are: see `server.tls`");
+        }
+        Ok(Self { callers, tls })
+    }
+
+    /// What cannot be read leaves nobody known, but the old certificate in place.
+    fn renew(&self, config: &Config) {
+        match config.callers.as_deref().map(Callers::read) {
+            None => {}
+            Some(Ok(callers)) => {
+                tracing::info!(callers = callers.count(), "the callers were read again");
+                self.callers.renew(callers);
+            }
+            // Whoever removed a caller must not go on hearing it because of a slip elsewhere in the list.
+            Some(Err(error)) => {
+                self.callers.renew(Callers::nobody());
+                tracing::error!(%error, "no caller is known until the list can be read again");
+            }
+        }
+        match self.tls.as_deref().map(Tls::renew) {
+            None => {}
+            Some(Ok(())) => tracing::info!("the certificates were read again"),
+            Some(Err(error)) => tracing::error!(%error, "the old certificates stay"),
+        }
+    }
+}
+
+/// The place of the configuration.
+async fn bind(config: &Config, rpc: Rpc, known: &Known, clock: &Arc<dyn Clock>) -> anyhow::Result<HttpDoor> {
     let http = HttpSettings {
         allowed_hosts: config.allowed_hosts.clone(),
         allowed_origins: config.allowed_origins.clone(),
+        callers: known.callers.clone(),
+        clock: Arc::clone(clock),
+        tls: known.tls.clone(),
         connections: config.connections,
         pushes: None,
     };
-    HttpDoor::bind(config.listen, rpc, http)
+    HttpDoor::bind(&config.listen, rpc, http)
         .await
         .with_context(|| format!("cannot listen on {}", config.listen))
 }
 
-/// Reads the catalogue and the trusted keys again at SIGHUP. A catalogue that cannot be read leaves the old one
-/// in place; keys that cannot be read leave none.
-async fn renew_at_hangup(executor: Arc<Executor>, workshop: Workshop, config: Config) {
+/// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that
+/// cannot be read leaves the old one in place; keys that cannot be read leave none.
+async fn renew_at_hangup(executor: Arc<Executor>, workshop: Workshop, known: Known, config: Config) {
     let Ok(mut hangup) = signal(SignalKind::hangup()) else {
         return tracing::error!("SIGHUP cannot be received");
     };
     while hangup.recv().await.is_some() {
+        // What takes rights away comes first: the catalogue may have to be compiled.
+        known.renew(&config);
+        renew_trust(&executor, &config);
         match workshop.load(&config, config.waiting).await {
             Ok(loaded) => {
                 executor.renew(loaded);
@@ -259,17 +324,20 @@ async fn renew_at_hangup(executor: Arc<Executor>, workshop: Workshop, config: Co
             }
             Err(error) => tracing::error!(error = format!("{error:#}"), "the old catalogue stays"),
         }
-        match Trust::read(&config.trust, config.did.clone()) {
-            Ok(trust) => {
-                let keys = trust.keys();
-                executor.renew_trust(trust);
-                tracing::info!(keys, "the trusted keys were read again");
-            }
-            // Whoever took a key away must not go on being obeyed by it because another file is wrong.
-            Err(error) => {
-                executor.renew_trust(Trust::of_nobody(config.did.clone()));
-                tracing::error!(%error, "no key is trusted until the keys can be read again");
-            }
+    }
+}
+
+fn renew_trust(executor: &Executor, config: &Config) {
+    match Trust::read(&config.trust, config.did.clone()) {
+        Ok(trust) => {
+            let keys = trust.keys();
+            executor.renew_trust(trust);
+            tracing::info!(keys, "the trusted keys were read again");
+        }
+        // Whoever took a key away must not go on being obeyed by it because another file is wrong.
+        Err(error) => {
+            executor.renew_trust(Trust::of_nobody(config.did.clone()));
+            tracing::error!(%error, "no key is trusted until the keys can be read again");
         }
     }
 }

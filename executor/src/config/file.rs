@@ -27,8 +27,18 @@ pub(super) struct Server {
     pub(super) max_json_depth: u64,
     pub(super) allowed_hosts: Vec<String>,
     pub(super) allowed_origins: Vec<String>,
+    pub(super) callers: Option<PathBuf>,
     pub(super) max_connections: u64,
     pub(super) request_seconds: u64,
+    pub(super) tls: Option<Tls>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tls {
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+    pub(super) client_ca: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -40,7 +50,9 @@ pub(super) struct Executor {
     pub(super) inline_tools: Vec<String>,
     pub(super) waiting: Option<u64>,
     pub(super) concurrent: Option<u64>,
+    pub(super) concurrent_per_agent: Option<u64>,
     pub(super) queue: u64,
+    pub(super) queue_per_agent: Option<u64>,
     pub(super) drain_seconds: u64,
 }
 
@@ -155,8 +167,10 @@ impl Default for Server {
             max_json_depth: 64,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            callers: None,
             max_connections: 512,
             request_seconds: 30,
+            tls: None,
         }
     }
 }
@@ -170,7 +184,9 @@ impl Default for Executor {
             inline_tools: Vec::new(),
             waiting: None,
             concurrent: None,
+            concurrent_per_agent: None,
             queue: 1024,
+            queue_per_agent: None,
             drain_seconds: 10,
         }
     }

@@ -12,11 +12,11 @@ use crate::ident::{AgentDid, ToolName};
 use crate::isolate::Isolation;
 use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
-use crate::serve::ConnectionLimits;
+use crate::run::Capacity;
+use crate::serve::{ConnectionLimits, Listen, TlsSettings};
 use crate::wire::strict_json::JsonBounds;
 use file::File;
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -59,7 +59,11 @@ pub struct Config {
     /// The executor's own DID.
     pub did: AgentDid,
     /// Where the HTTP door listens.
-    pub listen: SocketAddr,
+    pub listen: Listen,
+    /// The list of callers; `None`: nobody is told apart.
+    pub callers: Option<PathBuf>,
+    /// The TLS of the HTTP door.
+    pub tls: Option<TlsSettings>,
     /// What a body may be.
     pub bounds: JsonBounds,
     /// `Host` names that are accepted beside loopback names and the address listened on.
@@ -76,10 +80,8 @@ pub struct Config {
     pub containment_required: bool,
     /// How many processes wait ahead of time for a guest.
     pub waiting: usize,
-    /// How many executions run at once.
-    pub concurrent: u32,
-    /// How many more may wait.
-    pub queue: usize,
+    /// How many executions run and wait at once.
+    pub capacity: Capacity,
     /// How long running work may go on after SIGTERM.
     pub drain: Duration,
     /// The remote governor; `None` is the one inside.
@@ -148,8 +150,10 @@ impl Config {
             self.reports.as_ref(),
             self.policies.as_ref(),
             self.ca_file.as_ref(),
+            self.callers.as_ref(),
         ];
-        let own = own.into_iter().flatten().chain(self.trust.places()).cloned();
+        let door = places_of_the_door(&self.listen, self.tls.as_ref());
+        let own = own.into_iter().flatten().chain(self.trust.places()).chain(door).cloned();
         check_private_places(&self.ceilings.areas, &self.mounts, own)
             .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
     }
@@ -188,19 +192,6 @@ impl Config {
         })?;
         check(file, base).map_err(|wrong| wrong.at(path, text, 0))
     }
-}
-
-/// Where to listen. A name is resolved; of its addresses, IPv4 comes first, because not every machine
-/// has the other.
-///
-/// # Ambient Authority
-/// Asks the system for the addresses of a name.
-///
-/// # Errors
-/// What is wrong with the text, without the text.
-pub fn listen_address(text: &str) -> Result<SocketAddr, &'static str> {
-    let found = text.to_socket_addrs().ok().and_then(|found| found.min_by_key(SocketAddr::is_ipv6));
-    found.ok_or("has to be an address or a name and a port, such as `127.0.0.1:7420` or `localhost:7420`")
 }
 
 /// A value that cannot be, by its dotted key.
@@ -261,6 +252,17 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     let reports = governor.reports.map(at);
     let ca_file = network.ca_file.clone().map(at);
     let journal_key = journal.key.map(at);
+    let listen = match server.listen.parse().map_err(|e| wrong("server.listen")(&e))? {
+        Listen::Unix(path) => Listen::Unix(at(path)),
+        tcp @ Listen::Tcp(_) => tcp,
+    };
+    let callers = server.callers.map(at);
+    let tls = server.tls.map(|file::Tls { certificate, key, client_ca }| TlsSettings {
+        certificate: at(certificate),
+        key: at(key),
+        client_ca: client_ca.map(at),
+    });
+    check_door(&listen, callers.as_deref(), tls.as_ref())?;
     let own = [
         Some(cache.clone()),
         Some(journal_path.clone()),
@@ -268,6 +270,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         reports.clone(),
         governor.policies.clone().map(at),
         ca_file.clone(),
+        callers.clone(),
     ];
     let trust = who_is_trusted(trust, at)?;
     if trust.keys.is_some() && executor.did == file::Executor::default().did {
@@ -276,23 +279,23 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
               has none of its own has the same",
         ));
     }
-    check_private_places(&areas, &mounts, own.into_iter().flatten().chain(trust.places().cloned()))?;
+    let places = trust.places().chain(places_of_the_door(&listen, tls.as_ref())).cloned();
+    check_private_places(&areas, &mounts, own.into_iter().flatten().chain(places))?;
     let (hosts, network_budgets) = whom_runs_may_reach(&network)?;
     let egress = way_out(&network)?;
-    let concurrent = match executor.concurrent {
-        Some(given) => within("executor.concurrent", given, 4096)?,
-        None => u64::from(default_concurrent()),
-    };
     let waiting = match executor.waiting {
         Some(given) => within("executor.waiting", given, 256)?,
         None => u64::from(default_waiting()),
     };
+    let capacity = how_much_at_once(&executor)?;
     let inline_tools = executor.inline_tools.iter().map(|name| ToolName::parse(name));
     let inline_tools =
         inline_tools.collect::<Result<_, _>>().map_err(|e| wrong("executor.inline_tools")(&e))?;
     Ok(Config {
         did: AgentDid::parse(&executor.did).map_err(|e| wrong("executor.did")(&e))?,
-        listen: listen_address(&server.listen).map_err(|e| wrong("server.listen")(&e))?,
+        listen,
+        callers,
+        tls,
         bounds: JsonBounds {
             max_bytes: size(within("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
             max_depth: size(within("server.max_json_depth", server.max_json_depth, 100)?),
@@ -313,8 +316,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             file::Containment::Required => true,
         },
         waiting: size(waiting),
-        concurrent: u32::try_from(concurrent).unwrap_or(u32::MAX),
-        queue: size(within("executor.queue", executor.queue, 1_000_000)?),
+        capacity,
         drain: Duration::from_secs(within("executor.drain_seconds", executor.drain_seconds, 3600)?),
         governor: governor
             .url
@@ -374,6 +376,59 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         mounts,
         egress,
         ca_file,
+    })
+}
+
+/// What the door keeps on the disk.
+fn places_of_the_door<'a>(
+    listen: &'a Listen,
+    tls: Option<&'a TlsSettings>,
+) -> impl Iterator<Item = &'a PathBuf> {
+    let socket = match listen {
+        Listen::Unix(path) => Some(path),
+        Listen::Tcp(_) => None,
+    };
+    let files = tls.map(|TlsSettings { certificate, key, client_ca }| {
+        [Some(certificate), Some(key), client_ca.as_ref()]
+    });
+    files.into_iter().flatten().flatten().chain(socket)
+}
+
+/// What a door needs that is more than a local one.
+fn check_door(listen: &Listen, callers: Option<&Path>, tls: Option<&TlsSettings>) -> Result<(), Wrong> {
+    let asks_for_certificates = tls.is_some_and(|tls| tls.client_ca.is_some());
+    if asks_for_certificates && callers.is_none() {
+        return Err(wrong("server.tls.client_ca")(
+            &"needs `server.callers`, which says whose certificate is good for what",
+        ));
+    }
+    if tls.is_some() && listen.ip().is_none() {
+        return Err(wrong("server.tls")(&"is for a port, and `server.listen` is a socket in a folder"));
+    }
+    Ok(())
+}
+
+/// How many run and wait. An agent may have three quarters of what runs and a quarter of what waits, so that
+/// there is always room for another.
+fn how_much_at_once(executor: &file::Executor) -> Result<Capacity, Wrong> {
+    let concurrent = match executor.concurrent {
+        Some(given) => within("executor.concurrent", given, 4096)?,
+        None => u64::from(default_concurrent()),
+    };
+    let queue = within("executor.queue", executor.queue, 1_000_000)?;
+    let concurrent_per_agent = match executor.concurrent_per_agent {
+        Some(given) => within("executor.concurrent_per_agent", given, concurrent)?,
+        None => (concurrent * 3).div_ceil(4),
+    };
+    let queue_per_agent = match executor.queue_per_agent {
+        Some(given) => within("executor.queue_per_agent", given, queue)?,
+        None => queue.div_ceil(4),
+    };
+    Ok(Capacity {
+        concurrent: size(concurrent),
+        concurrent_per_agent: size(concurrent_per_agent),
+        queue: size(queue),
+        queue_per_agent: size(queue_per_agent),
     })
 }
 

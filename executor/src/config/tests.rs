@@ -85,8 +85,32 @@ fn a_missing_folder_is_named_with_its_line() {
 #[test]
 fn a_name_to_listen_on_is_resolved() {
     assert_eq!(parse("[server]\nlisten = \"localhost:80\"\n").unwrap().listen.to_string(), "127.0.0.1:80");
-    assert_eq!(listen_address("[::1]:80").unwrap().to_string(), "[::1]:80");
-    assert!(listen_address("localhost").is_err());
+    assert!(parse("[server]\nlisten = \"localhost\"\n").is_err());
+}
+
+#[test]
+fn a_door_of_callers_with_certificates_needs_their_list() {
+    let tls = "[server.tls]\ncertificate = \"s.pem\"\nkey = \"s.key\"\nclient_ca = \"c.pem\"\n";
+    assert!(parse(tls).unwrap_err().contains("`server.tls.client_ca` needs `server.callers`"));
+    let config = parse(&format!("[server]\ncallers = \"callers.toml\"\n{tls}")).unwrap();
+    assert!(config.tls.unwrap().client_ca.unwrap().ends_with("c.pem"));
+    let socket = "[server]\ncallers = \"callers.toml\"\nlisten = \"unix:executor.sock\"\n";
+    assert!(parse(socket).unwrap().listen.is_local());
+    assert!(parse(&format!("{socket}{tls}")).unwrap_err().contains("is for a port"));
+}
+
+#[test]
+fn an_agent_has_a_share_of_what_there_is() {
+    let of = |text: &str| parse(&format!("[executor]\n{text}")).map(|config| config.capacity);
+    let share = |capacity: Capacity| (capacity.concurrent_per_agent, capacity.queue_per_agent);
+    assert_eq!(share(of("concurrent = 1\nqueue = 1\n").unwrap()), (1, 1));
+    assert_eq!(share(of("concurrent = 10\nqueue = 10\n").unwrap()), (8, 3));
+    assert_eq!(
+        share(of("concurrent = 10\nconcurrent_per_agent = 10\nqueue_per_agent = 7\n").unwrap()),
+        (10, 7)
+    );
+    assert!(of("concurrent = 10\nconcurrent_per_agent = 11\n").unwrap_err().contains("concurrent_per_agent"));
+    assert!(of("queue = 10\nqueue_per_agent = 0\n").unwrap_err().contains("queue_per_agent"));
 }
 
 #[test]

@@ -4,45 +4,28 @@
 //! named it, and speaks for one issuer. Private keys and shared secrets are files of their own, which
 //! nobody but their owner can read; they never stand in a configuration, a log, or a message.
 
+use super::files::{self, FileError, LARGEST_KEY_FILE, check_unchanged_by_others, create};
 use crate::fault::Fault;
 use crate::ident::{Issuer, excerpt};
 use crate::wire::jwk::{self, PublicJwk};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
-use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{File, Metadata};
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// The most bytes of a file with one key.
-const LARGEST_KEY_FILE: u64 = 16 << 10;
 /// How the files of a folder of trusted keys end.
 const SUFFIX: &str = "jwk";
 
 /// Why a key cannot be used. No message repeats anything of a private key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// A file or folder cannot be read or made.
-    #[error("`{path}`: {error}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said. Part of the sentence, so no `source`, which a chain would say again.
-        error: std::io::Error,
-    },
-    /// Others could read a secret, or change what is trusted.
-    #[error("`{path}` {reason}")]
-    NotPrivate {
-        /// The file or folder.
-        path: PathBuf,
-        /// What is wrong, and what to do.
-        reason: &'static str,
-    },
+    /// The file or folder cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The text is not a key that can be used here.
     #[error("`{path}`: {reason}")]
     NotAKey {
@@ -64,10 +47,6 @@ pub enum KeyError {
 }
 
 impl KeyError {
-    fn io(path: &Path, error: impl Into<std::io::Error>) -> Self {
-        Self::Io { path: path.to_owned(), error: error.into() }
-    }
-
     fn not_a_key(path: &Path, reason: impl fmt::Display) -> Self {
         Self::NotAKey { path: path.to_owned(), reason: reason.to_string() }
     }
@@ -150,7 +129,7 @@ impl TrustedKeys {
     /// [`KeyError`] for the first file that is not a key or that others may change. Nothing is left out:
     /// an operator who put a file there means it.
     pub fn read(folder: &Path) -> Result<Self, KeyError> {
-        let io = |error: std::io::Error| KeyError::io(folder, error);
+        let io = |error: std::io::Error| FileError::io(folder, error);
         check_unchanged_by_others(folder, &std::fs::metadata(folder).map_err(io)?)?;
         let entries = std::fs::read_dir(folder).map_err(io)?;
         let mut paths = entries
@@ -161,7 +140,7 @@ impl TrustedKeys {
         paths.sort();
         let mut keys = BTreeMap::new();
         for path in paths {
-            let (text, metadata) = read(&path)?;
+            let (text, metadata) = files::read(&path, LARGEST_KEY_FILE)?;
             check_unchanged_by_others(&path, &metadata)?;
             let key = TrustedKey::parse(&text, None, &path)?;
             let id = key.id.clone();
@@ -183,7 +162,7 @@ impl TrustedKeys {
     pub fn add(folder: &Path, key: &TrustedKey) -> Result<PathBuf, KeyError> {
         if !folder.exists() {
             let mut made = std::fs::DirBuilder::new();
-            made.mode(0o755).recursive(true).create(folder).map_err(|error| KeyError::io(folder, error))?;
+            made.mode(0o755).recursive(true).create(folder).map_err(|error| FileError::io(folder, error))?;
         }
         let known = Self::read(folder)?;
         let path = folder.join(key.thumbprint()).with_extension(SUFFIX);
@@ -227,7 +206,7 @@ impl KeyPair {
     /// [`KeyError::Io`], also when the file is there already.
     pub fn create(path: &Path, issuer: Issuer) -> Result<Self, KeyError> {
         let mut seed = Zeroizing::new([0; 32]);
-        getrandom::fill(&mut *seed).map_err(|error| KeyError::io(path, std::io::Error::other(error)))?;
+        getrandom::fill(&mut *seed).map_err(|error| FileError::io(path, std::io::Error::other(error)))?;
         let private = SigningKey::from_bytes(&seed);
         let key = private.verifying_key();
         let public = TrustedKey { id: thumbprint(&key), issuer, key };
@@ -245,7 +224,7 @@ impl KeyPair {
     /// # Errors
     /// [`KeyError`], also when others can read the file, or its two halves are not of one key.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
-        let text = read_secret(path)?;
+        let text = files::read_secret(path)?;
         let (jwk, seed) = jwk::private(&text).map_err(|fault| KeyError::not_a_key(path, said(&fault)))?;
         let private = SigningKey::from_bytes(&seed);
         let key = private.verifying_key();
@@ -268,67 +247,6 @@ impl KeyPair {
     pub(super) fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.private.sign(message).to_bytes()
     }
-}
-
-/// Reads a file that nobody but its owner can read.
-///
-/// # Ambient Authority
-/// Reads the file.
-pub(super) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyError> {
-    let (text, metadata) = read(path)?;
-    let reason = if !is_ours(&metadata) {
-        "belongs to another user, who can change it"
-    } else if metadata.mode() & 0o077 != 0 {
-        "holds a secret and others may read it: run `chmod 600` on it"
-    } else {
-        return Ok(text);
-    };
-    Err(KeyError::NotPrivate { path: path.to_owned(), reason })
-}
-
-/// Reads a small regular file, and what the system says of the very file that was read.
-fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Metadata), KeyError> {
-    let io = |error: std::io::Error| KeyError::io(path, error);
-    // Not to wait for the other end of a FIFO.
-    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| KeyError::io(path, error))?;
-    let file = File::from(file);
-    let metadata = file.metadata().map_err(io)?;
-    if !metadata.is_file() || metadata.len() > LARGEST_KEY_FILE {
-        return Err(KeyError::not_a_key(path, "this is not a file with one key"));
-    }
-    let mut text =
-        Zeroizing::new(Vec::with_capacity(usize::try_from(LARGEST_KEY_FILE).unwrap_or(usize::MAX)));
-    file.take(LARGEST_KEY_FILE).read_to_end(&mut text).map_err(io)?;
-    Ok((text, metadata))
-}
-
-/// Makes a new file, which is there as a whole or not at all.
-fn create(path: &Path, text: &str, mode: u32) -> Result<(), KeyError> {
-    let io = |error: std::io::Error| KeyError::io(path, error);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new()
-        .permissions(std::fs::Permissions::from_mode(mode))
-        .tempfile_in(folder)
-        .map_err(io)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(io)?;
-    file.persist_noclobber(path).map(drop).map_err(|error| io(error.error))
-}
-
-fn check_unchanged_by_others(path: &Path, metadata: &Metadata) -> Result<(), KeyError> {
-    let reason = if !is_ours(metadata) {
-        "says who is trusted and belongs to another user"
-    } else if metadata.mode() & 0o022 != 0 {
-        "says who is trusted and others may change it: run `chmod go-w` on it"
-    } else {
-        return Ok(());
-    };
-    Err(KeyError::NotPrivate { path: path.to_owned(), reason })
-}
-
-/// Whether a file belongs to this user or to root.
-fn is_ours(metadata: &Metadata) -> bool {
-    [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid())
 }
 
 fn thumbprint(key: &VerifyingKey) -> String {

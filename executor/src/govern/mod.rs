@@ -1,11 +1,13 @@
-//! Whose word counts: verdicts, standing policies, and the governors that give them.
+//! Whose word counts: verdicts, standing policies, the governors that give them, and who may call at all.
 //!
 //! [`admit`] is the only way from a verdict to something that runs. A governor is either the local
 //! one inside this process or a remote one behind a URL; both are asked in the same way.
 
 mod admit;
 mod arguments;
+mod callers;
 mod canonical;
+mod files;
 mod keys;
 pub mod local;
 mod proof;
@@ -18,6 +20,8 @@ mod standing;
 mod vectors;
 
 pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit};
+pub use callers::{Caller, CallerEntry, CallerList, Callers, CallersError, Credential, Role, Token};
+pub use files::{FileError, read_secret};
 pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
 pub use proof::{NotProvable, Trust, TrustSettings};
 pub use records::Records;

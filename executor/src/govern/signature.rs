@@ -5,7 +5,8 @@
 //! hexadecimal digits or the bytes that they stand for, and whether what is not ASCII was escaped. A
 //! signature is good for five minutes either way of its timestamp, and its nonce for one intent.
 
-use super::keys::{KeyError, read_secret};
+use super::files::read_secret;
+use super::keys::KeyError;
 use crate::call::ContextSignature;
 use crate::fault::BlockedBy;
 use crate::tool::Digest;

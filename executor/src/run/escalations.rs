@@ -1,5 +1,6 @@
 //! Intents that wait for a person, which the journal keeps as well.
 
+use super::Whose;
 use crate::call::Call;
 use crate::fault::Fault;
 use crate::govern::Escalated;
@@ -63,27 +64,25 @@ impl Escalations {
         }
     }
 
-    pub(super) fn is_waiting(&self, intent: IntentId, now: OffsetDateTime) -> bool {
-        self.lock().get(&intent).is_some_and(|held| !expired(held, now))
+    /// Whose intent it is, when it waits.
+    pub(super) fn whose(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
+        self.lock().get(&intent).filter(|held| !expired(held, now)).map(|held| held.call().agent.clone())
     }
 
     pub(super) fn get(&self, intent: IntentId) -> Option<Escalated> {
         self.lock().get(&intent).cloned()
     }
 
-    /// Drops one, if it is the agent's.
-    pub(super) fn drop_one(&self, intent: IntentId, agent: Option<&AgentDid>) -> Option<IntentId> {
+    /// Drops one, if it is one of these agents'.
+    pub(super) fn drop_one(&self, intent: IntentId, of: Whose<'_>) -> Option<IntentId> {
         let mut waiting = self.lock();
-        let theirs =
-            waiting.get(&intent).is_some_and(|held| agent.is_none_or(|agent| held.call().agent == *agent));
+        let theirs = waiting.get(&intent).is_some_and(|held| of(&held.call().agent));
         theirs.then(|| waiting.remove(&intent)).map(|_held| intent)
     }
 
-    /// Drops all, or all of one agent.
-    pub(super) fn drop_of(&self, agent: Option<&AgentDid>) -> Vec<IntentId> {
-        let mut waiting = self.lock();
-        let theirs = |held: &Escalated| agent.is_none_or(|agent| held.call().agent == *agent);
-        waiting.extract_if(|_, held| theirs(held)).map(|(intent, _)| intent).collect()
+    /// Drops all of these agents.
+    pub(super) fn drop_all(&self, of: Whose<'_>) -> Vec<IntentId> {
+        self.lock().extract_if(|_, held| of(&held.call().agent)).map(|(intent, _)| intent).collect()
     }
 }
 

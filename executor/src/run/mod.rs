@@ -10,6 +10,9 @@
 mod escalations;
 mod refusals;
 mod running;
+mod slots;
+
+pub use slots::Capacity;
 
 use crate::call::{Call, ContextSignature};
 use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
@@ -32,8 +35,8 @@ use escalations::Escalations;
 use refusals::Refusals;
 use running::{Entered, Running};
 use serde_json::Value;
+use slots::{Full, Place, Slots};
 use std::sync::{Arc, PoisonError, RwLock};
-use tokio::sync::{Semaphore, watch};
 
 /// When a caller that found no room should come again.
 const RETRY_AFTER_MS: u64 = 500;
@@ -45,10 +48,8 @@ pub struct Settings {
     pub ceilings: Ceilings,
     /// Its map from guest paths to host folders.
     pub mounts: Mounts,
-    /// How many executions run at once.
-    pub concurrent: usize,
-    /// How many more may wait.
-    pub queue: usize,
+    /// How many executions run and wait at once.
+    pub capacity: Capacity,
     /// The leave to take unsigned verdicts, if it was given.
     pub accept_unsigned: Option<AcceptUnsigned>,
     /// How intents have to be signed, when they have to be.
@@ -75,14 +76,19 @@ pub struct Executor {
     egress: Option<Arc<Egress>>,
     standing: Standing,
     journal: Journal,
-    slots: Arc<Semaphore>,
-    /// How many intents are claimed and not over yet.
-    open: watch::Sender<usize>,
+    slots: Arc<Slots>,
     running: Running,
     escalations: Escalations,
     refusals: Refusals,
     clock: Arc<dyn Clock>,
-    closing: watch::Sender<bool>,
+}
+
+/// Says of an agent whether an intent of its own is meant.
+pub type Whose<'a> = &'a (dyn Fn(&AgentDid) -> bool + Sync);
+
+/// Whoever's it is.
+fn anybodys(_: &AgentDid) -> bool {
+    true
 }
 
 /// Where an intent is.
@@ -122,7 +128,7 @@ impl Executor {
         let now = clock.now();
         let escalations = Escalations::new(&journal.held(), now);
         Self {
-            slots: Arc::new(Semaphore::new(settings.concurrent)),
+            slots: Arc::new(Slots::new(settings.capacity)),
             settings,
             loaded: RwLock::new(Arc::new(loaded)),
             governor,
@@ -130,12 +136,10 @@ impl Executor {
             egress,
             standing: Standing::default(),
             journal,
-            open: watch::channel(0).0,
             running: Running::default(),
             escalations,
             refusals: Refusals::default(),
             clock,
-            closing: watch::channel(false).0,
         }
     }
 
@@ -184,27 +188,11 @@ impl Executor {
         &self.clock
     }
 
-    /// Says whether a policy, a revocation or a directive is obeyed that came through a door. What comes
-    /// there is not known to be the governor's; what is comes over the executor's own connection to it.
-    ///
-    /// # Errors
-    /// `verdict_untrusted` without the operator's leave.
-    pub fn obeys_the_door(&self) -> Result<(), Fault> {
-        if self.settings.accept_unsigned.is_some() {
-            return Ok(());
-        }
-        let message = "nothing shows that this comes from the governor: send it over the executor's own connection \
-                       (WebSocket), or, on a developer's own machine, start the executor with \
-                       `--insecure-accept-unsigned`";
-        Err(self.refused(
-            None,
-            Fault::Refused {
-                intent: None,
-                risk_score: None,
-                blocked_by: BlockedBy::VerdictUntrusted,
-                message: message.to_owned(),
-            },
-        ))
+    /// Refuses what a door was asked for by somebody who may not ask for it, about a call or not.
+    pub fn refuse(&self, call: Option<&Call>, blocked_by: BlockedBy, message: String) -> Fault {
+        let intent = call.map(|call| call.intent);
+        let refusal = Fault::Refused { intent, risk_score: None, blocked_by, message };
+        self.refused(call.map(Asked::of).as_ref(), refusal)
     }
 
     /// How intents have to be signed that come through a door; `None` when they need not be.
@@ -219,15 +207,8 @@ impl Executor {
     /// `intent_untrusted` or `intent_replayed`.
     pub fn check_signature(&self, call: &Call, signature: Option<&ContextSignature>) -> Result<(), Fault> {
         let Some(signatures) = self.signatures() else { return Ok(()) };
-        signatures.check(signature, self.clock.now()).map_err(|bad| {
-            let refusal = Fault::Refused {
-                intent: Some(call.intent),
-                risk_score: None,
-                blocked_by: bad.blocked_by,
-                message: bad.message.to_owned(),
-            };
-            self.refused(Some(&Asked::of(call)), refusal)
-        })
+        let checked = signatures.check(signature, self.clock.now());
+        checked.map_err(|bad| self.refuse(Some(call), bad.blocked_by, bad.message.to_owned()))
     }
 
     /// Where every refusal passes on its way out: it is logged, and recorded when it was about a call.
@@ -244,8 +225,7 @@ impl Executor {
     /// Executions that run, and that wait for a slot.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
-        let running = self.settings.concurrent.saturating_sub(self.slots.available_permits());
-        (running, self.open.borrow().saturating_sub(running))
+        self.slots.load()
     }
 
     /// Runs a call under a verdict that came with it (`a2g/execute`), when its proof or the operator's leave
@@ -331,27 +311,30 @@ impl Executor {
         }
     }
 
-    /// Stops a running or waiting intent. `true` when there was something to stop.
-    pub fn cancel(&self, intent: IntentId) -> bool {
-        self.let_go(self.escalations.drop_one(intent, None)) > 0
-            || self.running.abort(intent, AbortReason::Cancelled)
+    /// Stops a running or waiting intent of one of these agents. `true` when there was something to stop.
+    pub fn cancel(&self, intent: IntentId, of: Whose<'_>) -> bool {
+        self.let_go(self.escalations.drop_one(intent, of)) > 0
+            || self.running.abort_one(intent, of, AbortReason::Cancelled)
     }
 
-    /// Where an intent is; `None` for one that is not known here.
+    /// Where an intent is, and whose it is; `None` for one that is not known here.
     ///
     /// # Errors
     /// When the journal cannot be read.
-    pub async fn status(&self, intent: IntentId) -> Result<Option<Whereabouts>, Fault> {
-        if self.escalations.is_waiting(intent, self.clock.now()) {
-            return Ok(Some(Whereabouts::Escalated));
+    pub async fn status(&self, intent: IntentId) -> Result<Option<(AgentDid, Whereabouts)>, Fault> {
+        if let Some(agent) = self.escalations.whose(intent, self.clock.now()) {
+            return Ok(Some((agent, Whereabouts::Escalated)));
         }
         let stage = self.journal.stage(intent).await.map_err(|error| self.unrecorded(&error))?;
-        Ok(stage.and_then(|(_, stage)| match stage {
-            Stage::Queued => Some(Whereabouts::Queued),
-            Stage::Running => Some(Whereabouts::Running),
-            Stage::Finished(receipt) => Some(Whereabouts::Finished(Some(receipt))),
-            Stage::Forgotten => Some(Whereabouts::Finished(None)),
-            Stage::Released => None,
+        Ok(stage.and_then(|(agent, stage)| {
+            let whereabouts = match stage {
+                Stage::Queued => Whereabouts::Queued,
+                Stage::Running => Whereabouts::Running,
+                Stage::Finished(receipt) => Whereabouts::Finished(Some(receipt)),
+                Stage::Forgotten => Whereabouts::Finished(None),
+                Stage::Released => return None,
+            };
+            Some((agent, whereabouts))
         }))
     }
 
@@ -373,13 +356,14 @@ impl Executor {
             intent = intent.map(tracing::field::display),
             "revoked"
         );
+        let of = |whose: &AgentDid| agent.is_none_or(|agent| agent == whose);
         if let Some(intent) = intent {
-            let waited = self.let_go(self.escalations.drop_one(intent, agent));
-            let ran = self.running.abort_of(intent, agent, AbortReason::Revoked);
+            let waited = self.let_go(self.escalations.drop_one(intent, &of));
+            let ran = self.running.abort_one(intent, &of, AbortReason::Revoked);
             return waited + usize::from(ran);
         }
         self.standing.revoke(agent);
-        self.let_go(self.escalations.drop_of(agent)) + self.running.abort_all(agent, AbortReason::Revoked)
+        self.let_go(self.escalations.drop_all(&of)) + self.running.abort_all(&of, AbortReason::Revoked)
     }
 
     /// Resolves an escalated intent. The run goes on by itself; `a2g/status` shows it.
@@ -399,7 +383,7 @@ impl Executor {
     fn directed(self: &Arc<Self>, directive: &Directive, escalated: Escalated) -> Result<(), Fault> {
         if !directive.approved {
             tracing::info!(intent = %directive.intent, "denied by a directive");
-            self.let_go(self.escalations.drop_one(directive.intent, None));
+            self.let_go(self.escalations.drop_one(directive.intent, &anybodys));
             return Ok(());
         }
         let (verdict, waits) = (Arc::new(escalated.verdict().clone()), escalated.clone());
@@ -409,7 +393,7 @@ impl Executor {
         // The catalogue may be another one than when the intent began to wait.
         let loaded = self.check(admitted.call())?;
         let taken = self.claim(admitted, loaded, Some(verdict))?;
-        self.escalations.drop_one(directive.intent, None);
+        self.escalations.drop_one(directive.intent, &anybodys);
         if let Taken::Claimed(claimed) = taken {
             let executor = Arc::clone(self);
             let asked = Asked::of(waits.call());
@@ -426,24 +410,22 @@ impl Executor {
 
     /// Stops taking calls.
     pub fn close(&self) {
-        self.closing.send_replace(true);
+        self.slots.close();
     }
 
     /// Waits until calls are no longer taken.
     pub async fn closed(&self) {
-        let mut closing = self.closing.subscribe();
-        let _never_dropped = closing.wait_for(|closing| *closing).await;
+        self.slots.closed().await;
     }
 
     /// Waits until everything that was claimed is over, and its receipt on the disk.
     pub async fn idle(&self) {
-        // What `wait_for` gives locks the count, and a call that comes meanwhile would wait for it.
-        drop(self.open.subscribe().wait_for(|open| *open == 0).await);
+        self.slots.idle().await;
     }
 
     /// Stops everything that still runs.
     pub fn abort_all(&self) -> usize {
-        self.running.abort_all(None, AbortReason::Shutdown)
+        self.running.abort_all(&anybodys, AbortReason::Shutdown)
     }
 
     /// Checks what can be checked without a verdict: the tool and its arguments. What they were checked
@@ -524,7 +506,7 @@ impl Executor {
         if self.escalations.hold(escalated, self.clock.now())? {
             let held = self.journal.hold(intent, text).await;
             held.map_err(|error| {
-                self.escalations.drop_one(intent, None);
+                self.escalations.drop_one(intent, &anybodys);
                 self.unrecorded(&error)
             })?;
         }
@@ -582,7 +564,7 @@ impl Executor {
             return Err(admitted.refused(BlockedBy::ScopeUnenforceable, message));
         }
         let roots = self.open(&admitted, &grant)?;
-        let place = self.place()?;
+        let place = self.place(&admitted.call().agent)?;
         let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict);
         match claimed.map_err(|error| self.unrecorded(&error))? {
             Claim::New => {}
@@ -604,30 +586,25 @@ impl Executor {
     }
 
     /// A place among what is open, or the news that there is none.
-    fn place(self: &Arc<Self>) -> Result<Place, Fault> {
-        // Counted first: whoever closes sees either the count, or nobody who overlooked the closing.
-        let mut open = 0;
-        self.open.send_modify(|count| {
-            open = *count;
-            *count += 1;
-        });
-        let place = Place(Arc::clone(self));
-        if *self.closing.borrow() {
-            return Err(self.busy("the executor is shutting down"));
-        }
-        if open >= self.settings.queue.saturating_add(self.settings.concurrent) {
-            return Err(self.busy("the queue is full"));
-        }
-        Ok(place)
+    fn place(&self, agent: &AgentDid) -> Result<Place, Fault> {
+        self.slots.place(agent).map_err(|full| {
+            self.busy(match full {
+                Full::Closing => "the executor is shutting down",
+                Full::Everybody => "the queue is full",
+                Full::Agent => {
+                    "too many intents of this agent wait: `executor.queue_per_agent` says how many may"
+                }
+            })
+        })
     }
 
     /// The life of a claimed intent: it ends in a receipt or is released.
     async fn claimed(self: Arc<Self>, claimed: Claimed) -> Result<Arc<Receipt>, Fault> {
-        let Claimed { admitted, loaded, grant, roots, place: _place, running } = claimed;
+        let Claimed { admitted, loaded, grant, roots, place, running } = claimed;
         let call = admitted.call();
         // An intent that is cancelled while it waits needs no slot.
         let slot = tokio::select! {
-            slot = Arc::clone(&self.slots).acquire_owned() => slot.ok(),
+            slot = place.slot() => slot,
             _cancelled = running.abort().wait() => None,
         };
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
@@ -699,15 +676,6 @@ struct Claimed {
     roots: Roots,
     place: Place,
     running: Entered,
-}
-
-/// A counted place among what is claimed and not over.
-struct Place(Arc<Executor>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.open.send_modify(|count| *count -= 1);
-    }
 }
 
 /// A receipt as the answer to `a2g/execute`: only a success is a result.

@@ -1,5 +1,6 @@
 //! The runs that can be stopped from outside.
 
+use super::Whose;
 use crate::ident::{AgentDid, IntentId};
 use crate::outcome::AbortReason;
 use crate::sandbox::Abort;
@@ -31,21 +32,17 @@ impl Running {
         Entered { all: self.clone(), intent, abort }
     }
 
-    pub(super) fn abort(&self, intent: IntentId, reason: AbortReason) -> bool {
-        self.abort_of(intent, None, reason)
-    }
-
-    /// Stops one run, if it is the agent's.
-    pub(super) fn abort_of(&self, intent: IntentId, agent: Option<&AgentDid>, reason: AbortReason) -> bool {
+    /// Stops one run, if it is one of these agents'.
+    pub(super) fn abort_one(&self, intent: IntentId, of: Whose<'_>, reason: AbortReason) -> bool {
         let runs = self.lock();
-        let run = runs.get(&intent).filter(|(of, _)| agent.is_none_or(|agent| of == agent));
+        let run = runs.get(&intent).filter(|(agent, _)| of(agent));
         run.inspect(|(_, abort)| abort.pull(reason)).is_some()
     }
 
-    /// Stops all runs, or all of one agent, and counts them.
-    pub(super) fn abort_all(&self, agent: Option<&AgentDid>, reason: AbortReason) -> usize {
+    /// Stops all runs of these agents, and counts them.
+    pub(super) fn abort_all(&self, of: Whose<'_>, reason: AbortReason) -> usize {
         let runs = self.lock();
-        let chosen = runs.values().filter(|(of, _)| agent.is_none_or(|agent| of == agent));
+        let chosen = runs.values().filter(|(agent, _)| of(agent));
         chosen.inspect(|(_, abort)| abort.pull(reason)).count()
     }
 }

@@ -1,13 +1,16 @@
-//! The executor's A2G door: its methods, by name.
+//! The executor's A2G door: its methods, by name, and which roles may call each.
 
 use super::rpc::error_object;
-use crate::fault::Fault;
+use crate::call::Call;
+use crate::fault::{BlockedBy, Fault};
+use crate::govern::Caller;
+use crate::govern::Role::{self, Agent, Approver, Governor, Operator};
 use crate::ident::IntentId;
 use crate::run::{Executor, Whereabouts};
 use crate::wire::a2g::{decode, encode, openrpc};
 use jsonrpsee::RpcModule;
 use jsonrpsee::core::{RegisterMethodError, RpcResult};
-use jsonrpsee::types::Params;
+use jsonrpsee::types::{Extensions, Params};
 use serde_json::value::RawValue;
 use std::future::Future;
 use std::sync::Arc;
@@ -23,62 +26,110 @@ type Encoded = Box<RawValue>;
 /// When two methods have one name.
 pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, RegisterMethodError> {
     let mut module = RpcModule::new(executor);
-    register(&mut module, "a2g/execute", execute)?;
-    register(&mut module, "a2g/intent", intent)?;
-    register(&mut module, "a2g/cancel", async |executor, params| {
+    register(&mut module, "a2g/execute", &[Agent], execute)?;
+    register(&mut module, "a2g/intent", &[Agent], intent)?;
+    register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, caller, params| {
         let intent = decode::intent_id(&params)?;
-        Ok(encode::cancelled(intent, executor.cancel(intent)))
+        let anyone = caller.is_any_of(&[Governor, Operator]);
+        let cancelled = executor.cancel(intent, &|agent| anyone || caller.speaks_for(agent));
+        Ok(encode::cancelled(intent, cancelled))
     })?;
-    register(&mut module, "a2g/status", async |executor, params| {
-        status(&executor, decode::intent_id(&params)?).await
+    register(&mut module, "a2g/status", &EVERYBODY, async |executor, caller, params| {
+        status(&executor, &caller, decode::intent_id(&params)?).await
     })?;
-    register(&mut module, "a2g/tools", async |executor, params| {
+    register(&mut module, "a2g/tools", &EVERYBODY, async |executor, _, params| {
         decode::no_params(Some(&params))?;
         Ok(encode::tools(&executor.tools()))
     })?;
-    register(&mut module, "g2a/policy", async |executor, params| {
-        let policy = decode::policy(&params)?;
-        executor.obeys_the_door()?;
-        executor.set_policy(policy);
+    register(&mut module, "g2a/policy", &[Governor], async |executor, _, params| {
+        executor.set_policy(decode::policy(&params)?);
         Ok(encode::accepted())
     })?;
-    register(&mut module, "g2a/revoke", async |executor, params| {
+    register(&mut module, "g2a/revoke", &[Governor], async |executor, _, params| {
         let decode::Revoke { agent, intent } = decode::revoke(&params)?;
-        executor.obeys_the_door()?;
         Ok(encode::revoked(executor.revoke(agent.as_ref(), intent)))
     })?;
-    register(&mut module, "g2a/directive", async |executor, params| {
+    register(&mut module, "g2a/directive", &[Governor, Approver], async |executor, caller, params| {
         let directive = decode::directive(&params)?;
-        executor.obeys_the_door()?;
+        tracing::info!(
+            intent = %directive.intent, approved = directive.approved, caller = caller.name(), "a directive came"
+        );
         executor.direct(&directive)?;
         Ok(encode::accepted())
     })?;
-    register(&mut module, "rpc.discover", async |_, _| {
+    register(&mut module, "rpc.discover", &EVERYBODY, async |_, _, _| {
         Ok(encode::value(&openrpc::document(env!("CARGO_PKG_VERSION"))))
     })?;
     Ok(module)
 }
 
+const EVERYBODY: [Role; 4] = [Agent, Governor, Approver, Operator];
+
+/// Adds a method. There is no way to add one without the roles that may call it.
 fn register<F, Fut>(
     module: &mut RpcModule<Arc<Executor>>,
     name: &'static str,
+    roles: &'static [Role],
     method: F,
 ) -> Result<(), RegisterMethodError>
 where
-    F: Fn(Arc<Executor>, String) -> Fut + Clone + Send + Sync + 'static,
+    F: Fn(Arc<Executor>, Arc<Caller>, String) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<Encoded, Fault>> + Send + 'static,
 {
     module
-        .register_async_method(name, move |params: Params<'static>, executor, _| {
+        .register_async_method(name, move |params: Params<'static>, executor, extensions: Extensions| {
             let params = params.as_str().unwrap_or("{}").to_owned();
-            let answer = method(Arc::clone(&executor), params);
-            async move { answer.await.map_err(|fault| error_object(&fault)) as RpcResult<Encoded> }
+            let answer = permitted(&executor, &extensions, name, roles)
+                .map(|caller| method(Arc::clone(&executor), caller, params));
+            async move {
+                let answer = async { answer?.await };
+                answer.await.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
+            }
         })
         .map(drop)
 }
 
-async fn execute(executor: Arc<Executor>, params: String) -> Result<Encoded, Fault> {
+/// The caller, if it may call this method.
+fn permitted(
+    executor: &Executor,
+    extensions: &Extensions,
+    method: &str,
+    roles: &[Role],
+) -> Result<Arc<Caller>, Fault> {
+    let nobody = || Fault::Internal("a message came without its caller".to_owned());
+    let caller = extensions.get::<Arc<Caller>>().ok_or_else(nobody)?;
+    if caller.is_any_of(roles) {
+        return Ok(Arc::clone(caller));
+    }
+    let words = |roles: &mut dyn Iterator<Item = Role>| {
+        roles.map(|role| format!("`{}`", role.as_str())).collect::<Vec<_>>().join(", ")
+    };
+    let message = format!(
+        "`{method}` is for callers with the role {}, and `{}` has {}: see `a2g-executor caller`; a governor can send it \
+         over the executor's own connection instead",
+        words(&mut roles.iter().copied()),
+        caller.name(),
+        words(&mut caller.roles()),
+    );
+    Err(executor.refuse(None, BlockedBy::CallerUnauthorized, message))
+}
+
+/// Refuses a call in the name of an agent that is not the caller's.
+fn in_own_name(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
+    if caller.speaks_for(&call.agent) {
+        return Ok(());
+    }
+    let message = format!(
+        "`{}` does not send intents in the name of `{}`: add it to the caller's `agents`",
+        caller.name(),
+        call.agent
+    );
+    Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
+}
+
+async fn execute(executor: Arc<Executor>, caller: Arc<Caller>, params: String) -> Result<Encoded, Fault> {
     let decode::Execute { call, verdict, proof } = decode::execute(&params)?;
+    in_own_name(&executor, &caller, &call)?;
     let receipt = executor.execute(call, verdict, proof.as_ref()).await.map_err(in_intent)?;
     Ok(encode::report(&receipt))
 }
@@ -89,8 +140,9 @@ fn in_intent(fault: Fault) -> Fault {
     Fault::InvalidParams { message, pointer: format!("/intent{pointer}") }
 }
 
-async fn intent(executor: Arc<Executor>, params: String) -> Result<Encoded, Fault> {
+async fn intent(executor: Arc<Executor>, caller: Arc<Caller>, params: String) -> Result<Encoded, Fault> {
     let call = decode::intent(&params)?;
+    in_own_name(&executor, &caller, &call)?;
     if let Some(signatures) = executor.signatures() {
         let signature = decode::context_signature(&params, signatures.escape_non_ascii())?;
         executor.check_signature(&call, signature.as_ref())?;
@@ -99,8 +151,12 @@ async fn intent(executor: Arc<Executor>, params: String) -> Result<Encoded, Faul
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
 }
 
-async fn status(executor: &Executor, intent: IntentId) -> Result<Encoded, Fault> {
-    let (state, receipt) = match executor.status(intent).await? {
+/// What another agent asked for is not known to an agent.
+async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
+    let anyone = caller.is_any_of(&[Governor, Approver, Operator]);
+    let found = executor.status(intent).await?;
+    let theirs = found.filter(|(agent, _)| anyone || caller.speaks_for(agent));
+    let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
         Some(Whereabouts::Escalated) => ("escalated", None),
         Some(Whereabouts::Queued) => ("queued", None),
         Some(Whereabouts::Running) => ("running", None),

@@ -4,6 +4,8 @@
 //! another, the one that has been idle for longest is closed: whoever sends heads and bodies slowly,
 //! or nothing at all, gives way to whoever asks for something.
 
+use super::listen::{Listener, Stream};
+use super::tls::{self, Tls};
 use axum::Router;
 use axum::extract::Request;
 use hyper::body::Incoming;
@@ -14,7 +16,7 @@ use hyper_util::service::TowerToHyperService;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
@@ -28,7 +30,7 @@ const BEFORE_ANOTHER: Duration = Duration::from_millis(50);
 pub struct ConnectionLimits {
     /// How many there may be at once.
     pub most: usize,
-    /// How long the head of a request may take to arrive, and its body.
+    /// How long a TLS handshake, the head of a request and its body may each take to arrive.
     pub request: Duration,
 }
 
@@ -123,16 +125,31 @@ impl Drop for Connection {
     }
 }
 
+/// The names of a certificate that was checked, of the connection that a request came over.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Certified(pub(super) Arc<[Box<str>]>);
+
+/// What every conversation needs.
+#[derive(Clone)]
+struct Terms {
+    router: Router,
+    limits: ConnectionLimits,
+    tls: Option<Arc<Tls>>,
+    stopped: watch::Receiver<bool>,
+}
+
 /// Serves until `stop` resolves, and then until open requests are answered.
 /// What the system refuses is tried again.
 pub(super) async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     router: Router,
     limits: ConnectionLimits,
+    tls: Option<Arc<Tls>>,
     stop: impl Future<Output = ()>,
 ) {
     let connections = Arc::new(Connections::default());
     let (stopping, stopped) = watch::channel(false);
+    let terms = Terms { router, limits, tls, stopped };
     let mut tasks = JoinSet::new();
     tokio::pin!(stop);
     loop {
@@ -142,17 +159,12 @@ pub(super) async fn serve(
             () = &mut stop => break,
         };
         match accepted {
-            Ok((stream, _)) => {
-                if let Err(error) = stream.set_nodelay(true) {
-                    tracing::debug!(%error, "a connection keeps Nagle's algorithm");
+            Ok(stream) => match connections.admit(limits.most) {
+                Some(connection) => {
+                    tasks.spawn(receive(stream, connection, terms.clone()));
                 }
-                match connections.admit(limits.most) {
-                    Some(connection) => {
-                        tasks.spawn(converse(stream, connection, router.clone(), limits, stopped.clone()));
-                    }
-                    None => tracing::warn!(most = limits.most, "a connection is refused: all others work"),
-                }
-            }
+                None => tracing::warn!(most = limits.most, "a connection is refused: all others work"),
+            },
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be taken");
                 tokio::time::sleep(BEFORE_ANOTHER).await;
@@ -164,17 +176,40 @@ pub(super) async fn serve(
     while tasks.join_next().await.is_some() {}
 }
 
-/// One connection, to its end.
-async fn converse(
-    stream: TcpStream,
-    connection: Arc<Connection>,
-    router: Router,
-    limits: ConnectionLimits,
-    mut stopped: watch::Receiver<bool>,
-) {
+/// One connection, to its end. A port speaks TLS where there is any; a socket in a folder never does.
+async fn receive(stream: Stream, connection: Arc<Connection>, terms: Terms) {
+    match (stream, terms.tls.clone()) {
+        (Stream::Unix(stream), _) => converse(stream, connection, Certified::default(), terms).await,
+        (Stream::Tcp(stream), None) => converse(stream, connection, Certified::default(), terms).await,
+        (Stream::Tcp(stream), Some(tls)) => {
+            let handshake = tokio::time::timeout(terms.limits.request, tls.acceptor().accept(stream));
+            let shaken = tokio::select! {
+                shaken = handshake => shaken,
+                () = connection.gives_way() => return,
+            };
+            match shaken {
+                Ok(Ok(stream)) => {
+                    let (_, session) = stream.get_ref();
+                    let certified = Certified(tls::names(session.peer_certificates().unwrap_or_default()));
+                    converse(stream, connection, certified, terms).await;
+                }
+                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                Err(_too_slow) => tracing::debug!("a TLS handshake took too long"),
+            }
+        }
+    }
+}
+
+/// Answers requests until the other side, the server, or a lack of room ends it.
+async fn converse<S>(stream: S, connection: Arc<Connection>, certified: Certified, terms: Terms)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Terms { router, limits, tls: _, mut stopped } = terms;
     let known = Arc::clone(&connection);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&known));
+        request.extensions_mut().insert(certified.clone());
         TowerToHyperService::new(router.clone()).call(request)
     });
     let conversation = http1::Builder::new()

@@ -1,82 +1,125 @@
 //! HTTP and WebSocket on one port.
 //!
 //! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /health`. A request whose `Host` or `Origin` is not
-//! one of ours is refused, so that no web page can talk to a loopback port.
+//! one of ours is refused, so that no web page can talk to a loopback port; and so is one of a caller who
+//! is not known. A WebSocket is asked again with every message who its caller is.
 
-use super::connections::{self, Connection, ConnectionLimits};
+use super::connections::{self, Certified, Connection, ConnectionLimits};
+use super::listen::{Listen, Listener};
 use super::rpc::Rpc;
+use super::tls::Tls;
+use crate::clock::Clock;
+use crate::govern::{Caller, Callers, Credential};
 use axum::Extension;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::{SinkExt, StreamExt};
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use tokio::net::TcpListener;
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::{Semaphore, broadcast, mpsc};
+
+/// What is said to a caller who is not known.
+const NOT_KNOWN: &str =
+    "show a token that this executor knows, as `Authorization: Bearer …`: see `a2g-executor caller`\n";
+/// What stands before a token.
+const BEARER: &[u8] = b"bearer ";
 
 /// How many messages of one WebSocket are worked on at once; more are not read until one is done.
 const MOST_AT_ONCE: usize = 64;
 
-/// Who may talk to the door.
+/// Who is known, for all doors and for whoever reads the list again.
 #[derive(Debug, Clone)]
+pub struct KnownCallers(Arc<RwLock<Arc<Callers>>>);
+
+impl KnownCallers {
+    /// These.
+    #[must_use]
+    pub fn new(callers: Callers) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(callers))))
+    }
+
+    /// Others, from the next message on.
+    pub fn renew(&self, callers: Callers) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(callers);
+    }
+
+    fn now(&self) -> Arc<Callers> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Who may talk to the door.
 pub struct HttpSettings {
     /// `Host` names beside loopback names and the address listened on.
     pub allowed_hosts: Vec<String>,
     /// `Origin` values; a request without one is accepted.
     pub allowed_origins: Vec<String>,
+    /// Who is known.
+    pub callers: KnownCallers,
+    /// When a caller is no longer known.
+    pub clock: Arc<dyn Clock>,
+    /// TLS, if the port speaks it.
+    pub tls: Option<Arc<Tls>>,
     /// What connections may be.
     pub connections: ConnectionLimits,
     /// What is pushed to every WebSocket, if anything.
     pub pushes: Option<broadcast::Sender<Arc<str>>>,
 }
 
-/// A bound port that does not yet serve.
+/// A place that is bound and does not yet serve.
 pub struct HttpDoor {
-    listener: TcpListener,
+    listener: Listener,
+    place: Listen,
     router: Router,
-    address: SocketAddr,
-    connections: ConnectionLimits,
+    door: Arc<Door>,
 }
 
 struct Door {
     rpc: Rpc,
     settings: HttpSettings,
-    listens_on: IpAddr,
+    listens_on: Option<IpAddr>,
 }
 
 impl HttpDoor {
-    /// Binds a port.
+    /// Binds a place.
+    ///
+    /// # Ambient Authority
+    /// Takes the port, or makes the socket.
     ///
     /// # Errors
-    /// When the address cannot be bound.
-    pub async fn bind(address: SocketAddr, rpc: Rpc, settings: HttpSettings) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
-        let address = listener.local_addr()?;
-        let connections = settings.connections;
-        let door = Arc::new(Door { rpc, settings, listens_on: address.ip() });
+    /// When it cannot be bound.
+    pub async fn bind(place: &Listen, rpc: Rpc, settings: HttpSettings) -> std::io::Result<Self> {
+        let (listener, place) = Listener::bind(place).await?;
+        let door = Arc::new(Door { rpc, settings, listens_on: place.ip() });
         let router = Router::new()
             .route("/jsonrpc", get(upgrade).post(post))
+            .layer(middleware::from_fn_with_state(Arc::clone(&door), only_the_known))
             .layer(middleware::from_fn_with_state(Arc::clone(&door), only_friends))
             .route("/health", get(health))
-            .with_state(door);
-        Ok(Self { listener, router, address, connections })
+            .with_state(Arc::clone(&door));
+        Ok(Self { listener, place, router, door })
     }
 
-    /// The bound address.
+    /// Where it listens, as a URL; a socket in a folder as `unix:` and its path.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn url(&self) -> String {
+        match (&self.place, &self.door.settings.tls) {
+            (Listen::Tcp(address), None) => format!("http://{address}/jsonrpc"),
+            (Listen::Tcp(address), Some(_)) => format!("https://{address}/jsonrpc"),
+            (Listen::Unix(_), _) => self.place.to_string(),
+        }
     }
 
     /// Serves until `stop` resolves, and then until open requests are answered.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
-        connections::serve(self.listener, self.router, self.connections, stop).await;
+        let HttpSettings { connections, tls, .. } = &self.door.settings;
+        connections::serve(self.listener, self.router, *connections, tls.clone(), stop).await;
     }
 }
 
@@ -87,6 +130,7 @@ async fn health() -> impl IntoResponse {
 async fn post(
     State(door): State<Arc<Door>>,
     Extension(connection): Extension<Arc<Connection>>,
+    Extension(caller): Extension<Arc<Caller>>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
@@ -102,7 +146,7 @@ async fn post(
     };
     let _work = connection.works();
     let answer = match read {
-        Ok(bytes) => door.rpc.answer(&bytes).await,
+        Ok(bytes) => door.rpc.answer(&bytes, &caller).await,
         Err(_too_long) => Some(door.rpc.too_long()),
     };
     match answer {
@@ -114,19 +158,20 @@ async fn post(
 async fn upgrade(
     State(door): State<Arc<Door>>,
     Extension(connection): Extension<Arc<Connection>>,
+    Extension(shown): Extension<Credential>,
     upgrade: WebSocketUpgrade,
 ) -> Response {
     let most = door.rpc.bounds().max_bytes;
     upgrade.max_message_size(most).max_frame_size(most).on_upgrade(async move |socket| {
         tokio::select! {
-            () = converse(door, Arc::clone(&connection), socket) => {}
+            () = converse(door, Arc::clone(&connection), &shown, socket) => {}
             () = connection.gives_way() => {}
         }
     })
 }
 
 /// One WebSocket connection: messages are answered as they get done, in any order.
-async fn converse(door: Arc<Door>, connection: Arc<Connection>, socket: WebSocket) {
+async fn converse(door: Arc<Door>, connection: Arc<Connection>, shown: &Credential, socket: WebSocket) {
     let (mut sink, mut stream) = socket.split();
     let (answers, mut outgoing) = mpsc::channel::<Arc<str>>(MOST_AT_ONCE);
     let mut pushes = door.settings.pushes.as_ref().map(broadcast::Sender::subscribe);
@@ -137,10 +182,12 @@ async fn converse(door: Arc<Door>, connection: Arc<Connection>, socket: WebSocke
                 pushed = next_push(&mut pushes) => pushed,
             };
             if sink.send(Message::text(&*text)).await.is_err() {
-                break;
+                return None;
             }
         }
+        Some(sink)
     });
+    let mut known = true;
     let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
     while let Some(Ok(message)) = stream.next().await {
         let bytes = match message {
@@ -149,18 +196,27 @@ async fn converse(door: Arc<Door>, connection: Arc<Connection>, socket: WebSocke
             Message::Close(_) => break,
             Message::Ping(_) | Message::Pong(_) => continue,
         };
+        let Some(caller) = door.caller(shown) else {
+            known = false;
+            break;
+        };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
         let (door, answers, work) = (Arc::clone(&door), answers.clone(), connection.works());
         tokio::spawn(async move {
             let _work = work;
-            if let Some(answer) = door.rpc.answer(&bytes).await {
+            if let Some(answer) = door.rpc.answer(&bytes, &caller).await {
                 let _nobody_reads = answers.send(answer.into()).await;
             }
             drop(place);
         });
     }
     drop(answers);
-    let _writer_ended = writer.await;
+    if let Ok(Some(mut sink)) = writer.await
+        && !known
+    {
+        let frame = CloseFrame { code: close_code::POLICY, reason: NOT_KNOWN.trim_end().into() };
+        let _nobody_reads = sink.send(Message::Close(Some(frame))).await;
+    }
 }
 
 async fn next_push(pushes: &mut Option<broadcast::Receiver<Arc<str>>>) -> Arc<str> {
@@ -184,6 +240,31 @@ fn is_json(headers: &HeaderMap) -> bool {
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .is_some_and(|value| essence(value) == "application/json")
+}
+
+/// Refuses callers who are not known, and says to the others' handlers who calls.
+async fn only_the_known(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
+    let Certified(names) = request.extensions().get().cloned().unwrap_or_default();
+    let shown = Credential::new(token(request.headers()), names);
+    let Some(caller) = door.caller(&shown) else {
+        tracing::debug!("a caller is not known");
+        return (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], NOT_KNOWN).into_response();
+    };
+    request.extensions_mut().insert(caller);
+    request.extensions_mut().insert(shown);
+    next.run(request).await
+}
+
+/// The token of a request. What is no single token is one that nobody has: it is never passed over.
+fn token(headers: &HeaderMap) -> Option<&[u8]> {
+    const NOBODYS: &[u8] = b"";
+    let mut shown = headers.get_all(header::AUTHORIZATION).iter();
+    let first = shown.next()?.as_bytes();
+    if shown.next().is_some() {
+        return Some(NOBODYS);
+    }
+    let scheme = first.get(..BEARER.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(BEARER));
+    Some(first.get(BEARER.len()..).filter(|_| scheme).unwrap_or(NOBODYS))
 }
 
 /// Refuses what a web page or a rebound name would send.
@@ -210,6 +291,10 @@ async fn only_friends(State(door): State<Arc<Door>>, request: Request, next: Nex
 }
 
 impl Door {
+    fn caller(&self, shown: &Credential) -> Option<Arc<Caller>> {
+        self.settings.callers.now().identify(shown, self.settings.clock.now())
+    }
+
     fn knows_host(&self, authority: &str) -> bool {
         let host = match authority.strip_prefix('[') {
             Some(v6) => v6.split(']').next().unwrap_or_default(),
@@ -217,7 +302,7 @@ impl Door {
         };
         let host = host.to_ascii_lowercase();
         host == "localhost"
-            || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || ip == self.listens_on)
+            || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || Some(ip) == self.listens_on)
             || self.settings.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(&host))
     }
 }

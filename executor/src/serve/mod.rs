@@ -8,10 +8,14 @@ pub mod a2g;
 mod connections;
 pub mod governor;
 mod http;
+mod listen;
 mod rpc;
 mod stdio;
+mod tls;
 
 pub use connections::ConnectionLimits;
-pub use http::{HttpDoor, HttpSettings};
+pub use http::{HttpDoor, HttpSettings, KnownCallers};
+pub use listen::Listen;
 pub use rpc::Rpc;
 pub use stdio::serve_stdio;
+pub use tls::{ServerTlsError, Tls, TlsSettings};

@@ -5,12 +5,14 @@
 //! answers valid JSON without an `id` with a parse error.
 
 use crate::fault::Fault;
+use crate::govern::Caller;
 use crate::wire::a2g::fault;
 use crate::wire::jsonrpc::{self, Body, Entry, Id, MAX_BATCH, Request};
 use crate::wire::strict_json::{self, JsonBounds};
 use jsonrpsee::core::server::{ConnectionId, MethodCallback, Methods};
 use jsonrpsee::types::{ErrorObjectOwned, Extensions, Params};
 use serde_json::value::RawValue;
+use std::sync::Arc;
 
 /// A table of methods behind a strict reader.
 #[derive(Clone)]
@@ -34,16 +36,17 @@ impl Rpc {
         &self.bounds
     }
 
-    /// Answers one message; `None` when there is nothing to answer.
-    pub async fn answer(&self, message: &[u8]) -> Option<String> {
+    /// Answers one message of a caller; `None` when there is nothing to answer.
+    pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<String> {
         let body =
             strict_json::check(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
         match body {
             Err(fault) => Some(refusal(None, &fault)),
-            Ok(Body::One(entry)) => self.entry(entry).await,
+            Ok(Body::One(entry)) => self.entry(entry, caller).await,
             Ok(Body::Batch(entries)) => {
-                let answers =
-                    futures_util::future::join_all(entries.into_iter().map(|entry| self.entry(entry)));
+                let answers = futures_util::future::join_all(
+                    entries.into_iter().map(|entry| self.entry(entry, caller)),
+                );
                 let answers = answers.await.into_iter().flatten().collect::<Vec<_>>();
                 (!answers.is_empty()).then(|| format!("[{}]", answers.join(",")))
             }
@@ -57,22 +60,30 @@ impl Rpc {
         refusal(None, &Fault::Parse(format!("the message is longer than {most} bytes")))
     }
 
-    async fn entry(&self, entry: Entry<'_>) -> Option<String> {
+    async fn entry(&self, entry: Entry<'_>, caller: &Arc<Caller>) -> Option<String> {
         match entry {
             Err((id, fault)) => Some(refusal(id.as_ref(), &fault)),
             Ok(Request { id: None, method, params }) => {
                 if self.notifications.contains(&method.as_ref()) {
-                    let _nobody_asked = self.call(None, &method, params).await;
+                    let _nobody_asked = self.call(None, &method, params, caller).await;
                 } else {
                     tracing::debug!(%method, "a notification of a method that needs an id was dropped");
                 }
                 None
             }
-            Ok(Request { id: Some(id), method, params }) => Some(self.call(Some(&id), &method, params).await),
+            Ok(Request { id: Some(id), method, params }) => {
+                Some(self.call(Some(&id), &method, params, caller).await)
+            }
         }
     }
 
-    async fn call(&self, id: Option<&Id>, method: &str, params: Option<&RawValue>) -> String {
+    async fn call(
+        &self,
+        id: Option<&Id>,
+        method: &str,
+        params: Option<&RawValue>,
+        caller: &Arc<Caller>,
+    ) -> String {
         let Some(callback) = self.methods.method(method) else {
             let shown = crate::ident::excerpt(method);
             return refusal(id, &Fault::MethodNotFound(format!("there is no method `{shown}`")));
@@ -81,11 +92,13 @@ impl Rpc {
         // answer gets the id exactly as it came.
         let stand_in = jsonrpsee::types::Id::Null;
         let params = Params::new(params.map(RawValue::get)).into_owned();
+        let mut extensions = Extensions::new();
+        extensions.insert(Arc::clone(caller));
         let response = match callback {
             MethodCallback::Async(callback) => {
-                callback(stand_in, params, ConnectionId(0), usize::MAX, Extensions::new()).await
+                callback(stand_in, params, ConnectionId(0), usize::MAX, extensions).await
             }
-            MethodCallback::Sync(callback) => callback(stand_in, params, usize::MAX, Extensions::new()),
+            MethodCallback::Sync(callback) => callback(stand_in, params, usize::MAX, extensions),
             MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_) => {
                 return refusal(id, &Fault::Internal("no door has subscriptions".to_owned()));
             }

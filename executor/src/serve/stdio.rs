@@ -1,6 +1,7 @@
 //! One JSON-RPC message a line on standard input and output. Logs go to standard error.
 
 use super::rpc::Rpc;
+use crate::govern::Caller;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -11,11 +12,12 @@ use tokio::sync::Semaphore;
 /// How many lines are worked on at once; more are not read until one is done.
 const MOST_AT_ONCE: usize = 256;
 
-/// Serves until standard input ends, and then until every line is answered.
+/// Serves until standard input ends, and then until every line is answered. Whoever holds the other ends is
+/// the one caller.
 ///
 /// # Errors
 /// When standard input cannot be read.
-pub async fn serve_stdio(rpc: Rpc) -> std::io::Result<()> {
+pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>) -> std::io::Result<()> {
     let mut input = BufReader::with_capacity(64 << 10, standard_input()?);
     let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
     loop {
@@ -29,9 +31,9 @@ pub async fn serve_stdio(rpc: Rpc) -> std::io::Result<()> {
             Line::Whole(line) => line,
         };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
-        let rpc = rpc.clone();
+        let (rpc, caller) = (rpc.clone(), Arc::clone(&caller));
         tokio::spawn(async move {
-            if let Some(answer) = rpc.answer(&line).await {
+            if let Some(answer) = rpc.answer(&line, &caller).await {
                 write_line(&answer);
             }
             drop(place);

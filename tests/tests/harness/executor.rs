@@ -141,7 +141,7 @@ impl Home {
     }
 
     /// Makes the folders and the configuration.
-    pub(super) fn new(options: Options) -> Self {
+    pub fn new(options: Options) -> Self {
         let Options { mut config, unsigned, mut arguments, environment, mounts } = options;
         if unsigned {
             arguments.push("--insecure-accept-unsigned".to_owned());

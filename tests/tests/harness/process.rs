@@ -68,15 +68,15 @@ impl Process {
 
     /// The address in the line in which it says where it listens.
     pub fn listens_on(&self) -> std::net::SocketAddr {
-        let line = self.line_with("listens on http://");
-        let rest = line.split("http://").nth(1).expect("an address");
+        let line = self.line_with("listens on http");
+        let rest = line.split("://").nth(1).expect("an address");
         rest.split('/').next().expect("an address").parse().expect("an address")
     }
 
     /// As [`Self::listens_on`], or nothing when it ends before.
     pub fn listens_on_unless_it_ends(&mut self) -> Option<std::net::SocketAddr> {
         eventually("it listens or ends", || {
-            let listens = self.stderr().contains("listens on http://");
+            let listens = self.stderr().contains("listens on http");
             (listens || !self.is_running()).then_some(listens)
         })
         .then(|| self.listens_on())
@@ -91,6 +91,12 @@ impl Process {
     pub fn terminate(&self) {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("the child is there");
+    }
+
+    /// Asks it to read its files again.
+    pub fn hang_up(&self) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::HUP).expect("the child is there");
     }
 
     /// Waits until it has ended.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::govern::vectors;
 use serde_json::{Value, json};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 fn issuer() -> Issuer {
     Issuer::parse("did:a2g:governor:1.0:test").unwrap()
@@ -112,10 +113,10 @@ fn a_folder_of_keys_is_read_whole_or_not_at_all() {
     assert!(matches!(TrustedKeys::add(&trusted, pair.public()), Err(KeyError::Twice { .. })));
 
     set_mode(&file, 0o666);
-    assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::NotPrivate { .. })));
+    assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::File(FileError::NotPrivate { .. }))));
     set_mode(&file, 0o644);
     set_mode(&trusted, 0o777);
-    assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::NotPrivate { .. })));
+    assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::File(FileError::NotPrivate { .. }))));
     set_mode(&trusted, 0o755);
     std::fs::write(trusted.join("other.jwk"), pair.public().to_jwk()).unwrap();
     assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::Twice { .. })));

@@ -1,0 +1,85 @@
+//! `caller new`, `caller list`, `caller remove`: who may call this executor.
+//!
+//! A token is printed once, on standard output alone, and kept nowhere.
+
+use super::Usage;
+use super::arguments::{Caller, CallersFile, Setup};
+use super::output::{cell, note, one_line, print, show, table};
+use super::setup::config;
+use crate::clock::{Clock as _, SystemClock};
+use crate::govern::{CallerEntry, CallerList, Role, Token};
+use anyhow::Context as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use time::format_description::well_known::Rfc3339;
+
+pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
+    match command {
+        Caller::New { name, role, agent, certificate, days, list } => {
+            let token = certificate.is_none().then(Token::new).transpose();
+            let token = token.context("the system has no random bytes")?;
+            let entry = CallerEntry {
+                name: name.clone(),
+                roles: role.iter().map(|role| parsed(role)).collect::<Result<_, _>>()?,
+                agents: agent.into_iter().collect(),
+                token_sha256: token.as_ref().map(Token::sha256),
+                certificate,
+                expires_at: days
+                    .map(|days| SystemClock.now().truncate_to_second() + time::Duration::days(days.into())),
+            };
+            let path = path(list)?;
+            CallerList::read_or_new(&path)?.add(entry)?;
+            if let Some(token) = &token {
+                print(token.reveal());
+                note("This is its token, shown once: it goes into `Authorization: Bearer …`.");
+            }
+            note(format_args!(
+                "`{}` is known to every executor with this list from its next start or SIGHUP on.",
+                one_line(name)
+            ));
+        }
+        Caller::List { list, json } => self::list(CallerList::read(&path(list)?)?.entries(), json),
+        Caller::Remove { name, list } => {
+            CallerList::read(&path(list)?)?.remove(&name)?;
+            note(format_args!("`{}` is unknown from the next SIGHUP or start on.", one_line(name)));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parsed(role: &str) -> Result<Role, Usage> {
+    let all = [Role::Agent, Role::Governor, Role::Approver, Role::Operator];
+    let found = all.into_iter().find(|known| known.as_str() == role);
+    found.ok_or_else(|| Usage(format!("`--role` cannot be `{role}`")))
+}
+
+/// The list of callers: of the command line, or of the configuration.
+fn path(given: CallersFile) -> anyhow::Result<PathBuf> {
+    let CallersFile { config: file, callers } = given;
+    if let Some(callers) = callers {
+        return Ok(callers);
+    }
+    let config = config(&Setup { config: file, tools: None })?;
+    config.callers.ok_or_else(|| {
+        Usage(
+            "the configuration has no `server.callers`: set it, or name the list with `--callers`".to_owned(),
+        )
+        .into()
+    })
+}
+
+fn list(entries: &[CallerEntry], json: bool) {
+    if json {
+        return print(serde_json::to_string_pretty(entries).unwrap_or_default());
+    }
+    let mut table = table(&std::io::stdout(), &["name", "roles", "agents", "shows", "until"]);
+    for CallerEntry { name, roles, agents, token_sha256: _, certificate, expires_at } in entries {
+        let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
+        let agents = agents.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let shows =
+            certificate.as_deref().map_or("a token".to_owned(), |name| format!("a certificate for {name}"));
+        let until = expires_at.and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default();
+        table.add_row([cell(name), cell(roles), cell(agents), cell(shows), cell(until)]);
+    }
+    show(&table, std::io::stdout());
+}

@@ -1,0 +1,449 @@
+//! Who calls: by which token or certificate a caller is known, what it may do here, and in whose name.
+//!
+//! A file lists the callers. It holds the SHA-256 of each token and never a token, so that whoever reads
+//! it can call in nobody's name. Without such a file nobody is told apart, which only a local door allows.
+//! A caller says nothing about a verdict: whose word that is, its proof shows.
+
+use super::admit::AcceptUnsigned;
+use super::files::{self, FileError};
+use crate::ident::AgentDid;
+use crate::tool::Digest;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use time::OffsetDateTime;
+use zeroize::Zeroizing;
+
+/// The most bytes of a list of callers.
+const LARGEST_LIST: u64 = 4 << 20;
+/// The longest name of a caller, in characters.
+const LONGEST_NAME: usize = 64;
+/// What every token begins with, so that one that got into a log or a repository is found.
+const TOKEN_PREFIX: &str = "a2g_";
+/// How many random bytes a token has.
+const TOKEN_BYTES: usize = 32;
+/// In the place of an agent: all of them.
+const EVERY_AGENT: &str = "*";
+
+const HEADER: &str = "\
+# Who may call this executor. `a2g-executor caller new|list|remove` writes this file, and keeps no comments.
+# It holds no token, only the SHA-256 of each. SIGHUP makes the executor read it again.
+";
+
+/// What a caller may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Sends intents in the name of its agents, and asks for, and cancels, those.
+    Agent,
+    /// Sends standing policies, revocations and directives, and asks for, and cancels, any intent.
+    Governor,
+    /// Decides escalated intents, and asks for any.
+    Approver,
+    /// Asks for, and cancels, any intent, and reads the metrics.
+    Operator,
+}
+
+impl Role {
+    /// The word in the list of callers.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Governor => "governor",
+            Self::Approver => "approver",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+/// Why a list of callers cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CallersError {
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Its text is not such a list.
+    #[error("`{path}`: {reason}")]
+    NotAList {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A caller that cannot be.
+    #[error("the caller `{name}` {reason}")]
+    Caller {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// One caller of the list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallerEntry {
+    /// What it is called in logs.
+    pub name: String,
+    /// What it may do.
+    pub roles: BTreeSet<Role>,
+    /// In whose name it sends intents: DIDs, or `*` for anybody's.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub agents: BTreeSet<String>,
+    /// The SHA-256 of its token, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_sha256: Option<String>,
+    /// Or a DNS name or URI that its certificate is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
+    /// When it is no longer known.
+    #[serde(default, with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<OffsetDateTime>,
+}
+
+/// The file as it is written.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default)]
+    caller: Vec<CallerEntry>,
+}
+
+/// A token, which is shown once.
+pub struct Token(Zeroizing<String>);
+
+impl Token {
+    /// A new one.
+    ///
+    /// # Ambient Authority
+    /// Asks the system for random bytes.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub fn new() -> std::io::Result<Self> {
+        let mut random = Zeroizing::new([0; TOKEN_BYTES]);
+        getrandom::fill(&mut *random).map_err(std::io::Error::other)?;
+        let digits = Zeroizing::new(URL_SAFE_NO_PAD.encode(*random));
+        Ok(Self(Zeroizing::new(format!("{TOKEN_PREFIX}{}", *digits))))
+    }
+
+    /// Its text, for its bearer alone.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Its SHA-256, as the list has it.
+    #[must_use]
+    pub fn sha256(&self) -> String {
+        Digest::of(self.0.as_bytes()).to_string()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// The list of callers, as a file has it.
+#[derive(Debug)]
+pub struct CallerList {
+    path: PathBuf,
+    entries: Vec<CallerEntry>,
+}
+
+impl CallerList {
+    /// Reads a list.
+    ///
+    /// # Ambient Authority
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`CallersError`], also when others may change the file.
+    pub fn read(path: &Path) -> Result<Self, CallersError> {
+        let not_a_list = |reason: String| CallersError::NotAList { path: path.to_owned(), reason };
+        let (text, metadata) = files::read(path, LARGEST_LIST)?;
+        files::check_unchanged_by_others(path, &metadata)?;
+        let text = std::str::from_utf8(&text).map_err(|error| not_a_list(error.to_string()))?;
+        let written = toml::from_str::<Written>(text);
+        let written = written.map_err(|error| not_a_list(error.to_string().trim_end().to_owned()))?;
+        Ok(Self { path: path.to_owned(), entries: written.caller })
+    }
+
+    /// The list of a file that may not be there yet.
+    ///
+    /// # Ambient Authority
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_or_new(path: &Path) -> Result<Self, CallersError> {
+        match path.try_exists() {
+            Ok(false) => Ok(Self { path: path.to_owned(), entries: Vec::new() }),
+            Ok(true) | Err(_) => Self::read(path),
+        }
+    }
+
+    /// All callers, in the order in which they were added.
+    #[must_use]
+    pub fn entries(&self) -> &[CallerEntry] {
+        &self.entries
+    }
+
+    /// Adds a caller, and writes the list.
+    ///
+    /// # Ambient Authority
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// [`CallersError`] when the list would not be one to go by; then the file is as it was.
+    pub fn add(&mut self, entry: CallerEntry) -> Result<(), CallersError> {
+        self.entries.push(entry);
+        Callers::of(&self.entries)?;
+        self.write()
+    }
+
+    /// Removes a caller, and writes the list.
+    ///
+    /// # Ambient Authority
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// [`CallersError`], also when there is none of this name.
+    pub fn remove(&mut self, name: &str) -> Result<(), CallersError> {
+        let before = self.entries.len();
+        self.entries.retain(|entry| entry.name != name);
+        if self.entries.len() == before {
+            let reason = format!("is not in `{}`", self.path.display());
+            return Err(CallersError::Caller { name: name.to_owned(), reason });
+        }
+        self.write()
+    }
+
+    fn write(&self) -> Result<(), CallersError> {
+        let text = toml::to_string(&Written { caller: self.entries.clone() });
+        let not_a_list = |error: toml::ser::Error| CallersError::NotAList {
+            path: self.path.clone(),
+            reason: error.to_string(),
+        };
+        let text = text.map_err(not_a_list)?;
+        Ok(files::replace(&self.path, &format!("{HEADER}\n{text}"), 0o600)?)
+    }
+}
+
+/// Somebody who calls and is known. Only [`Callers::identify`] and [`Caller::anybody`] make one.
+#[derive(Debug)]
+pub struct Caller {
+    name: Box<str>,
+    roles: BTreeSet<Role>,
+    agents: Agents,
+}
+
+#[derive(Debug)]
+enum Agents {
+    Every,
+    These(BTreeSet<AgentDid>),
+}
+
+impl Caller {
+    /// Whoever reaches a door that tells nobody apart: every agent, and the operator. With the leave to take
+    /// unsigned verdicts it is the governor as well.
+    #[must_use]
+    pub fn anybody(leave: Option<AcceptUnsigned>) -> Self {
+        let more: &[Role] = if leave.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
+        let roles = [Role::Agent, Role::Operator].iter().chain(more).copied().collect();
+        Self { name: "anybody".into(), roles, agents: Agents::Every }
+    }
+
+    /// What it is called in logs.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it may do.
+    pub fn roles(&self) -> impl Iterator<Item = Role> {
+        self.roles.iter().copied()
+    }
+
+    /// Whether it may do what any of these may.
+    #[must_use]
+    pub fn is_any_of(&self, roles: &[Role]) -> bool {
+        roles.iter().any(|role| self.roles.contains(role))
+    }
+
+    /// Whether it sends intents in this agent's name.
+    #[must_use]
+    pub fn speaks_for(&self, agent: &AgentDid) -> bool {
+        let theirs = match &self.agents {
+            Agents::Every => true,
+            Agents::These(agents) => agents.contains(agent),
+        };
+        theirs && self.roles.contains(&Role::Agent)
+    }
+}
+
+/// What somebody shows to say who they are.
+#[derive(Debug, Clone, Default)]
+pub struct Credential {
+    token: Option<Digest>,
+    names: Arc<[Box<str>]>,
+}
+
+impl Credential {
+    /// A token, if one was shown, and the names of a certificate that was checked.
+    #[must_use]
+    pub fn new(token: Option<&[u8]>, names: Arc<[Box<str>]>) -> Self {
+        Self { token: token.map(Digest::of), names }
+    }
+}
+
+/// Everybody who is known.
+#[derive(Debug)]
+pub struct Callers(Known);
+
+#[derive(Debug)]
+enum Known {
+    /// Nobody is told apart.
+    Anybody(Arc<Caller>),
+    /// Those of a list.
+    Listed(Listed),
+}
+
+#[derive(Debug, Default)]
+struct Listed {
+    callers: Vec<Listing>,
+    by_token: HashMap<Digest, usize>,
+    by_certificate: HashMap<String, usize>,
+}
+
+#[derive(Debug)]
+struct Listing {
+    caller: Arc<Caller>,
+    expires_at: Option<OffsetDateTime>,
+}
+
+impl Callers {
+    /// Tells nobody apart.
+    #[must_use]
+    pub fn anybody(leave: Option<AcceptUnsigned>) -> Self {
+        Self(Known::Anybody(Arc::new(Caller::anybody(leave))))
+    }
+
+    /// Knows nobody at all.
+    #[must_use]
+    pub fn nobody() -> Self {
+        Self(Known::Listed(Listed::default()))
+    }
+
+    /// Those of a list.
+    ///
+    /// # Ambient Authority
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`CallersError`] for the first caller that cannot be. Nobody is left out: an operator who wrote it
+    /// means it.
+    pub fn read(path: &Path) -> Result<Self, CallersError> {
+        Self::of(CallerList::read(path)?.entries())
+    }
+
+    fn of(entries: &[CallerEntry]) -> Result<Self, CallersError> {
+        let mut listed = Listed::default();
+        let mut names = BTreeSet::new();
+        for entry in entries {
+            let wrong = |reason: String| CallersError::Caller { name: entry.name.clone(), reason };
+            if !names.insert(&entry.name) {
+                return Err(wrong("is in the list already".to_owned()));
+            }
+            listed.add(entry).map_err(wrong)?;
+        }
+        Ok(Self(Known::Listed(listed)))
+    }
+
+    /// How many are known; `None` when nobody is told apart.
+    #[must_use]
+    pub fn count(&self) -> Option<usize> {
+        match &self.0 {
+            Known::Anybody(_) => None,
+            Known::Listed(listed) => Some(listed.callers.len()),
+        }
+    }
+
+    /// Who shows this. A token decides alone; without one, a certificate has to name one caller.
+    #[must_use]
+    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Option<Arc<Caller>> {
+        let listed = match &self.0 {
+            Known::Anybody(caller) => return Some(Arc::clone(caller)),
+            Known::Listed(listed) => listed,
+        };
+        let found = match &shown.token {
+            Some(token) => *listed.by_token.get(token)?,
+            None => listed.certified(&shown.names)?,
+        };
+        let Listing { caller, expires_at } = listed.callers.get(found)?;
+        expires_at.is_none_or(|at| now < at).then(|| Arc::clone(caller))
+    }
+}
+
+impl Listed {
+    /// The one caller that a certificate names.
+    fn certified(&self, names: &[Box<str>]) -> Option<usize> {
+        let mut found = names.iter().filter_map(|name| self.by_certificate.get(&**name).copied());
+        let first = found.next()?;
+        found.all(|other| other == first).then_some(first)
+    }
+
+    fn add(&mut self, entry: &CallerEntry) -> Result<(), String> {
+        let CallerEntry { name, roles, agents, token_sha256, certificate, expires_at } = entry;
+        let fits = (1..=LONGEST_NAME).contains(&name.chars().count());
+        if !fits || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err(format!("needs a name of 1 to {LONGEST_NAME} characters without white space"));
+        }
+        if roles.is_empty() {
+            return Err("has no role: give it `agent`, `governor`, `approver` or `operator`".to_owned());
+        }
+        let agents = agents_of(roles, agents)?;
+        let token = token_sha256.as_deref().map(Digest::parse).transpose();
+        let token = token.map_err(|error| format!("has no SHA-256 in `token_sha256`: {error}"))?;
+        let place = self.callers.len();
+        let twice = match (token, certificate) {
+            (None, None) | (Some(_), Some(_)) => {
+                return Err("has to show either a token or a certificate".to_owned());
+            }
+            (Some(token), None) => self.by_token.insert(token, place),
+            (None, Some(certificate)) => self.by_certificate.insert(certificate.clone(), place),
+        };
+        if twice.is_some() {
+            return Err("shows the same as another caller".to_owned());
+        }
+        let caller = Arc::new(Caller { name: name.as_str().into(), roles: roles.clone(), agents });
+        self.callers.push(Listing { caller, expires_at: *expires_at });
+        Ok(())
+    }
+}
+
+fn agents_of(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<Agents, String> {
+    if roles.contains(&Role::Agent) == agents.is_empty() {
+        return Err(
+            "has to name in `agents` for whom it sends intents when it has the role `agent`, and only then: DIDs, or \
+             `*` for every agent"
+                .to_owned(),
+        );
+    }
+    if agents.contains(EVERY_AGENT) {
+        return Ok(Agents::Every);
+    }
+    let agents = agents.iter().map(|agent| AgentDid::parse(agent)).collect::<Result<_, _>>();
+    agents.map(Agents::These).map_err(|error| format!("has an agent that is none: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! TLS in front of the HTTP door, and the names of whoever shows a certificate.
+//!
+//! With `client_ca`, nobody gets past the handshake without a certificate that it signed. What that
+//! certificate is good for is not decided here: its names are, by the list of callers.
+
+use crate::govern::{FileError, read_secret};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio_rustls::TlsAcceptor;
+use webpki::EndEntityCert;
+
+/// Where certificates and the key are.
+#[derive(Debug, Clone)]
+pub struct TlsSettings {
+    /// The certificate of the server and those between it and its root, in PEM.
+    pub certificate: PathBuf,
+    /// Its private key in PEM, for its owner's eyes alone.
+    pub key: PathBuf,
+    /// Who signs the certificates of callers, in PEM; `None`: callers show none.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Why TLS cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerTlsError {
+    /// A file cannot be used.
+    #[error(transparent)]
+    Key(#[from] FileError),
+    /// The text of a file is not what it should be.
+    #[error("`{}` cannot be used: {reason}", path.display())]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// The TLS of a door. What its files say can be read again while it serves.
+#[derive(Debug)]
+pub struct Tls {
+    settings: TlsSettings,
+    config: RwLock<Arc<ServerConfig>>,
+}
+
+impl Tls {
+    /// Reads certificates and key.
+    ///
+    /// # Ambient Authority
+    /// Reads the files of the settings.
+    ///
+    /// # Errors
+    /// [`ServerTlsError`], also when others can read the key, or it is not the certificate's.
+    pub fn read(settings: TlsSettings) -> Result<Self, ServerTlsError> {
+        let config = RwLock::new(Arc::new(config(&settings)?));
+        Ok(Self { settings, config })
+    }
+
+    /// Reads them again, for all handshakes from here on. What cannot be used leaves the old ones.
+    ///
+    /// # Ambient Authority
+    /// Reads the files of the settings.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn renew(&self) -> Result<(), ServerTlsError> {
+        let config = Arc::new(config(&self.settings)?);
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+fn config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError> {
+    let TlsSettings { certificate, key, client_ca } = settings;
+    let unusable = |path: &Path, error: &dyn std::fmt::Display| ServerTlsError::Text {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    };
+    // The provider is named, so that nothing else in this process decides it.
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let private = PrivateKeyDer::from_pem_slice(&read_secret(key)?).map_err(|error| unusable(key, &error))?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(certificate, &error))?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| unusable(path, &error))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| unusable(path, &error))?)
+        }
+    };
+    let mut config = builder
+        .with_single_cert(certificates(certificate)?, private)
+        .map_err(|error| unusable(certificate, &error))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerTlsError> {
+    let unusable = |reason: String| ServerTlsError::Text { path: path.to_owned(), reason };
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found = found.map_err(|error| unusable(error.to_string()))?;
+    if found.is_empty() {
+        return Err(unusable("it holds no certificate in PEM".to_owned()));
+    }
+    Ok(found)
+}
+
+/// For whom the first of these certificates is: its DNS names and its URIs. The handshake has checked it.
+pub(super) fn names(certificates: &[CertificateDer<'_>]) -> Arc<[Box<str>]> {
+    let read = certificates.first().and_then(|first| EndEntityCert::try_from(first).ok());
+    let names = read.iter().flat_map(|read| read.valid_dns_names().chain(read.valid_uri_names()));
+    names.map(Box::from).collect()
+}

@@ -1,0 +1,558 @@
+//! Who may call: tokens, certificates and sockets, and what each role may do.
+
+use crate::harness::{
+    AGENT, Answer, Executor, Home, HttpClient, Options, Process, WebSocketClient, blocked, error, eventually,
+    execute, id_of, intent, intent_id, result, run, set_mode, succeeds,
+};
+use crate::methods::{self, ESCALATES, write};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde_json::{Value, json};
+use std::io::{BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+const OTHER: &str = "did:aeon:other:1.0:abc123";
+
+/// A list of callers, made by the command line.
+struct List {
+    folder: TempDir,
+}
+
+impl List {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("callers.toml")
+    }
+
+    /// Adds a caller, and gives what is printed: its token.
+    fn add(&self, name: &str, more: &[&str]) -> String {
+        let path = self.path();
+        let arguments = ["caller", "new", name, "--callers", path.to_str().unwrap()];
+        let printed = succeeds(&[&arguments, more].concat());
+        String::from_utf8(printed).unwrap().trim_end().to_owned()
+    }
+
+    fn remove(&self, name: &str) {
+        succeeds(&["caller", "remove", name, "--callers", self.path().to_str().unwrap()]);
+    }
+
+    /// An executor that knows these callers.
+    fn options(&self) -> Options {
+        Options::new().set("server.callers", json!(self.path()))
+    }
+}
+
+fn agent(list: &List, name: &str, of: &str) -> String {
+    list.add(name, &["--role", "agent", "--agent", of])
+}
+
+/// Calls a method with what is shown in `Authorization`.
+fn ask(client: &mut HttpClient, shown: Option<&str>, method: &str, params: &Value) -> Answer {
+    let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
+    let mut headers = vec![("Content-Type", "application/json")];
+    headers.extend(shown.map(|shown| ("Authorization", shown)));
+    client.post_with(&headers, body.as_bytes())
+}
+
+fn bearer(token: &str) -> String {
+    format!("Bearer {token}")
+}
+
+fn rpc(client: &mut HttpClient, token: &str, method: &str, params: &Value) -> Value {
+    let answer = ask(client, Some(&bearer(token)), method, params);
+    assert_eq!(answer.status, 200, "{method}: {}", answer.text());
+    answer.json()
+}
+
+#[test]
+fn nobody_is_heard_who_is_not_known() {
+    let list = List::new();
+    let token = agent(&list, "planner", AGENT);
+    let executor = Executor::start(list.options().signed_only());
+    let mut client = executor.client();
+    let hash = crate::harness::sha256(&token);
+    for shown in [
+        None,
+        Some(String::new()),
+        Some("Bearer".to_owned()),
+        Some("Bearer ".to_owned()),
+        Some(format!("Bearer {hash}")),
+        Some(format!("Bearer {token}x")),
+        Some(format!("Bearer  {token}")),
+        Some(format!("Basic {token}")),
+        Some(token.clone()),
+    ] {
+        let answer = ask(&mut client, shown.as_deref(), "a2g/intent", &intent("write_file", write("x", "x")));
+        assert_eq!(answer.status, 401, "{shown:?}: {}", answer.text());
+        assert!(answer.headers.contains(&("www-authenticate".to_owned(), "Bearer".to_owned())), "{answer:?}");
+    }
+    let twice = bearer(&token);
+    let headers =
+        [("Content-Type", "application/json"), ("Authorization", &twice), ("Authorization", &twice)];
+    assert_eq!(client.post_with(&headers, b"{}").status, 401, "two tokens are none");
+    assert!(WebSocketClient::upgrade(executor.address(), &[]).is_err());
+    assert_eq!(client.request("GET", "/health", &[], b"").status, 200);
+    executor.assert_workspace_is_empty("calls of nobody");
+    let answer = rpc(&mut client, &token, "a2g/intent", &intent("write_file", write("x", "x")));
+    assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{answer}");
+    let answer = ask(&mut client, Some(&format!("bearer {token}")), "a2g/tools", &json!({}));
+    assert_eq!(answer.status, 200, "the scheme is read as HTTP says");
+    assert!(!executor.stderr().contains(&token), "a token is in the log");
+}
+
+/// What each role may call, as the documentation has it.
+#[test]
+fn every_role_may_call_what_it_is_for_and_nothing_else() {
+    let list = List::new();
+    let tokens = [
+        ("agent", agent(&list, "an-agent", AGENT)),
+        ("governor", list.add("a-governor", &["--role", "governor"])),
+        ("approver", list.add("an-approver", &["--role", "approver"])),
+        ("operator", list.add("an-operator", &["--role", "operator"])),
+    ];
+    let executor = Executor::start(list.options());
+    let mut client = executor.client();
+    let everybody: &[&str] = &["agent", "governor", "approver", "operator"];
+    let policy = json!({ "agent_did": OTHER, "version": "1", "capabilities": { "tools": {} } });
+    for (method, params, may) in [
+        ("a2g/intent", intent("write_file", write("x", "x")), &["agent"][..]),
+        ("a2g/execute", execute("write_file", write("x", "x")), &["agent"]),
+        ("a2g/cancel", json!({ "intent_id": intent_id() }), &["agent", "governor", "operator"]),
+        ("a2g/status", json!({ "intent_id": intent_id() }), everybody),
+        ("a2g/tools", json!({}), everybody),
+        ("rpc.discover", json!({}), everybody),
+        ("g2a/policy", policy, &["governor"]),
+        ("g2a/revoke", json!({ "agent_did": OTHER }), &["governor"]),
+        (
+            "g2a/directive",
+            json!({ "intent_id": intent_id(), "decision": "APPROVED" }),
+            &["governor", "approver"],
+        ),
+    ] {
+        for (role, token) in &tokens {
+            let answer = rpc(&mut client, token, method, &params);
+            let refused = answer["error"]["data"]["blocked_by"] == "caller_unauthorized";
+            assert_eq!(refused, !may.contains(role), "{role}: {method}: {answer}");
+        }
+    }
+    executor.line_with("blocked_by=\"caller_unauthorized\"");
+}
+
+#[test]
+fn an_agent_has_its_own_intents_and_no_others() {
+    let list = List::new();
+    let (mine, theirs) = (agent(&list, "mine", AGENT), agent(&list, "theirs", OTHER));
+    let operator = list.add("operator", &["--role", "operator"]);
+    let executor = Executor::start(list.options().catalogue(&methods::catalogue()));
+    let mut client = executor.client();
+    let call = execute("write_file", write("mine", "x"));
+    blocked(&rpc(&mut client, &theirs, "a2g/execute", &call), "caller_unauthorized");
+    blocked(&rpc(&mut client, &theirs, "a2g/intent", &call["intent"]), "caller_unauthorized");
+    executor.assert_workspace_is_empty("an intent in another's name");
+    let journal = executor.home().journal();
+    eventually("the refusal is in the journal", || {
+        let listed = run(["journal", "list", "--refused", "--json", "--journal", journal.to_str().unwrap()]);
+        String::from_utf8_lossy(&listed.stdout).contains("caller_unauthorized").then_some(())
+    });
+
+    let running = execute("gate", json!({}));
+    let id = json!({ "intent_id": id_of(&running) });
+    std::thread::scope(|scope| {
+        let (address, params, token) = (executor.address(), running.clone(), mine.clone());
+        let caller =
+            scope.spawn(move || rpc(&mut HttpClient::connect(address), &token, "a2g/execute", &params));
+        eventually("it runs", || executor.file("runs"));
+        error(&rpc(&mut client, &theirs, "a2g/status", &id), -32602);
+        assert_eq!(result(&rpc(&mut client, &theirs, "a2g/cancel", &id))["cancelled"], false);
+        assert_eq!(result(&rpc(&mut client, &operator, "a2g/status", &id))["state"], "running");
+        assert_eq!(result(&rpc(&mut client, &mine, "a2g/status", &id))["state"], "running");
+        assert_eq!(result(&rpc(&mut client, &mine, "a2g/cancel", &id))["cancelled"], true);
+        let report = error(&caller.join().unwrap(), -32001)["data"]["report"].clone();
+        assert_eq!(report["status"], "ABORTED", "{report}");
+    });
+    error(&rpc(&mut client, &theirs, "a2g/status", &id), -32602);
+    assert_eq!(result(&rpc(&mut client, &mine, "a2g/status", &id))["state"], "finished");
+
+    // One that waits for a person is no other agent's either.
+    let mut waits = execute("write_file", write("later", "x"));
+    waits["verdict"]["verdict"] = json!("ESCALATE");
+    blocked(&rpc(&mut client, &mine, "a2g/execute", &waits), "escalation_pending");
+    let id = json!({ "intent_id": id_of(&waits) });
+    error(&rpc(&mut client, &theirs, "a2g/status", &id), -32602);
+    assert_eq!(result(&rpc(&mut client, &theirs, "a2g/cancel", &id))["cancelled"], false);
+    assert_eq!(result(&rpc(&mut client, &operator, "a2g/cancel", &id))["cancelled"], true);
+}
+
+#[test]
+fn an_approver_decides_without_being_the_governor() {
+    let list = List::new();
+    let (mine, approver) = (agent(&list, "mine", AGENT), list.add("a-person", &["--role", "approver"]));
+    let folder = methods::policy_folder(&[methods::policy()]);
+    let executor = Executor::start(list.options().signed_only().policies(folder.path()));
+    let mut client = executor.client();
+    let call = intent("write_file", write("x", ESCALATES));
+    assert_eq!(result(&rpc(&mut client, &mine, "a2g/intent", &call))["verdict"], "ESCALATE");
+    let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
+    blocked(&rpc(&mut client, &mine, "g2a/directive", &directive), "caller_unauthorized");
+    assert_eq!(result(&rpc(&mut client, &approver, "g2a/directive", &directive))["accepted"], true);
+    eventually("it has run", || executor.file("x").filter(|content| content == ESCALATES));
+    executor.line_with("caller=\"a-person\"");
+}
+
+#[test]
+fn whoever_is_removed_is_heard_no_more_also_on_an_open_web_socket() {
+    let list = List::new();
+    let (first, second) = (agent(&list, "first", AGENT), agent(&list, "second", AGENT));
+    let mut executor = Executor::start(list.options());
+    let upgrade = |token: &str| {
+        WebSocketClient::upgrade(executor.address(), &[("Authorization", &bearer(token))]).unwrap()
+    };
+    let (mut socket, mut kept) = (upgrade(&first), upgrade(&second));
+    let tools = br#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#;
+    socket.send(tools);
+    assert!(socket.receive().unwrap().contains("write_file"));
+    list.remove("first");
+    executor.process().hang_up();
+    executor.line_with("the callers were read again");
+    socket.send(tools);
+    assert_eq!(socket.receive(), None, "it is closed without an answer");
+    kept.send(tools);
+    assert!(kept.receive().unwrap().contains("write_file"));
+    assert_eq!(ask(&mut executor.client(), Some(&bearer(&first)), "a2g/tools", &json!({})).status, 401);
+
+    // A list that cannot be read is nobody's.
+    set_mode(&list.path(), 0o666);
+    executor.process().hang_up();
+    executor.line_with("no caller is known until the list can be read again");
+    kept.send(tools);
+    assert_eq!(kept.receive(), None);
+    set_mode(&list.path(), 0o600);
+    executor.process().hang_up();
+    eventually("it is known again", || {
+        let answer = ask(&mut executor.client(), Some(&bearer(&second)), "a2g/tools", &json!({}));
+        (answer.status == 200).then_some(())
+    });
+}
+
+#[test]
+fn a_port_that_others_reach_needs_a_list_of_callers() {
+    let serve = |more: &[&str]| {
+        let home = Home::new(Options::new().signed_only());
+        home.command().args(["--listen", "0.0.0.0:0"]).args(more).output().unwrap()
+    };
+    let refused = serve(&[]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("nobody is told apart") && said.contains("server.callers"), "{said}");
+    let refused = serve(&["--insecure-accept-unsigned"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let list = List::new();
+    agent(&list, "planner", AGENT);
+    let open = Executor::start(list.options().signed_only().argument("--listen").argument("0.0.0.0:0"));
+    open.line_with("tokens go over the network as they are");
+}
+
+#[test]
+fn the_commands_show_a_token_once_and_keep_none() {
+    let list = List::new();
+    let token = list.add("planner", &["--role", "agent", "--agent", AGENT, "--days", "30"]);
+    assert_eq!((token.len(), token.starts_with("a2g_")), (47, true), "{token}");
+    list.add("governor", &["--role", "governor", "--certificate", "governor.example"]);
+    let path = list.path();
+    let path = path.to_str().unwrap();
+    let written = std::fs::read_to_string(path).unwrap();
+    assert!(!written.contains(&token) && written.contains(&crate::harness::sha256(&token)), "{written}");
+    let json: Value =
+        serde_json::from_slice(&succeeds(&["caller", "list", "--json", "--callers", path])).unwrap();
+    assert_eq!(json[0]["name"], "planner");
+    assert_eq!(json[1]["certificate"], "governor.example");
+    let table = String::from_utf8(succeeds(&["caller", "list", "--callers", path])).unwrap();
+    assert!(table.contains("a certificate for") && table.contains("a token"), "{table}");
+    for wrong in [
+        &["caller", "new", "planner", "--role", "operator", "--callers", path][..],
+        &["caller", "new", "x", "--role", "root", "--callers", path],
+        &["caller", "new", "x", "--role", "agent", "--callers", path],
+        &["caller", "new", "x", "--role", "operator", "--agent", AGENT, "--callers", path],
+        &["caller", "remove", "nobody", "--callers", path],
+        &["caller", "list", "--callers", "nowhere.toml"],
+    ] {
+        let output = run(wrong.iter().copied());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {output:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{wrong:?}: {output:?}");
+    }
+}
+
+/// A root of the test's own, and what it signed, in files.
+struct Authority {
+    folder: TempDir,
+    root: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let authority = Self { folder: tempfile::tempdir().unwrap(), root };
+        std::fs::write(authority.path("root.pem"), authority.root.pem()).unwrap();
+        authority
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Signs a certificate for these names, and writes it and its key to `NAME.pem` and `NAME.key`.
+    fn issue(&self, name: &str, for_names: Vec<SanType>) {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.subject_alt_names = for_names;
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.root).unwrap();
+        std::fs::write(self.path(&format!("{name}.pem")), certificate.pem()).unwrap();
+        let file = self.path(&format!("{name}.key"));
+        std::fs::write(&file, key.serialize_pem()).unwrap();
+        set_mode(&file, 0o600);
+    }
+
+    /// Serves with the certificate of `name`.
+    fn serving(&self, options: Options, name: &str, client_ca: Option<&Authority>) -> Options {
+        let mut tls = json!({
+            "certificate": self.path(&format!("{name}.pem")),
+            "key": self.path(&format!("{name}.key")),
+        });
+        if let Some(client_ca) = client_ca {
+            tls["client_ca"] = json!(client_ca.path("root.pem"));
+        }
+        options.set("server.tls", tls)
+    }
+
+    /// One request over TLS to a server that this root vouches for, showing a certificate and a token.
+    fn ask(
+        &self,
+        address: SocketAddr,
+        certificate: Option<(&Authority, &str)>,
+        token: Option<&str>,
+    ) -> Result<String, String> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.root.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match certificate {
+            None => builder.with_no_client_auth(),
+            Some((of, name)) => {
+                let chain = CertificateDer::from_pem_file(of.path(&format!("{name}.pem"))).unwrap();
+                let key = PrivateKeyDer::from_pem_file(of.path(&format!("{name}.key"))).unwrap();
+                builder.with_client_auth_cert(vec![chain], key).unwrap()
+            }
+        };
+        let name = ServerName::try_from("executor.test").unwrap();
+        let client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut stream = rustls::StreamOwned::new(client, TcpStream::connect(address).unwrap());
+        let body = r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#;
+        let authorization =
+            token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let request = format!(
+            "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{authorization}Content-Type: \
+             application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
+        let mut answer = String::new();
+        match stream.read_to_string(&mut answer) {
+            Err(error) if answer.is_empty() => Err(error.to_string()),
+            Ok(_) | Err(_) => Ok(answer),
+        }
+    }
+}
+
+fn dns(name: &str) -> SanType {
+    SanType::DnsName(name.try_into().unwrap())
+}
+
+#[test]
+fn tls_is_served_and_its_certificate_can_be_renewed() {
+    let (authority, list) = (Authority::new(), List::new());
+    let token = agent(&list, "planner", AGENT);
+    authority.issue("server", vec![dns("executor.test")]);
+    let mut executor = Executor::start(authority.serving(list.options(), "server", None));
+    let address = executor.address();
+    let answer = authority.ask(address, None, Some(&token)).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("write_file"), "{answer}");
+    assert!(authority.ask(address, None, None).unwrap().starts_with("HTTP/1.1 401 "));
+    let plain = TcpStream::connect(address).map(|mut stream| {
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).map(|_| answer)
+    });
+    assert!(!plain.unwrap().unwrap_or_default().starts_with(b"HTTP"), "nobody is answered without TLS");
+
+    let other = Authority::new();
+    other.issue("server", vec![dns("executor.test")]);
+    for file in ["server.pem", "server.key"] {
+        std::fs::copy(other.path(file), authority.path(file)).unwrap();
+    }
+    executor.process().hang_up();
+    executor.line_with("the certificates were read again");
+    assert!(other.ask(address, None, Some(&token)).is_ok());
+    assert!(authority.ask(address, None, Some(&token)).is_err(), "the old one is shown no more");
+    std::fs::write(authority.path("server.pem"), "nothing").unwrap();
+    executor.process().hang_up();
+    executor.line_with("the old certificates stay");
+    assert!(other.ask(address, None, Some(&token)).is_ok());
+}
+
+#[test]
+fn a_certificate_says_who_calls() {
+    let (servers, clients, strangers, list) =
+        (Authority::new(), Authority::new(), Authority::new(), List::new());
+    servers.issue("server", vec![dns("executor.test")]);
+    clients.issue("planner", vec![dns("planner.test")]);
+    clients.issue("service", vec![SanType::URI("spiffe://test/service".try_into().unwrap())]);
+    clients.issue("unlisted", vec![dns("unlisted.test")]);
+    clients
+        .issue("two", vec![dns("planner.test"), SanType::URI("spiffe://test/service".try_into().unwrap())]);
+    strangers.issue("planner", vec![dns("planner.test")]);
+    list.add("planner", &["--role", "agent", "--agent", AGENT, "--certificate", "planner.test"]);
+    list.add("service", &["--role", "operator", "--certificate", "spiffe://test/service"]);
+    let token = list.add("bearer", &["--role", "operator"]);
+    let executor = Executor::start(servers.serving(list.options(), "server", Some(&clients)));
+    let ask = |certificate, token| servers.ask(executor.address(), certificate, token);
+    let status = |answer: Result<String, String>| answer.map(|answer| answer[9..12].to_owned());
+    assert_eq!(status(ask(Some((&clients, "planner")), None)).unwrap(), "200");
+    assert_eq!(status(ask(Some((&clients, "service")), None)).unwrap(), "200");
+    assert_eq!(status(ask(Some((&clients, "unlisted")), None)).unwrap(), "401");
+    assert_eq!(status(ask(Some((&clients, "two")), None)).unwrap(), "401", "it names two callers");
+    assert_eq!(status(ask(Some((&clients, "unlisted")), Some(&token))).unwrap(), "200");
+    assert_eq!(status(ask(Some((&clients, "planner")), Some("wrong"))).unwrap(), "401");
+    assert!(ask(Some((&strangers, "planner")), None).is_err(), "another root vouches for it");
+    assert!(ask(None, Some(&token)).is_err(), "no certificate, no handshake");
+}
+
+#[test]
+fn a_key_that_others_read_and_a_certificate_without_its_key_are_not_served() {
+    let (authority, list) = (Authority::new(), List::new());
+    agent(&list, "planner", AGENT);
+    for name in ["server", "other"] {
+        authority.issue(name, vec![dns("executor.test")]);
+    }
+    let refused = |words: &str| {
+        let home = Home::new(authority.serving(list.options(), "server", None));
+        for command in ["serve", "config"] {
+            let mut command = match command {
+                "serve" => home.command(),
+                _ => {
+                    let mut command = std::process::Command::new(crate::harness::program());
+                    command.args(["config", "check", "--config"]).arg(home.config());
+                    command
+                }
+            };
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{said}");
+            assert!(said.contains(words), "{said}");
+        }
+    };
+    set_mode(&authority.path("server.key"), 0o644);
+    refused("others may read it");
+    std::fs::copy(authority.path("other.key"), authority.path("server.key")).unwrap();
+    set_mode(&authority.path("server.key"), 0o600);
+    refused("server.pem");
+}
+
+/// One request over a socket in a folder.
+fn ask_socket(path: &Path, body: &str) -> std::io::Result<String> {
+    let mut stream = BufReader::new(UnixStream::connect(path)?);
+    write!(
+        stream.get_mut(),
+        "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[test]
+fn a_socket_in_a_folder_is_for_its_owner_and_group_and_gone_at_the_end() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("executor.sock");
+    let home = Home::new(Options::new().set("server.listen", format!("unix:{}", socket.display())));
+    let mut process = Process::spawn("executor", &mut home.command());
+    process.line_with("listens on unix:");
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
+    let call = json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": execute("write_file", write("x", "y")), "id": 1 });
+    let answer = ask_socket(&socket, &call.to_string()).unwrap();
+    assert!(answer.contains(r#""status":"SUCCESS""#), "{answer}");
+    let second = Home::new(Options::new().set("server.listen", format!("unix:{}", socket.display())));
+    let refused = second.command().output().unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    process.terminate();
+    assert!(process.ended().success());
+    assert!(!socket.exists());
+
+    // One that was killed leaves it, and the next one takes its place.
+    let mut process = Process::spawn("executor", &mut second.command());
+    process.line_with("listens on unix:");
+    process.kill();
+    assert!(socket.exists());
+    let third = Home::new(Options::new().set("server.listen", format!("unix:{}", socket.display())));
+    let process = Process::spawn("executor", &mut third.command());
+    process.line_with("listens on unix:");
+    assert!(
+        ask_socket(&socket, r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#)
+            .unwrap()
+            .contains("write_file")
+    );
+}
+
+#[test]
+fn an_agent_that_fills_its_share_keeps_no_other_waiting() {
+    let list = List::new();
+    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
+    let options = list.options().set("executor.concurrent", 2).set("executor.concurrent_per_agent", 1);
+    let options = options.set("executor.queue", 8).set("executor.queue_per_agent", 2);
+    let executor = Executor::start(options.catalogue(&methods::catalogue()));
+    let address = executor.address();
+    std::thread::scope(|scope| {
+        let calls = [0; 3].map(|_| execute("gate", json!({})));
+        let callers = calls.clone().map(|call| {
+            let token = greedy.clone();
+            scope.spawn(move || rpc(&mut HttpClient::connect(address), &token, "a2g/execute", &call))
+        });
+        let mut client = executor.client();
+        eventually("its share is full", || {
+            let known = |call: &Value| {
+                rpc(&mut client, &greedy, "a2g/status", &json!({ "intent_id": id_of(call) }))
+                    .get("result")
+                    .is_some()
+            };
+            calls.iter().all(known).then_some(())
+        });
+        let answer = rpc(&mut client, &greedy, "a2g/execute", &execute("write_file", write("too-much", "x")));
+        let full = error(&answer, -32003);
+        assert!(full["message"].as_str().unwrap().contains("of this agent"), "{full}");
+        assert!(full["data"]["retry_after_ms"].is_u64(), "{full}");
+        let mut call = execute("write_file", write("other", "x"));
+        call["intent"]["agent_did"] = json!(OTHER);
+        let answer = rpc(&mut client, &other, "a2g/execute", &call);
+        assert_eq!(result(&answer)["status"], "SUCCESS", "{answer}");
+        assert_eq!(executor.file("runs").unwrap().len(), 1, "one of the greedy agent's runs at a time");
+        std::fs::write(executor.workspace().join("go"), "").unwrap();
+        for caller in callers {
+            assert_eq!(result(&caller.join().unwrap())["status"], "SUCCESS");
+        }
+    });
+}
