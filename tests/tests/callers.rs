@@ -2,7 +2,7 @@
 
 use crate::harness::{
     AGENT, Answer, Executor, Home, HttpClient, Options, Process, WebSocketClient, blocked, error, eventually,
-    execute, id_of, intent, intent_id, result, run, set_mode, succeeds,
+    execute, id_of, intent, intent_id, program, result, run, set_mode, succeeds,
 };
 use crate::methods::{self, ESCALATES, write};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
@@ -13,6 +13,7 @@ use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -60,6 +61,13 @@ fn ask(client: &mut HttpClient, shown: Option<&str>, method: &str, params: &Valu
     let mut headers = vec![("Content-Type", "application/json")];
     headers.extend(shown.map(|shown| ("Authorization", shown)));
     client.post_with(&headers, body.as_bytes())
+}
+
+/// Runs a command that has to end by itself, with this code and these words on standard error.
+fn ends(command: &mut Command, code: i32, words: &str) {
+    let mut process = Process::spawn("executor", command);
+    assert_eq!(process.ended().code(), Some(code), "{}", process.stderr());
+    process.line_with(words);
 }
 
 fn bearer(token: &str) -> String {
@@ -244,16 +252,12 @@ fn whoever_is_removed_is_heard_no_more_also_on_an_open_web_socket() {
 
 #[test]
 fn a_port_that_others_reach_needs_a_list_of_callers() {
-    let serve = |more: &[&str]| {
+    let refused = |more: &[&str], words: &str| {
         let home = Home::new(Options::new().signed_only());
-        home.command().args(["--listen", "0.0.0.0:0"]).args(more).output().unwrap()
+        ends(home.command().args(["--listen", "0.0.0.0:0"]).args(more), 2, words);
     };
-    let refused = serve(&[]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(2), "{said}");
-    assert!(said.contains("nobody is told apart") && said.contains("server.callers"), "{said}");
-    let refused = serve(&["--insecure-accept-unsigned"]);
-    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    refused(&[], "nobody is told apart: list the callers in `server.callers`");
+    refused(&["--insecure-accept-unsigned"], "loopback addresses and sockets only");
     let list = List::new();
     agent(&list, "planner", AGENT);
     let open = Executor::start(list.options().signed_only().argument("--listen").argument("0.0.0.0:0"));
@@ -449,18 +453,13 @@ fn a_key_that_others_read_and_a_certificate_without_its_key_are_not_served() {
     let refused = |words: &str| {
         let home = Home::new(authority.serving(list.options(), "server", None));
         for command in ["serve", "config"] {
-            let mut command = match command {
-                "serve" => home.command(),
+            match command {
+                "serve" => ends(&mut home.command(), 2, words),
                 _ => {
-                    let mut command = std::process::Command::new(crate::harness::program());
-                    command.args(["config", "check", "--config"]).arg(home.config());
-                    command
+                    let mut command = Command::new(program());
+                    ends(command.args(["config", "check", "--config"]).arg(home.config()), 2, words);
                 }
-            };
-            let output = command.output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(2), "{said}");
-            assert!(said.contains(words), "{said}");
+            }
         }
     };
     set_mode(&authority.path("server.key"), 0o644);
@@ -497,8 +496,7 @@ fn a_socket_in_a_folder_is_for_its_owner_and_group_and_gone_at_the_end() {
     let answer = ask_socket(&socket, &call.to_string()).unwrap();
     assert!(answer.contains(r#""status":"SUCCESS""#), "{answer}");
     let second = Home::new(Options::new().set("server.listen", format!("unix:{}", socket.display())));
-    let refused = second.command().output().unwrap();
-    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    ends(&mut second.command(), 1, "another process listens there");
     process.terminate();
     assert!(process.ended().success());
     assert!(!socket.exists());

@@ -842,7 +842,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let held = || opening(1, &format!("http://held.example:{port}/"));
-        let piece = WINDOW_BYTES / 4;
+        // So that next to nothing of what is sent to it is taken by the kernel.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
         let connect = |stream| {
             let address = listener.local_addr().unwrap();
             written(Kind::Open, stream, &Opening::Connect { address })
@@ -862,7 +863,7 @@ mod tests {
             ("an end of what it sends itself", vec![frame(Kind::Enough, 1, &[])]),
             ("credit without a number", vec![frame(Kind::Credit, 1, b"1")]),
             ("too much credit", vec![held(), credit(1, 1)]),
-            ("more than the window", [vec![held()], vec![data(1, piece); 5]].concat()),
+            ("more than the window", [vec![held()], vec![data(1, PIECE_BYTES); 10]].concat()),
             ("half a frame", vec![data(1, 100)[..50].to_vec()]),
             ("streams without end", (1..3000).map(|stream| opening(stream, somewhere)).collect()),
             // To no stream at all, and more of it than the run may send.
