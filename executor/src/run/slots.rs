@@ -90,28 +90,28 @@ impl Slots {
     pub(super) fn place(self: &Arc<Self>, agent: &AgentDid) -> Result<Place, Full> {
         let Capacity { concurrent, concurrent_per_agent, queue, queue_per_agent } = self.capacity;
         let mut agents = self.lock();
-        let theirs = agents.get(agent).map_or(0, |share| share.open);
-        if theirs >= concurrent_per_agent.saturating_add(queue_per_agent) {
-            return Err(Full::Agent);
-        }
+        let share = agents.entry(agent.clone());
+        let share =
+            share.or_insert_with(|| Share { open: 0, free: Arc::new(Semaphore::new(concurrent_per_agent)) });
+        let theirs = share.open;
+        share.open += 1;
+        let place = Place { slots: Arc::clone(self), agent: agent.clone(), free: Arc::clone(&share.free) };
+        // What is refused from here on gives its place back, which needs the lock.
+        drop(agents);
         let mut open = 0;
         self.open.send_modify(|count| {
             open = *count;
             *count += 1;
         });
-        let share = agents.entry(agent.clone());
-        let share =
-            share.or_insert_with(|| Share { open: 0, free: Arc::new(Semaphore::new(concurrent_per_agent)) });
-        share.open += 1;
-        let place = Place { slots: Arc::clone(self), agent: agent.clone(), free: Arc::clone(&share.free) };
-        // What refuses from here on gives the place back, which needs the lock.
-        drop(agents);
         // Counted first: whoever closes sees either the count, or nobody who overlooked the closing.
         if *self.closing.borrow() {
             return Err(Full::Closing);
         }
         if open >= concurrent.saturating_add(queue) {
             return Err(Full::Everybody);
+        }
+        if theirs >= concurrent_per_agent.saturating_add(queue_per_agent) {
+            return Err(Full::Agent);
         }
         Ok(place)
     }
