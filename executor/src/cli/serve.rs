@@ -1,7 +1,7 @@
 //! `serve`: the executor behind its governor.
 
 use super::arguments::{Serve, Setup};
-use super::output::{note, print, start_logging};
+use super::output::print;
 use super::setup::{Workshop, check_containment, config, file};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -28,7 +28,6 @@ const LAST_DELIVERIES: Duration = Duration::from_secs(5);
 const LAST_RECEIPTS: Duration = Duration::from_secs(5);
 
 pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
-    start_logging("info");
     let config = configured(&arguments)?;
     let accept_unsigned = arguments.insecure_accept_unsigned.then(AcceptUnsigned::given_on_the_command_line);
     if accept_unsigned.is_some() {
@@ -38,7 +37,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
                 config.listen
             )));
         }
-        note("warning: --insecure-accept-unsigned: whoever reaches this door decides what runs");
+        tracing::warn!("--insecure-accept-unsigned: whoever reaches this door decides what runs");
     }
     check_containment(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -65,7 +64,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let inside = config.governor.is_none().then(|| policies(config.policies.as_deref())).transpose()?;
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     print(format_args!("listen      {}", config.listen));
-    let governor = config.governor.as_ref().map_or("inside this process", GovernorUrl::as_str);
+    let governor = config.governor.as_ref().map_or("inside this process".to_owned(), GovernorUrl::shown);
     print(format_args!("governor    {governor}"));
     if let Some(policies) = inside {
         let from = config.policies.as_ref().map_or("built in".to_owned(), |from| from.display().to_string());
@@ -150,7 +149,7 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
 }
 
 async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: bool) -> anyhow::Result<()> {
-    let workshop = Workshop::new(config, config.concurrent)?;
+    let workshop = Workshop::new(config, config.concurrent, |text| tracing::info!("{text}"))?;
     let (governor, pushes) = governor(config, &workshop)?;
     let settings = Settings {
         ceilings: config.ceilings.clone(),
@@ -170,7 +169,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     // Who cannot be reached must not say that it is there.
-    let door = if stdio { None } else { Some(bind(config, rpc.clone()).await?) };
+    let door = if stdio { None } else { Some(bind(config, rpc.clone(), &executor).await?) };
     if let Some(pushes) = pushes {
         tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
     }
@@ -180,14 +179,13 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat, key));
     if let Some(door) = door {
         let tools = executor.tools().len();
-        tracing::info!(address = %door.address(), tools, "ready");
+        tracing::info!(tools, "the executor listens on http://{}/jsonrpc", door.address());
         if !door.address().ip().is_loopback() {
             tracing::warn!(
                 address = %door.address(),
                 "nobody is authenticated here: whoever reaches this address can send intents in any agent's name"
             );
         }
-        note(format_args!("a2g-executor listens on http://{}/jsonrpc with {tools} tools", door.address()));
         let closing = Arc::clone(&executor);
         let serving = tokio::spawn(door.serve(async move {
             stop_signal().await;
@@ -233,12 +231,13 @@ fn broken(executor: &Executor, reason: &str) -> anyhow::Error {
 }
 
 /// The port of the configuration.
-async fn bind(config: &Config, rpc: Rpc) -> anyhow::Result<HttpDoor> {
+async fn bind(config: &Config, rpc: Rpc, executor: &Arc<Executor>) -> anyhow::Result<HttpDoor> {
     let http = HttpSettings {
         allowed_hosts: config.allowed_hosts.clone(),
         allowed_origins: config.allowed_origins.clone(),
         connections: config.connections,
         pushes: None,
+        executor: Some(Arc::clone(executor)),
     };
     HttpDoor::bind(config.listen, rpc, http)
         .await

@@ -40,7 +40,7 @@ impl Default for ConnectionLimits {
 
 /// All that are open.
 #[derive(Debug, Default)]
-struct Connections(Mutex<Inner>);
+pub(super) struct Connections(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -71,6 +71,11 @@ pub(super) struct Work(Arc<Connection>);
 impl Connections {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there are.
+    pub(super) fn open(&self) -> usize {
+        self.lock().open.len()
     }
 
     /// Room for one more, if need be for the one that has been idle for longest. `None` when all work.
@@ -128,10 +133,10 @@ impl Drop for Connection {
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
+    connections: Arc<Connections>,
     limits: ConnectionLimits,
     stop: impl Future<Output = ()>,
 ) {
-    let connections = Arc::new(Connections::default());
     let (stopping, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
     tokio::pin!(stop);

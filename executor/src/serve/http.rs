@@ -1,10 +1,12 @@
 //! HTTP and WebSocket on one port.
 //!
-//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /health`. A request whose `Host` or `Origin` is not
+//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`. A request whose `Host` or `Origin` is not
 //! one of ours is refused, so that no web page can talk to a loopback port.
 
-use super::connections::{self, Connection, ConnectionLimits};
+use super::connections::{self, Connection, ConnectionLimits, Connections};
 use super::rpc::Rpc;
+use crate::metrics::MEDIA_TYPE;
+use crate::run::Executor;
 use axum::Extension;
 use axum::Router;
 use axum::body::Body;
@@ -23,8 +25,8 @@ use tokio::sync::{Semaphore, broadcast, mpsc};
 /// How many messages of one WebSocket are worked on at once; more are not read until one is done.
 const MOST_AT_ONCE: usize = 64;
 
-/// Who may talk to the door.
-#[derive(Debug, Clone)]
+/// Who may talk to the door, and what it offers beside its methods.
+#[derive(Clone)]
 pub struct HttpSettings {
     /// `Host` names beside loopback names and the address listened on.
     pub allowed_hosts: Vec<String>,
@@ -34,6 +36,8 @@ pub struct HttpSettings {
     pub connections: ConnectionLimits,
     /// What is pushed to every WebSocket, if anything.
     pub pushes: Option<broadcast::Sender<Arc<str>>>,
+    /// Whose figures `GET /metrics` gives, if anybody's.
+    pub executor: Option<Arc<Executor>>,
 }
 
 /// A bound port that does not yet serve.
@@ -41,12 +45,14 @@ pub struct HttpDoor {
     listener: TcpListener,
     router: Router,
     address: SocketAddr,
-    connections: ConnectionLimits,
+    limits: ConnectionLimits,
+    connections: Arc<Connections>,
 }
 
 struct Door {
     rpc: Rpc,
     settings: HttpSettings,
+    connections: Arc<Connections>,
     listens_on: IpAddr,
 }
 
@@ -58,14 +64,16 @@ impl HttpDoor {
     pub async fn bind(address: SocketAddr, rpc: Rpc, settings: HttpSettings) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let connections = settings.connections;
-        let door = Arc::new(Door { rpc, settings, listens_on: address.ip() });
+        let (limits, connections) = (settings.connections, Arc::<Connections>::default());
+        let open = Arc::clone(&connections);
+        let door = Arc::new(Door { rpc, settings, connections: open, listens_on: address.ip() });
         let router = Router::new()
             .route("/jsonrpc", get(upgrade).post(post))
+            .route("/metrics", get(metrics))
             .layer(middleware::from_fn_with_state(Arc::clone(&door), only_friends))
             .route("/health", get(health))
             .with_state(door);
-        Ok(Self { listener, router, address, connections })
+        Ok(Self { listener, router, address, limits, connections })
     }
 
     /// The bound address.
@@ -76,12 +84,24 @@ impl HttpDoor {
 
     /// Serves until `stop` resolves, and then until open requests are answered.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
-        connections::serve(self.listener, self.router, self.connections, stop).await;
+        connections::serve(self.listener, self.router, self.connections, self.limits, stop).await;
     }
 }
 
 async fn health() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], r#"{"status":"ok"}"#)
+}
+
+/// What operators watch, as text for Prometheus.
+async fn metrics(State(door): State<Arc<Door>>) -> Response {
+    let Some(executor) = &door.settings.executor else { return StatusCode::NOT_FOUND.into_response() };
+    match executor.figures(door.connections.open()) {
+        Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
+        Err(fault) => {
+            tracing::error!(?fault, "the figures cannot be read");
+            StatusCode::SERVICE_UNAVAILABLE.into_response()
+        }
+    }
 }
 
 async fn post(
