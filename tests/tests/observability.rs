@@ -446,9 +446,11 @@ fn a_collector_that_is_away_or_silent_holds_nothing_up() {
         let options = Options::new().environment("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"));
         let mut executor = Executor::start(options.environment("OTEL_BSP_SCHEDULE_DELAY", "50"));
         let mut client = executor.client();
+        let began = Instant::now();
         for _ in 0..20 {
             result(&client.rpc("a2g/execute", &execute("write_file", write("one", "x"))));
         }
+        assert!(began.elapsed() < Duration::from_secs(15), "{address}: {:?}", began.elapsed());
         executor.process().terminate();
         let began = Instant::now();
         assert!(executor.process().ended().success());
