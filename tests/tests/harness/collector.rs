@@ -3,6 +3,7 @@
 use super::http::read_message;
 use super::{eventually, tls_config};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::AnyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use prost::Message as _;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -134,8 +135,8 @@ fn converse(stream: impl Read + Write, kept: &Mutex<Kept>) {
 }
 
 fn spans(request: ExportTraceServiceRequest) -> Vec<Span> {
-    let text = |value: Option<opentelemetry_proto::tonic::common::v1::AnyValue>| match value?.value? {
-        Value::StringValue(text) => Some(text),
+    let text = |value: Option<AnyValue>| match value?.value {
+        Some(Value::StringValue(text)) => Some(text),
         other => Some(format!("{other:?}")),
     };
     let mut all = Vec::new();
