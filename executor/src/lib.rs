@@ -29,6 +29,7 @@ pub mod egress;
 pub mod govern;
 pub mod isolate;
 pub mod journal;
+pub mod metrics;
 pub mod run;
 pub mod sandbox;
 pub mod serve;

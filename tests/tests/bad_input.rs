@@ -802,5 +802,5 @@ fn unsigned_verdicts_are_taken_on_loopback_only() {
         assert!(stderr.contains("loopback"), "{stderr}");
     }
     let executor = Executor::start(Options::new());
-    assert!(executor.stderr().contains("warning: --insecure-accept-unsigned"));
+    assert!(executor.stderr().contains("WARN") && executor.stderr().contains("--insecure-accept-unsigned: "));
 }

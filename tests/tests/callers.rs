@@ -151,7 +151,12 @@ fn every_role_may_call_what_it_is_for_and_nothing_else() {
             assert_eq!(refused, !may.contains(role), "{role}: {method}: {answer}");
         }
     }
-    executor.line_with("blocked_by=\"caller_unauthorized\"");
+    executor.line_with("\"blocked_by\":\"caller_unauthorized\"");
+    for (role, token) in &tokens {
+        let answer = client.request("GET", "/metrics", &[("Authorization", &bearer(token))], b"");
+        assert_eq!(answer.status, if *role == "operator" { 200 } else { 403 }, "{role}: {}", answer.text());
+    }
+    assert_eq!(client.request("GET", "/metrics", &[], b"").status, 401);
 }
 
 #[test]
@@ -212,7 +217,7 @@ fn an_approver_decides_without_being_the_governor() {
     blocked(&rpc(&mut client, &mine, "g2a/directive", &directive), "caller_unauthorized");
     assert_eq!(result(&rpc(&mut client, &approver, "g2a/directive", &directive))["accepted"], true);
     eventually("it has run", || executor.file("x").filter(|content| content == ESCALATES));
-    executor.line_with("caller=\"a-person\"");
+    executor.line_with("\"caller\":\"a-person\"");
 }
 
 #[test]

@@ -29,5 +29,6 @@ mod hostile;
 mod json_suite;
 mod lifecycle;
 mod methods;
+mod observability;
 mod proofs;
 mod tools;

@@ -318,11 +318,11 @@ fn keys_come_and_go_at_a_hangup() {
     let file = std::fs::read_dir(keys.trusted()).unwrap().next().unwrap().unwrap().path();
     let text = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
-    hang_up(&mut executor, "trusted keys were read again keys=0");
+    hang_up(&mut executor, r#""message":"the trusted keys were read again","keys":0"#);
     let response = client.rpc("a2g/execute", &keys.proven(append()));
     assert!(blocked(&response, "verdict_untrusted").contains("trusts no key"), "{response}");
     std::fs::write(&file, &text).unwrap();
-    hang_up(&mut executor, "trusted keys were read again keys=1");
+    hang_up(&mut executor, r#""message":"the trusted keys were read again","keys":1"#);
     result(&client.rpc("a2g/execute", &keys.proven(append())));
     // A folder that cannot be read as a whole is no reason to go on believing what was in it.
     std::fs::write(keys.trusted().join("broken.jwk"), "{}").unwrap();
@@ -341,7 +341,9 @@ fn every_refused_call_is_logged_with_its_reason() {
     let wrong = keys.sign(&with(&claims(&call), "aud", json!("did:a2g:executor:1.0:other")));
     blocked(&client.rpc("a2g/execute", &with(&call, "proof", json!(wrong))), "verdict_mismatch");
     let line = executor.line_with("verdict_mismatch");
-    for part in ["WARN", "refused: ", AGENT, call["intent"]["intent_id"].as_str().unwrap(), "write_file"] {
+    for part in
+        ["WARN", r#""message":"refused""#, AGENT, call["intent"]["intent_id"].as_str().unwrap(), "write_file"]
+    {
         assert!(line.contains(part), "{part}: {line}");
     }
     blocked(&client.rpc("a2g/execute", &call), "verdict_untrusted");
@@ -358,7 +360,7 @@ fn every_refused_call_is_logged_with_its_reason() {
     }
     eventually("the flood is counted", || {
         client.rpc("a2g/execute", &call);
-        executor.stderr().contains("left_out=").then_some(())
+        executor.stderr().contains("\"left_out\":").then_some(())
     });
     assert!(lines() - before < 1900, "{}", lines() - before);
 }

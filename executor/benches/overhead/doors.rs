@@ -84,7 +84,7 @@ struct Server {
 fn serve(binary: &Path, folder: &Path, tools: &Path) -> Command {
     let mut command = Command::new(binary);
     command.args(["serve", "--insecure-accept-unsigned", "--config"]).arg(folder.join("executor.toml"));
-    command.arg("--tools").arg(tools).env("RUST_LOG", "error");
+    command.arg("--tools").arg(tools).env_remove("RUST_LOG");
     command
 }
 

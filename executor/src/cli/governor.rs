@@ -2,7 +2,6 @@
 
 use super::Usage;
 use super::arguments::Governor;
-use super::output::{note, start_logging};
 use super::serve::{local_governor, records, stop_signal};
 use crate::clock::SystemClock;
 use crate::govern::{Callers, KeyPair};
@@ -18,7 +17,6 @@ use tokio::sync::broadcast;
 const LARGEST_MESSAGE: usize = 64 << 20;
 
 pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
-    start_logging("info");
     let Governor { listen, policies, reports, key } = arguments;
     if !listen.is_local() {
         bail!(Usage(format!(
@@ -45,12 +43,13 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
         tls: None,
         connections: ConnectionLimits::default(),
         pushes: Some(pushes),
+        executor: None,
     };
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let door = HttpDoor::bind(&listen, rpc, settings)
             .await
             .with_context(|| format!("cannot listen on {listen}"))?;
-        note(format_args!("a2g-executor governor listens on {}", door.url()));
+        tracing::info!("the governor listens on {}", door.url());
         door.serve(stop_signal()).await;
         Ok(ExitCode::SUCCESS)
     })

@@ -2,7 +2,8 @@
 
 use super::Usage;
 use super::arguments::{JournalCommand, JournalFile, Setup, Which};
-use super::output::{cell, note, print, show, start_logging, table, verdict_cell};
+use super::log::start_logging;
+use super::output::{cell, note, print, show, table, verdict_cell};
 use super::setup::config;
 use crate::clock::{Clock, SystemClock};
 use crate::ident::{AgentDid, IntentId, ToolName};

@@ -7,6 +7,9 @@ mod doctor;
 mod governor;
 mod journal;
 mod key;
+mod log;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod output;
 mod run;
 mod serve;
@@ -25,10 +28,10 @@ use std::process::ExitCode;
 /// What stopped it, for people.
 pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
-        Command::Serve(arguments) => serve::main(arguments),
+        Command::Serve(arguments) => Ok(log::service(|| serve::main(arguments))),
         Command::Run(arguments) => run::main(arguments),
         Command::Tool { command } => tool::main(command),
-        Command::Governor(arguments) => governor::main(arguments),
+        Command::Governor(arguments) => Ok(log::service(|| governor::main(arguments))),
         Command::Journal { command } => journal::main(command),
         Command::Key { command } => key::main(command),
         Command::Caller { command } => caller::main(command),
@@ -55,6 +58,10 @@ struct Usage(String);
 #[must_use]
 pub fn fail(error: &anyhow::Error) -> ExitCode {
     output::note(format_args!("error: {error:#}"));
+    code_of(error)
+}
+
+fn code_of(error: &anyhow::Error) -> ExitCode {
     let usage = error.is::<Usage>()
         || error.is::<crate::config::ConfigError>()
         || error.is::<crate::govern::local::PolicyFileError>()

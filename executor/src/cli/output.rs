@@ -1,4 +1,4 @@
-//! What people see: tables, colours, logs. Colours only on a terminal, and never with `NO_COLOR`.
+//! What people see: sentences, tables, colours. Colours only on a terminal, and never with `NO_COLOR`.
 //!
 //! What a tool, a guest or a report says is escaped on its way out, so that it cannot steer a
 //! terminal.
@@ -7,7 +7,6 @@ use comfy_table::{Cell, Color, ContentArrangement, Table, presets::UTF8_BORDERS_
 use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
-use tracing_subscriber::EnvFilter;
 
 /// How wide a table is that goes to no terminal, unless `COLUMNS` says it.
 const COLUMNS_WITHOUT_A_TERMINAL: u16 = 100;
@@ -19,17 +18,6 @@ const FEWEST_COLUMNS: u16 = 40;
 pub(super) fn colours(stream: &impl IsTerminal) -> bool {
     let no_color = std::env::var("NO_COLOR").is_ok_and(|value| !value.is_empty());
     stream.is_terminal() && !no_color
-}
-
-/// Logs go to standard error, filtered by `RUST_LOG`.
-pub(super) fn start_logging(default: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(colours(&std::io::stderr()))
-        .with_target(false)
-        .init();
 }
 
 /// A table with a header, as wide as the terminal that `stream` goes to.

@@ -3,7 +3,8 @@
 
 use super::Usage;
 use super::arguments::Run;
-use super::output::{self, cell, note, one_line, print, start_logging, table, verdict_cell};
+use super::log::start_logging;
+use super::output::{self, cell, note, one_line, print, table, verdict_cell};
 use super::serve::local_governor;
 use super::setup::{Workshop, check_containment, config};
 use crate::call::{Call, Door};
@@ -90,7 +91,7 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         arguments: tool_arguments(&arguments.arguments)?,
         context: None,
     };
-    let workshop = Workshop::new(&config, 1)?;
+    let workshop = Workshop::new(&config, 1, |text| note(text))?;
     let local = match &arguments.policy {
         Some(path) => policy(path, &workshop)?,
         None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&workshop.clock)),
@@ -278,7 +279,7 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     let (folders, env) = (folders(&arguments.mount)?, variables(&arguments.env)?);
     let path = Path::new(&arguments.tool);
     let wasm = std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))?;
-    let workshop = Workshop::new(config, 1)?;
+    let workshop = Workshop::new(config, 1, |text| note(text))?;
     let compiled = workshop.compiler.run(&CompileJob { wasm: wasm.clone(), contract: Contract::Command })?;
     let Compiled { module, .. } = compiled;
     let component = is_component(&wasm);

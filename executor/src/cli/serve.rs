@@ -1,7 +1,7 @@
 //! `serve`: the executor behind its governor.
 
 use super::arguments::{Serve, Setup};
-use super::output::{note, print, start_logging};
+use super::output::print;
 use super::setup::{Workshop, check_containment, config, file};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -29,7 +29,6 @@ const LAST_DELIVERIES: Duration = Duration::from_secs(5);
 const LAST_RECEIPTS: Duration = Duration::from_secs(5);
 
 pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
-    start_logging("info");
     let config = configured(&arguments)?;
     let accept_unsigned = arguments.insecure_accept_unsigned.then(AcceptUnsigned::given_on_the_command_line);
     if accept_unsigned.is_some() {
@@ -39,7 +38,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
                 config.listen
             )));
         }
-        note("warning: --insecure-accept-unsigned: whoever reaches this door decides what runs");
+        tracing::warn!("--insecure-accept-unsigned: whoever reaches this door decides what runs");
     }
     if !arguments.stdio {
         check_callers_are_known(&config)?;
@@ -77,7 +76,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         (Some(path), Some(count)) => print(format_args!("callers     {count} in {}", path.display())),
         _ => print("callers     whoever reaches it"),
     }
-    let governor = config.governor.as_ref().map_or("inside this process", GovernorUrl::as_str);
+    let governor = config.governor.as_ref().map_or("inside this process".to_owned(), GovernorUrl::shown);
     print(format_args!("governor    {governor}"));
     if let Some(policies) = inside {
         let from = config.policies.as_ref().map_or("built in".to_owned(), |from| from.display().to_string());
@@ -164,7 +163,8 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
 }
 
 async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: bool) -> anyhow::Result<()> {
-    let workshop = Workshop::new(config, u32::try_from(config.capacity.concurrent)?)?;
+    let concurrent = u32::try_from(config.capacity.concurrent)?;
+    let workshop = Workshop::new(config, concurrent, |text| tracing::info!("{text}"))?;
     let (governor, pushes) = governor(config, &workshop)?;
     let settings = Settings {
         ceilings: config.ceilings.clone(),
@@ -184,7 +184,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     let known = Known::read(config, accept_unsigned)?;
     // Who cannot be reached must not say that it is there.
-    let door = if stdio { None } else { Some(bind(config, rpc.clone(), &known, &workshop.clock).await?) };
+    let door = if stdio { None } else { Some(bind(config, rpc.clone(), &known, &executor).await?) };
     if let Some(pushes) = pushes {
         tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
     }
@@ -194,8 +194,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat, key));
     if let Some(door) = door {
         let tools = executor.tools().len();
-        tracing::info!(url = door.url(), tools, "ready");
-        note(format_args!("a2g-executor listens on {} with {tools} tools", door.url()));
+        tracing::info!(tools, "the executor listens on {}", door.url());
         let closing = Arc::clone(&executor);
         let serving = tokio::spawn(door.serve(async move {
             stop_signal().await;
@@ -292,15 +291,21 @@ impl Known {
 }
 
 /// The place of the configuration.
-async fn bind(config: &Config, rpc: Rpc, known: &Known, clock: &Arc<dyn Clock>) -> anyhow::Result<HttpDoor> {
+async fn bind(
+    config: &Config,
+    rpc: Rpc,
+    known: &Known,
+    executor: &Arc<Executor>,
+) -> anyhow::Result<HttpDoor> {
     let http = HttpSettings {
         allowed_hosts: config.allowed_hosts.clone(),
         allowed_origins: config.allowed_origins.clone(),
         callers: known.callers.clone(),
-        clock: Arc::clone(clock),
+        clock: Arc::clone(executor.clock()),
         tls: known.tls.clone(),
         connections: config.connections,
         pushes: None,
+        executor: Some(Arc::clone(executor)),
     };
     HttpDoor::bind(&config.listen, rpc, http)
         .await

@@ -2,7 +2,6 @@
 
 use super::Usage;
 use super::arguments::Setup;
-use super::output::note;
 use crate::catalog::{Cache, Catalog, Compiler};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, DEFAULT_FILE};
@@ -63,18 +62,24 @@ pub(super) struct Workshop {
     pub(super) sandbox: Arc<Sandbox>,
     pub(super) cache: Cache,
     pub(super) compiler: Compiler,
+    /// How the command tells what takes its time.
+    tell: fn(std::fmt::Arguments<'_>),
 }
 
 impl Workshop {
     /// Sets up for `concurrent` executions at once, and as many that are stuck in a host call.
-    pub(super) fn new(config: &Config, concurrent: u32) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        config: &Config,
+        concurrent: u32,
+        tell: fn(std::fmt::Arguments<'_>),
+    ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let meters_fuel = config.ceilings.budgets.fuel.is_some();
         let sandbox = Sandbox::new(concurrent.saturating_mul(2), meters_fuel, Arc::clone(&clock))?;
         let sandbox = Arc::new(sandbox);
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
-        Ok(Self { clock, sandbox, cache, compiler: Compiler::new(this_program, meters_fuel) })
+        Ok(Self { clock, sandbox, cache, compiler: Compiler::new(this_program, meters_fuel), tell })
     }
 
     /// The way out, when the configuration lets any run have a network.
@@ -86,17 +91,18 @@ impl Workshop {
         egress.map(|egress| Some(Arc::new(egress))).context("the network of runs cannot be set up")
     }
 
-    /// The catalogue, with a line on standard error for each tool that has to be compiled first.
+    /// The catalogue. Each tool that has to be compiled first is told of.
     pub(super) fn catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
         let folder = &config.catalog;
         if !folder.is_dir() {
             bail!("there is no catalogue at `{}`: {}", folder.display(), how_to_get_tools(folder));
         }
         let catalog = Catalog::open(folder, &self.cache, &self.compiler, &mut |tool| {
-            note(format_args!("compiling `{tool}` (once; kept in {})", config.cache.display()));
+            (self.tell)(format_args!("compiling `{tool}` (once; kept in {})", config.cache.display()));
         })?;
         if catalog.iter().all(|(_, tool)| tool.is_err()) {
-            note(format_args!("no tool in `{}` can be used: {}", folder.display(), how_to_get_tools(folder)));
+            let how = how_to_get_tools(folder);
+            (self.tell)(format_args!("no tool in `{}` can be used: {how}", folder.display()));
         }
         Ok(catalog)
     }

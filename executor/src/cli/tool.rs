@@ -1,7 +1,8 @@
 //! `tool list`, `tool inspect`, `tool add`.
 
 use super::arguments::Tool;
-use super::output::{cell, one_line, print, show, start_logging, table, verdict_cell};
+use super::log::start_logging;
+use super::output::{cell, note, one_line, print, show, table, verdict_cell};
 use super::setup::{Workshop, config};
 use crate::catalog::{CatalogError, install};
 use crate::ident::ToolName;
@@ -15,7 +16,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     match command {
         Tool::List { setup, json } => {
             let config = config(&setup)?;
-            let catalog = Workshop::new(&config, 1)?.catalog(&config)?;
+            let catalog = Workshop::new(&config, 1, |text| note(text))?.catalog(&config)?;
             let rows =
                 catalog.iter().map(|(name, entry)| (name, entry.as_ref().map(|tool| &tool.descriptor)));
             if json {
@@ -27,7 +28,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Inspect { setup, name, json } => {
             let config = config(&setup)?;
-            let catalog = Workshop::new(&config, 1)?.catalog(&config)?;
+            let catalog = Workshop::new(&config, 1, |text| note(text))?.catalog(&config)?;
             let name = ToolName::parse(&name)?;
             let Some(entry) = catalog.get(&name) else {
                 bail!(
@@ -44,7 +45,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Add { setup, path } => {
             let config = config(&setup)?;
-            let workshop = Workshop::new(&config, 1)?;
+            let workshop = Workshop::new(&config, 1, |text| note(text))?;
             let tool = install(&path, &config.catalog, &workshop.cache, &workshop.compiler)?;
             let Descriptor { name, version, digest, .. } = &tool.descriptor;
             let version = one_line(version);

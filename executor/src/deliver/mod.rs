@@ -5,11 +5,14 @@ use crate::fault::Fault;
 use crate::govern::{Checkpoint, Introduction, KeyPair, Pulse, Push, RemoteError};
 use crate::ident::AgentDid;
 use crate::journal::chain::{Head, shown};
+use crate::outcome::Receipt;
 use crate::run::Executor;
 use crate::wire::a2g::decode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span};
 
 /// How many reports are on their way at once.
 const MOST_IN_FLIGHT: usize = 16;
@@ -28,7 +31,11 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
         };
         let executor = Arc::clone(&executor);
         tokio::spawn(async move {
-            let Err(error) = executor.governor().report(&receipt).await else {
+            let span = span(&receipt);
+            let delivered = executor.governor().report(&receipt).instrument(span.clone()).await;
+            executor.metrics().delivered(delivered.is_ok());
+            let Err(error) = delivered else {
+                span.in_scope(|| tracing::debug!("delivered"));
                 return executor.journal().delivered(&due);
             };
             // A pause takes no place away from others.
@@ -37,15 +44,23 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             let due = executor.journal().failed(due, refused);
             let pause = jittered(pause_before(due.tries));
             let governor = executor.governor().place();
-            tracing::warn!(
-                governor, intent = %receipt.intent, %error, tries = due.tries, pause_ms = pause.as_millis(),
-                "the report is sent again"
-            );
-            drop(receipt);
+            span.record("failed", true);
+            span.in_scope(|| {
+                let (tries, pause_ms) = (due.tries, pause.as_millis());
+                tracing::warn!(governor, %error, tries, pause_ms, "the report is sent again");
+            });
+            drop((receipt, span));
             tokio::time::sleep(pause).await;
             executor.journal().again(due);
         });
     }
+}
+
+/// The span of one try to deliver a report.
+fn span(receipt: &Receipt) -> Span {
+    let Receipt { agent, intent, tool, outcome: _ } = receipt;
+    let (agent, tool) = (agent.as_str(), tool.as_str());
+    tracing::error_span!("delivery", %intent, agent, tool, failed = Empty)
 }
 
 /// The pause after so many tries: twice as long each time.

@@ -44,6 +44,19 @@ pub enum TlsError {
 
 /// What makes TLS connections.
 pub(super) fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, TlsError> {
+    let mut config = client_config(ca_file)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Trust in the certificates that the machine trusts, and in those of `ca_file` beside them.
+///
+/// # Ambient Authority
+/// Reads the machine's certificates and `ca_file`.
+///
+/// # Errors
+/// [`TlsError`] when `ca_file` cannot be read or holds no certificate.
+pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
     let mut roots = RootCertStore::empty();
     let native = rustls_native_certs::load_native_certs();
     for error in &native.errors {
@@ -65,12 +78,10 @@ pub(super) fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, TlsError
     }
     // The provider is named, so that nothing else in this process decides it.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
+    Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
+        .with_no_client_auth())
 }
 
 /// A socket whose bytes are counted, and that ends where the run's budget does.

@@ -27,7 +27,7 @@ pub(crate) mod tests;
 mod tunnel;
 
 pub use address::{Lifted, LiftedError};
-pub use connection::TlsError;
+pub use connection::{TlsError, client_config};
 pub use line::Line;
 pub use refusal::{Failure, Refusal};
 

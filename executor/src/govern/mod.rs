@@ -89,7 +89,7 @@ impl Governor {
     pub fn place(&self) -> &str {
         match self {
             Self::Local(..) => "inside this process",
-            Self::Remote(remote) => remote.url().as_str(),
+            Self::Remote(remote) => remote.place(),
         }
     }
 
@@ -101,7 +101,7 @@ impl Governor {
         let verdict = match self {
             Self::Local(local, _) => local.decide(call),
             Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
-                tracing::warn!(governor = self.place(), intent = %call.intent, %error, "the governor could not be asked");
+                tracing::warn!(governor = self.place(), %error, "the governor could not be asked");
                 Fault::Refused {
                     intent: Some(call.intent),
                     risk_score: None,

@@ -53,12 +53,21 @@ impl GovernorUrl {
         }
     }
 
-    /// The address as text.
+    /// The address as people may see it: without user, password and query.
     #[must_use]
-    pub fn as_str(&self) -> &str {
-        match self {
-            Self::Http(url) | Self::WebSocket(url) => url,
-        }
+    pub fn shown(&self) -> String {
+        let Ok(mut url) = url::Url::parse(self.as_str()) else { return String::new() };
+        // A URL with a host, as those of these schemes are, can be without a user.
+        let _has_a_host = (url.set_username(""), url.set_password(None));
+        url.set_query(None);
+        url.set_fragment(None);
+        url.into()
+    }
+
+    /// The address as it is connected to.
+    fn as_str(&self) -> &str {
+        let (Self::Http(url) | Self::WebSocket(url)) = self;
+        url
     }
 }
 
@@ -91,6 +100,7 @@ pub struct Push {
 /// A governor behind a URL.
 pub struct RemoteGovernor {
     url: GovernorUrl,
+    shown: String,
     http: Option<HttpClient>,
     /// Connected when it is first needed, and again after it broke.
     web_socket: Mutex<Option<Arc<WsClient>>>,
@@ -124,13 +134,14 @@ impl RemoteGovernor {
             GovernorUrl::WebSocket(_) => None,
         };
         let (pushes, receiver) = mpsc::channel(64);
-        Ok((Self { url, http, web_socket: Mutex::new(None), pushes }, receiver))
+        let shown = url.shown();
+        Ok((Self { url, shown, http, web_socket: Mutex::new(None), pushes }, receiver))
     }
 
-    /// The governor's address.
+    /// The governor's address, as [`GovernorUrl::shown`].
     #[must_use]
-    pub fn url(&self) -> &GovernorUrl {
-        &self.url
+    pub fn place(&self) -> &str {
+        &self.shown
     }
 
     /// Asks for a verdict.

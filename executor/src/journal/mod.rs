@@ -22,13 +22,14 @@ pub use store::OpenError;
 use crate::call::Call;
 use crate::fault::BlockedBy;
 use crate::ident::{AgentDid, IntentId, ProofId, ToolName};
+use crate::metrics::JournalMetrics;
 use crate::outcome::Receipt;
 use crate::verdict::Verdict;
 use chain::Head;
 use outbox::Outbox;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use store::{Began, Finish, Found, Reader, Refusal, Start, Store};
 use time::OffsetDateTime;
@@ -171,6 +172,8 @@ pub struct Journal {
     head: watch::Receiver<Head>,
     broken: watch::Receiver<Option<Arc<str>>>,
     waiting: Mutex<Vec<String>>,
+    path: PathBuf,
+    metrics: JournalMetrics,
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -207,14 +210,27 @@ impl Journal {
             sent.push(number, &finish.receipt);
             close(&all, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
         };
+        let metrics = JournalMetrics::default();
+        let counted = metrics.clone();
         std::thread::Builder::new()
             .name("journal".to_owned())
-            .spawn(move || writer::write(store, &to_write, &head_is, &break_it, finished))
+            .spawn(move || writer::write(store, &to_write, &head_is, &break_it, &counted, finished))
             .map_err(|error| failed(error.to_string()))?;
         let reader = Mutex::new(reader);
         let waiting = Mutex::new(waiting);
-        let journal =
-            Self { open, reader, entries, outbox, most_undelivered, head, broken, waiting, _folder: None };
+        let journal = Self {
+            open,
+            reader,
+            entries,
+            outbox,
+            most_undelivered,
+            head,
+            broken,
+            waiting,
+            path: path.to_owned(),
+            metrics,
+            _folder: None,
+        };
         Ok((journal, recovered))
     }
 
@@ -506,6 +522,29 @@ impl Journal {
     #[must_use]
     pub fn undelivered(&self) -> usize {
         self.outbox.undelivered()
+    }
+
+    /// When the oldest run ended whose report the governor does not have yet.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub fn oldest_undelivered(&self) -> Result<Option<OffsetDateTime>, JournalError> {
+        // What was delivered just now may be on the disk yet.
+        let oldest = if self.undelivered() > 0 { self.read(Reader::oldest_undelivered)? } else { None };
+        let at = |micros: i64| OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000);
+        Ok(oldest.and_then(|micros| at(micros).ok()))
+    }
+
+    /// How many bytes the journal's files have.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        store::files(&self.path).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+    }
+
+    /// What the journal counts.
+    #[must_use]
+    pub fn metrics(&self) -> &JournalMetrics {
+        &self.metrics
     }
 
     /// Waits until the governor has every report.

@@ -405,6 +405,16 @@ impl Reader {
             .optional()
     }
 
+    /// When the oldest run ended whose report the governor does not have, in microseconds since 1970.
+    pub(super) fn oldest_undelivered(&self) -> rusqlite::Result<Option<i64>> {
+        self.0
+            .prepare_cached(
+                "SELECT ended FROM outbox JOIN receipts ON number = receipt ORDER BY receipt LIMIT 1",
+            )?
+            .query_row([], |row| row.get(0))
+            .optional()
+    }
+
     /// For the questions that people ask.
     pub(super) fn connection(&self) -> &Connection {
         &self.0
@@ -485,6 +495,13 @@ fn known_format(connection: &Connection, path: &Path) -> Result<(), OpenError> {
         Ok(other) => Err(OpenError::Format(path.to_owned(), other)),
         Err(error) => Err(failed(path)(error)),
     }
+}
+
+/// The files of a journal that grow with it.
+pub(super) fn files(path: &Path) -> [PathBuf; 2] {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    [path.to_owned(), log.into()]
 }
 
 /// A file beside the journal.

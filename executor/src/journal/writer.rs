@@ -3,7 +3,9 @@
 
 use super::chain::Head;
 use super::store::{Batch, Began, Finish, Refusal, Start, Store, Trouble};
+use crate::clock::{Clock as _, SystemClock};
 use crate::ident::IntentId;
+use crate::metrics::JournalMetrics;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -66,6 +68,7 @@ pub(super) fn write(
     entries: &Receiver<Entry>,
     head: &watch::Sender<Head>,
     broken: &watch::Sender<Option<Arc<str>>>,
+    metrics: &JournalMetrics,
     finished: impl Fn(u64, &Finish),
 ) {
     // What has to be written, and found no room.
@@ -73,6 +76,7 @@ pub(super) fn write(
     loop {
         let stuck = !left.is_empty();
         let Some(batch) = gather(entries, std::mem::take(&mut left)) else { return };
+        let began = SystemClock.monotonic();
         match store.commit(|transaction| {
             batch.iter().map(|entry| put(transaction, entry)).collect::<Result<Vec<_>, _>>()
         }) {
@@ -80,6 +84,7 @@ pub(super) fn write(
                 if stuck {
                     tracing::info!("the journal can be written again");
                 }
+                metrics.committed(batch.len(), SystemClock.monotonic().saturating_duration_since(began));
                 head.send_replace(store.head());
                 batch
                     .into_iter()

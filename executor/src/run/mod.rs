@@ -11,6 +11,7 @@ mod escalations;
 mod refusals;
 mod running;
 mod slots;
+mod trace;
 
 pub use slots::Capacity;
 
@@ -28,6 +29,7 @@ use crate::ident::{AgentDid, IntentId};
 use crate::isolate::Isolate;
 use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
 use crate::limit::Limit;
+use crate::metrics::{Levels, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
 use crate::verdict::{Directive, Policy, Proof, Verdict};
@@ -37,6 +39,9 @@ use running::{Entered, Running};
 use serde_json::Value;
 use slots::{Full, Place, Slots};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+use trace::Clocked;
+use tracing::Instrument as _;
 
 /// When a caller that found no room should come again.
 const RETRY_AFTER_MS: u64 = 500;
@@ -80,6 +85,7 @@ pub struct Executor {
     running: Running,
     escalations: Escalations,
     refusals: Refusals,
+    metrics: Metrics,
     clock: Arc<dyn Clock>,
 }
 
@@ -127,6 +133,7 @@ impl Executor {
     ) -> Self {
         let now = clock.now();
         let escalations = Escalations::new(&journal.held(), now);
+        let metrics = Metrics::new(journal.metrics());
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
             settings,
@@ -139,6 +146,7 @@ impl Executor {
             running: Running::default(),
             escalations,
             refusals: Refusals::default(),
+            metrics,
             clock,
         }
     }
@@ -182,6 +190,33 @@ impl Executor {
         &self.journal
     }
 
+    /// What is counted.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// All figures as text for Prometheus, with the number of `connections` that are open.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn figures(&self, connections: usize) -> Result<String, Fault> {
+        let (running, queued) = self.load();
+        let oldest = self.journal.oldest_undelivered().map_err(|error| self.unrecorded(&error))?;
+        let now = self.clock.now();
+        let waited = oldest.and_then(|since| Duration::try_from(now - since).ok());
+        let levels = Levels {
+            running,
+            queued,
+            connections,
+            receipts: self.journal.head().number,
+            journal_bytes: self.journal.bytes(),
+            undelivered: self.journal.undelivered(),
+            oldest_undelivered: waited.unwrap_or_default(),
+        };
+        self.metrics.text(&levels).map_err(|error| Fault::Internal(error.to_string()))
+    }
+
     /// The clock.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
@@ -192,7 +227,9 @@ impl Executor {
     pub fn refuse(&self, call: Option<&Call>, blocked_by: BlockedBy, message: String) -> Fault {
         let intent = call.map(|call| call.intent);
         let refusal = Fault::Refused { intent, risk_score: None, blocked_by, message };
-        self.refused(call.map(Asked::of).as_ref(), refusal)
+        let Some(call) = call else { return self.refused(None, refusal) };
+        let asked = Asked::of(call);
+        trace::intent(&asked, call.door).in_scope(|| self.refused(Some(&asked), refusal))
     }
 
     /// How intents have to be signed that come through a door; `None` when they need not be.
@@ -211,9 +248,14 @@ impl Executor {
         checked.map_err(|bad| self.refuse(Some(call), bad.blocked_by, bad.message.to_owned()))
     }
 
-    /// Where every refusal passes on its way out: it is logged, and recorded when it was about a call.
+    /// Where every refusal passes on its way out: it is counted and logged, and recorded when it was about a
+    /// call, whose span this is in.
     fn refused(&self, asked: Option<&Asked>, fault: Fault) -> Fault {
+        if let Fault::Busy { .. } = &fault {
+            self.metrics.busy();
+        }
         let Fault::Refused { blocked_by, message, .. } = &fault else { return fault };
+        self.metrics.refused(*blocked_by);
         // What waits for a person may still run.
         if let Some(asked) = asked.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
             self.journal.refused(asked, *blocked_by, message, self.clock.now());
@@ -240,7 +282,11 @@ impl Executor {
         proof: Option<&Proof>,
     ) -> Result<Arc<Receipt>, Fault> {
         let asked = Asked::of(&call);
-        self.executed(call, verdict, proof).await.map_err(|fault| self.refused(Some(&asked), fault))
+        let span = trace::intent(&asked, call.door);
+        let executed = async {
+            self.executed(call, verdict, proof).await.map_err(|fault| self.refused(Some(&asked), fault))
+        };
+        executed.instrument(span).await
     }
 
     async fn executed(
@@ -249,6 +295,7 @@ impl Executor {
         verdict: Verdict,
         proof: Option<&Proof>,
     ) -> Result<Arc<Receipt>, Fault> {
+        let clocked = Clocked::from(self.clock.monotonic());
         let (trust, leave) = (self.trust(), self.settings.accept_unsigned);
         let (call, verdict) = Authentic::with_call(call, verdict, proof, &trust, leave, self.clock.now())?;
         let loaded = self.check(&call)?;
@@ -258,7 +305,7 @@ impl Executor {
         }
         let now = self.clock.now();
         match admit(call, verdict, now)? {
-            Admission::Run(admitted) => success(self.run(*admitted, loaded, None).await?),
+            Admission::Run(admitted) => success(self.run(*admitted, loaded, None, clocked).await?),
             Admission::Wait(escalated) => {
                 let intent = escalated.call().intent;
                 let risk_score = escalated.verdict().risk.as_ref().map(|risk| risk.score);
@@ -280,10 +327,13 @@ impl Executor {
     /// Every refusal before the run; what became of the run is in the answer.
     pub async fn intent(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
         let asked = Asked::of(&call);
-        self.answered(call).await.map_err(|fault| self.refused(Some(&asked), fault))
+        let span = trace::intent(&asked, call.door);
+        let answered = async { self.answered(call).await.map_err(|fault| self.refused(Some(&asked), fault)) };
+        answered.instrument(span).await
     }
 
     async fn answered(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
+        let mut clocked = Clocked::from(self.clock.monotonic());
         let loaded = self.check(&call)?;
         let known = self.journal.find(&call, None).await.map_err(|error| self.unrecorded(&error))?;
         if let Some(known) = known
@@ -294,7 +344,10 @@ impl Executor {
         if let Some(waiting) = self.escalations.waiting(&call, self.clock.now())? {
             return Ok(Answer { verdict: Arc::new(waiting), receipt: None });
         }
-        let authentic = self.governor.decide(&call).await?;
+        let asked = self.clock.monotonic();
+        let decided = self.governor.decide(&call).await;
+        self.metrics.decided(clocked.elsewhere(asked, self.clock.monotonic()));
+        let authentic = decided?;
         // The context was for the governor; nothing here keeps it.
         let call = Call { context: None, ..call };
         let verdict = Arc::new(authentic.verdict().clone());
@@ -305,7 +358,7 @@ impl Executor {
                 Ok(Answer { verdict, receipt: None })
             }
             Admission::Run(admitted) => {
-                let receipt = self.run(*admitted, loaded, Some(Arc::clone(&verdict))).await?;
+                let receipt = self.run(*admitted, loaded, Some(Arc::clone(&verdict)), clocked).await?;
                 Ok(Answer { verdict, receipt: Some(receipt) })
             }
         }
@@ -377,15 +430,18 @@ impl Executor {
             .get(directive.intent)
             .ok_or_else(|| Fault::invalid("/intent_id", "no intent with this id waits for a directive"))?;
         let asked = Asked::of(escalated.call());
-        self.directed(directive, escalated).map_err(|fault| self.refused(Some(&asked), fault))
+        trace::intent(&asked, escalated.call().door).in_scope(|| {
+            self.directed(directive, escalated).map_err(|fault| self.refused(Some(&asked), fault))
+        })
     }
 
     fn directed(self: &Arc<Self>, directive: &Directive, escalated: Escalated) -> Result<(), Fault> {
         if !directive.approved {
-            tracing::info!(intent = %directive.intent, "denied by a directive");
+            tracing::info!("denied by a directive");
             self.let_go(self.escalations.drop_one(directive.intent, &anybodys));
             return Ok(());
         }
+        let clocked = Clocked::from(self.clock.monotonic());
         let (verdict, waits) = (Arc::new(escalated.verdict().clone()), escalated.clone());
         // A directive that cannot be followed, such as one with a manifest that cannot be enforced,
         // leaves the intent waiting. Two that can be followed run it once: the journal sees to it.
@@ -397,13 +453,15 @@ impl Executor {
         if let Taken::Claimed(claimed) = taken {
             let executor = Arc::clone(self);
             let asked = Asked::of(waits.call());
-            tokio::spawn(async move {
-                if let Err(fault) = Arc::clone(&executor).claimed(*claimed).await {
+            let run = async move {
+                if let Err(fault) = Arc::clone(&executor).claimed(*claimed, clocked).await {
                     let fault = executor.refused(Some(&asked), fault);
-                    tracing::warn!(?fault, "an approved intent could not be run, and waits again");
+                    let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
+                    tracing::warn!(detail, "an approved intent could not be run, and waits again");
                     let _expired_or_full = executor.escalations.hold(waits, executor.clock.now());
                 }
-            });
+            };
+            tokio::spawn(run.in_current_span());
         }
         Ok(())
     }
@@ -528,13 +586,15 @@ impl Executor {
         admitted: Admitted,
         loaded: Arc<Loaded>,
         verdict: Option<Arc<Verdict>>,
+        clocked: Clocked,
     ) -> Result<Arc<Receipt>, Fault> {
         let claimed = match self.claim(admitted, loaded, verdict)? {
             Taken::Claimed(claimed) => claimed,
             Taken::Known(call, known) => return Ok(self.known(&call, known).await?.0),
         };
         let executor = Arc::clone(self);
-        let task = tokio::spawn(async move { executor.claimed(*claimed).await });
+        let task = async move { executor.claimed(*claimed, clocked).await };
+        let task = tokio::spawn(task.in_current_span());
         match task.await {
             Ok(result) => result,
             Err(panicked) => Err(Fault::Internal(format!("the task of a run ended early: {panicked}"))),
@@ -599,14 +659,20 @@ impl Executor {
     }
 
     /// The life of a claimed intent: it ends in a receipt or is released.
-    async fn claimed(self: Arc<Self>, claimed: Claimed) -> Result<Arc<Receipt>, Fault> {
+    async fn claimed(self: Arc<Self>, claimed: Claimed, mut clocked: Clocked) -> Result<Arc<Receipt>, Fault> {
         let Claimed { admitted, loaded, grant, roots, place, running } = claimed;
         let call = admitted.call();
+        let queued = self.clock.monotonic();
         // An intent that is cancelled while it waits needs no slot.
-        let slot = tokio::select! {
-            slot = place.slot() => slot,
-            _cancelled = running.abort().wait() => None,
+        let slot = async {
+            tracing::debug!("queued");
+            tokio::select! {
+                slot = place.slot() => slot,
+                _cancelled = running.abort().wait() => None,
+            }
         };
+        let slot = slot.instrument(trace::queue()).await;
+        let queue = clocked.elsewhere(queued, self.clock.monotonic());
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
             self.release(call.intent).await?;
             return Err(expired);
@@ -639,19 +705,22 @@ impl Executor {
         let outcome = match running.abort().reason() {
             Some(reason) => execution.outcome(End::Aborted(reason), self.clock.monotonic()),
             None => {
-                let arguments = Value::Object(call.arguments.clone()).to_string();
-                loaded.isolate.run(&call.tool, permit, arguments, &execution).await
+                let run = async {
+                    tracing::debug!("started");
+                    let arguments = Value::Object(call.arguments.clone()).to_string();
+                    loaded.isolate.run(&call.tool, permit, arguments, &execution).await
+                };
+                run.instrument(trace::run()).await
             }
         };
         // Another guest may run while this one's end is written.
         drop(slot);
         let receipt = Arc::new(receipt(outcome));
-        tracing::debug!(
-            intent = %receipt.intent, tool = %receipt.tool, status = receipt.outcome.end.status().as_str(),
-            wall_us = receipt.outcome.metrics.wall.as_micros(), "executed"
-        );
         let finished = self.journal.finished(Arc::clone(&receipt), self.clock.now()).await;
         finished.map_err(|error| self.unrecorded(&error))?;
+        let times = clocked.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
+        self.metrics.executed(&receipt, &times);
+        trace::finished(receipt.outcome.end.status(), &times);
         Ok(receipt)
     }
 

@@ -49,23 +49,19 @@ impl Second {
 }
 
 impl Refusals {
-    /// Records that a call was refused. Faults that are no refusals, such as a tool that failed, are left to
-    /// whoever answers.
+    /// Records that a call was refused, in the span of its intent, when it was about one, which says why. The
+    /// sentence for the caller may quote arguments, and is left to the journal. Faults that are no refusals,
+    /// such as a tool that failed, are left to whoever answers.
     pub(super) fn record(&self, call: Option<&Asked>, fault: &Fault, now: Instant) {
-        let Fault::Refused { intent, risk_score, blocked_by, message } = fault else { return };
+        let Fault::Refused { intent: _, risk_score, blocked_by, message: _ } = fault else { return };
+        tracing::Span::current().record("blocked_by", blocked_by.as_str());
         let line = self.0.lock().unwrap_or_else(PoisonError::into_inner).next(now);
         let Line::Write { left_out } = line else { return };
         if left_out > 0 {
             tracing::warn!(left_out, "more calls were refused than there is room for in the log");
         }
-        tracing::warn!(
-            intent = intent.or(call.map(|call| call.intent)).map(tracing::field::display),
-            agent = call.map(|call| call.agent.as_str()),
-            tool = call.map(|call| call.tool.as_str()),
-            blocked_by = blocked_by.as_str(),
-            risk_score,
-            "refused: {message}"
-        );
+        let blocked_by = call.is_none().then(|| blocked_by.as_str());
+        tracing::warn!(blocked_by, risk_score, "refused");
     }
 }
 

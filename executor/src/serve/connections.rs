@@ -42,7 +42,7 @@ impl Default for ConnectionLimits {
 
 /// All that are open.
 #[derive(Debug, Default)]
-struct Connections(Mutex<Inner>);
+pub(super) struct Connections(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -73,6 +73,11 @@ pub(super) struct Work(Arc<Connection>);
 impl Connections {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there are.
+    pub(super) fn open(&self) -> usize {
+        self.lock().open.len()
     }
 
     /// Room for one more, if need be for the one that has been idle for longest. `None` when all work.
@@ -143,11 +148,11 @@ struct Terms {
 pub(super) async fn serve(
     listener: Listener,
     router: Router,
+    connections: Arc<Connections>,
     limits: ConnectionLimits,
     tls: Option<Arc<Tls>>,
     stop: impl Future<Output = ()>,
 ) {
-    let connections = Arc::new(Connections::default());
     let (stopping, stopped) = watch::channel(false);
     let terms = Terms { router, limits, tls, stopped };
     let mut tasks = JoinSet::new();

@@ -1,15 +1,17 @@
 //! HTTP and WebSocket on one port.
 //!
-//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /health`. A request whose `Host` or `Origin` is not
+//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`. A request whose `Host` or `Origin` is not
 //! one of ours is refused, so that no web page can talk to a loopback port; and so is one of a caller who
 //! is not known. A WebSocket is asked again with every message who its caller is.
 
-use super::connections::{self, Certified, Connection, ConnectionLimits};
+use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
 use super::listen::{Listen, Listener};
 use super::rpc::Rpc;
 use super::tls::Tls;
 use crate::clock::Clock;
-use crate::govern::{Caller, Callers, Credential};
+use crate::govern::{Caller, Callers, Credential, Role};
+use crate::metrics::MEDIA_TYPE;
+use crate::run::Executor;
 use axum::Extension;
 use axum::Router;
 use axum::body::Body;
@@ -54,7 +56,7 @@ impl KnownCallers {
     }
 }
 
-/// Who may talk to the door.
+/// Who may talk to the door, and what it offers beside its methods.
 pub struct HttpSettings {
     /// `Host` names beside loopback names and the address listened on.
     pub allowed_hosts: Vec<String>,
@@ -70,6 +72,8 @@ pub struct HttpSettings {
     pub connections: ConnectionLimits,
     /// What is pushed to every WebSocket, if anything.
     pub pushes: Option<broadcast::Sender<Arc<str>>>,
+    /// Whose figures `GET /metrics` gives, if anybody's.
+    pub executor: Option<Arc<Executor>>,
 }
 
 /// A place that is bound and does not yet serve.
@@ -83,6 +87,7 @@ pub struct HttpDoor {
 struct Door {
     rpc: Rpc,
     settings: HttpSettings,
+    connections: Arc<Connections>,
     listens_on: Option<IpAddr>,
 }
 
@@ -96,9 +101,10 @@ impl HttpDoor {
     /// When it cannot be bound.
     pub async fn bind(place: &Listen, rpc: Rpc, settings: HttpSettings) -> std::io::Result<Self> {
         let (listener, place) = Listener::bind(place).await?;
-        let door = Arc::new(Door { rpc, settings, listens_on: place.ip() });
+        let door = Arc::new(Door { rpc, settings, connections: Arc::default(), listens_on: place.ip() });
         let router = Router::new()
             .route("/jsonrpc", get(upgrade).post(post))
+            .route("/metrics", get(metrics))
             .layer(middleware::from_fn_with_state(Arc::clone(&door), only_the_known))
             .layer(middleware::from_fn_with_state(Arc::clone(&door), only_friends))
             .route("/health", get(health))
@@ -118,13 +124,30 @@ impl HttpDoor {
 
     /// Serves until `stop` resolves, and then until open requests are answered.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
-        let HttpSettings { connections, tls, .. } = &self.door.settings;
-        connections::serve(self.listener, self.router, *connections, tls.clone(), stop).await;
+        let Door { settings: HttpSettings { connections: limits, tls, .. }, connections, .. } = &*self.door;
+        let connections = Arc::clone(connections);
+        connections::serve(self.listener, self.router, connections, *limits, tls.clone(), stop).await;
     }
 }
 
 async fn health() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], r#"{"status":"ok"}"#)
+}
+
+/// What operators watch, as text for Prometheus. Nobody else sees it.
+async fn metrics(State(door): State<Arc<Door>>, Extension(caller): Extension<Arc<Caller>>) -> Response {
+    let Some(executor) = &door.settings.executor else { return StatusCode::NOT_FOUND.into_response() };
+    if !caller.is_any_of(&[Role::Operator]) {
+        return (StatusCode::FORBIDDEN, "the figures are for callers with the role `operator`\n")
+            .into_response();
+    }
+    match executor.figures(door.connections.open()) {
+        Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
+        Err(fault) => {
+            tracing::error!(?fault, "the figures cannot be read");
+            StatusCode::SERVICE_UNAVAILABLE.into_response()
+        }
+    }
 }
 
 async fn post(

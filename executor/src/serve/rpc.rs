@@ -67,7 +67,8 @@ impl Rpc {
                 if self.notifications.contains(&method.as_ref()) {
                     let _nobody_asked = self.call(None, &method, params, caller).await;
                 } else {
-                    tracing::debug!(%method, "a notification of a method that needs an id was dropped");
+                    let method = crate::ident::excerpt(&method);
+                    tracing::debug!(method, "a notification of a method that needs an id was dropped");
                 }
                 None
             }
@@ -119,18 +120,18 @@ fn with_id(id: Option<&Id>, response: &str) -> String {
 
 fn refusal(id: Option<&Id>, refused: &Fault) -> String {
     let (code, message, data) = fault::error(refused);
-    log(refused);
+    log(refused, code);
     jsonrpc::error(id, code, &message, data.as_ref()).get().to_owned()
 }
 
 /// A fault as jsonrpsee's error, for a method's result.
 pub(super) fn error_object(refused: &Fault) -> ErrorObjectOwned {
     let (code, message, data) = fault::error(refused);
-    log(refused);
+    log(refused, code);
     ErrorObjectOwned::owned(i32::try_from(code).unwrap_or(-32603), message, data)
 }
 
-fn log(fault: &Fault) {
+fn log(fault: &Fault, code: i64) {
     match fault {
         Fault::Internal(detail) => tracing::error!(detail, "internal fault"),
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
@@ -143,10 +144,13 @@ fn log(fault: &Fault) {
         }
         Fault::ToolUnavailable { tool, message } => tracing::warn!(%tool, "{message}"),
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => tracing::info!("{message}"),
-        Fault::Parse(message)
-        | Fault::InvalidRequest(message)
-        | Fault::MethodNotFound(message)
-        | Fault::InvalidParams { message, .. }
-        | Fault::Busy { message, .. } => tracing::debug!("{message}"),
+        Fault::Busy { message, .. } => tracing::debug!("{message}"),
+        // Their messages quote what was sent.
+        Fault::Parse(_)
+        | Fault::InvalidRequest(_)
+        | Fault::MethodNotFound(_)
+        | Fault::InvalidParams { .. } => {
+            tracing::debug!(code, "answered with an error");
+        }
     }
 }

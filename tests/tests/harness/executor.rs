@@ -192,6 +192,14 @@ impl Executor {
         Self { process, home, address }
     }
 
+    /// Starts one at an address, and waits until it answers there, whatever it says.
+    pub fn start_at(address: SocketAddr, options: Options) -> Self {
+        let home = Home::new(options.argument("--listen").argument(&address.to_string()));
+        let process = Process::spawn("executor", &mut home.command());
+        super::eventually("it answers", || std::net::TcpStream::connect(address).ok());
+        Self { process, home, address }
+    }
+
     /// Starts one as the last arguments of another command.
     pub fn start_under(command: &[&str], options: Options) -> Self {
         let home = Home::new(options);

@@ -32,6 +32,7 @@ pub struct Governor {
     address: SocketAddr,
     home: TempDir,
     arguments: Vec<String>,
+    filter: Option<String>,
 }
 
 impl Governor {
@@ -40,8 +41,17 @@ impl Governor {
         Self::start_with(policies, &[])
     }
 
+    /// As [`Governor::start`], with a value of `RUST_LOG`.
+    pub fn start_logging(policies: &[Value], filter: &str) -> Self {
+        Self::start_as(policies, &[], Some(filter))
+    }
+
     /// As [`Governor::start`], with more arguments.
     pub fn start_with(policies: &[Value], arguments: &[&str]) -> Self {
+        Self::start_as(policies, arguments, None)
+    }
+
+    fn start_as(policies: &[Value], arguments: &[&str], filter: Option<&str>) -> Self {
         let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let home = tempfile::tempdir().expect("a temp folder");
         if !policies.is_empty() {
@@ -51,14 +61,16 @@ impl Governor {
                 std::fs::write(path, policy.to_string()).expect("a policy");
             }
         }
-        let process = Self::spawn(&home, "127.0.0.1:0", &arguments);
+        let filter = filter.map(str::to_owned);
+        let process = Self::spawn(&home, "127.0.0.1:0", &arguments, filter.as_deref());
         let address = process.listens_on();
-        Self { process, address, home, arguments }
+        Self { process, address, home, arguments, filter }
     }
 
-    fn spawn(home: &TempDir, listen: &str, arguments: &[String]) -> Process {
+    fn spawn(home: &TempDir, listen: &str, arguments: &[String], filter: Option<&str>) -> Process {
         let mut command = Command::new(program());
         command.current_dir(home.path()).env_remove("RUST_LOG").args(["governor", "--listen", listen]);
+        command.envs(filter.map(|filter| ("RUST_LOG", filter)));
         command.arg("--reports").arg(home.path().join("reports.ndjson"));
         let policies = home.path().join("policies");
         if policies.is_dir() {
@@ -75,7 +87,8 @@ impl Governor {
     /// Starts it again on the same port.
     pub fn restart(&mut self) {
         self.process.kill();
-        self.process = Self::spawn(&self.home, &self.address.to_string(), &self.arguments);
+        self.process =
+            Self::spawn(&self.home, &self.address.to_string(), &self.arguments, self.filter.as_deref());
         assert_eq!(self.process.listens_on(), self.address);
     }
 

@@ -13,7 +13,9 @@
 
 mod binary;
 mod catalogue;
+mod collector;
 mod executor;
+mod exposition;
 mod fake_governor;
 mod governor;
 mod http;
@@ -25,7 +27,9 @@ mod web_socket;
 
 pub use binary::{cache, guest, guest_wasip2, program, run, run_in, run_with_input, seeds, tools, vectors};
 pub use catalogue::{Catalogue, GATE, Tool};
+pub use collector::{Collector, Span};
 pub use executor::{Executor, Home, Options, isolation};
+pub use exposition::Exposition;
 pub use fake_governor::{FakeGovernor, Reply};
 pub use governor::{Governor, policy_for_all};
 pub use http::{Answer, HttpClient};
@@ -35,11 +39,27 @@ pub use process::Process;
 pub use stdio::StdioClient;
 pub use web_socket::WebSocketClient;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up. Far longer than it should take, because the
 /// machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A TLS server for these names, and its certificate in PEM, which nobody else has signed.
+pub fn tls_config(names: &[&str]) -> (Arc<rustls::ServerConfig>, String) {
+    let names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .expect("a configuration");
+    (Arc::new(config), made.cert.pem())
+}
 
 /// Asks again until there is an answer.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {

@@ -50,6 +50,15 @@ impl Process {
         self.captured.text.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
+    /// Waits until nothing more can be written to standard error, and gives all of it.
+    pub fn whole_stderr(&self) -> String {
+        let name = self.name;
+        eventually(&format!("the {name} says no more"), || {
+            let text = self.captured.text.lock().unwrap();
+            text.1.then(|| text.0.clone())
+        })
+    }
+
     /// Waits for a line with `mark` on standard error and gives the line.
     pub fn line_with(&self, mark: &str) -> String {
         let deadline = Instant::now() + PATIENCE;

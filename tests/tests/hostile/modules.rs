@@ -48,7 +48,7 @@ fn assert_refused(modules: Vec<(&str, Vec<u8>, &str)>) {
         let folder = home.parent().and_then(std::path::Path::to_str).expect("UTF-8");
         assert!(!sentence.contains(folder), "{name}: {sentence}");
         // The operator finds the reason in the log.
-        let line = bench.executor.line_with(&format!("tool={name} "));
+        let line = bench.executor.line_with(&format!(r#""tool":"{name}""#));
         assert!(line.contains(words), "{line}");
     }
     bench.assert_well("modules that are refused");

@@ -6,7 +6,7 @@
 
 use super::bench::{Bench, Report};
 use super::guest::wasm;
-use crate::harness::{AGENT, Options, Tool, eventually, guest, isolation, result};
+use crate::harness::{AGENT, Options, Tool, eventually, guest, isolation, result, tls_config};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -682,17 +682,8 @@ fn sockets_are_there_only_with_a_network() {
 
 /// A server of its own that speaks TLS with this certificate for `names`, and the certificate as PEM.
 fn tls_server(names: &[&str]) -> (SocketAddr, String) {
-    let names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
-    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .expect("a configuration");
-    let (config, listener) = (Arc::new(config), TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let (config, certificate) = tls_config(names);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -706,7 +697,7 @@ fn tls_server(names: &[&str]) -> (SocketAddr, String) {
             }
         }
     });
-    (address, made.cert.pem())
+    (address, certificate)
 }
 
 #[test]

@@ -1,0 +1,165 @@
+//! Logs: what a command says while it works, on standard error, filtered by `RUST_LOG`.
+//!
+//! A command that answers somebody logs for people. A service (`serve`, `governor`) says everything by its
+//! log: for people when standard error is a terminal, and otherwise one JSON object a line and nothing else.
+//! In it the fields of an event stand beside those of the spans that it is in, so that every line about an
+//! intent has `intent`, `agent` and `tool`.
+
+use super::output::colours;
+use crate::clock::{Clock as _, SystemClock};
+use serde_json::{Map, Value};
+use std::fmt::Debug;
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use time::OffsetDateTime;
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{FilterExt as _, FilterFn};
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+/// RFC 3339 in UTC, always as long.
+const TIMESTAMP: &[BorrowedFormatItem<'_>] =
+    format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
+
+/// Logs of a command that answers somebody.
+pub(super) fn start_logging(default: &str) {
+    tracing_subscriber::registry().with(for_people().with_filter(filter(default))).init();
+}
+
+/// Runs a service, whose every word is an event of its log. What is left of its traces is sent at the end.
+pub(super) fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
+    let lines = if std::io::stderr().is_terminal() {
+        for_people()
+    } else {
+        std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+        JsonLines.boxed()
+    };
+    let registry = tracing_subscriber::registry().with(lines.with_filter(filter("info")));
+    #[cfg(feature = "otlp")]
+    let _sent_when_dropped = super::otlp::start(registry);
+    #[cfg(not(feature = "otlp"))]
+    registry.init();
+    command().unwrap_or_else(|error| {
+        tracing::error!("{error:#}");
+        super::code_of(&error)
+    })
+}
+
+type Lines = Box<dyn Layer<Registry> + Send + Sync>;
+
+fn for_people() -> Lines {
+    let colours = colours(&std::io::stderr());
+    tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .with_target(false)
+        .boxed()
+}
+
+/// What `RUST_LOG` asks for. The details of other crates are not among it at any level: the client of the
+/// governor logs whole messages, with arguments and proofs, and where it connects to, with the password.
+fn filter<S: Subscriber>(default: &str) -> impl Filter<S> + use<S> {
+    let asked = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    asked.and(FilterFn::new(|metadata| {
+        *metadata.level() <= Level::INFO || metadata.target().starts_with(env!("CARGO_CRATE_NAME"))
+    }))
+}
+
+/// One JSON object for each event.
+struct JsonLines;
+
+/// Fields by name, as JSON.
+#[derive(Default)]
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn set(&mut self, field: &Field, value: impl Into<Value>) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+}
+
+impl Visit for Fields {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.set(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.set(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.set(field, value);
+    }
+
+    fn record_u128(&mut self, field: &Field, value: u128) {
+        match u64::try_from(value) {
+            Ok(value) => self.set(field, value),
+            Err(_) => self.set(field, value.to_string()),
+        }
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.set(field, value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.set(field, value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.set(field, format!("{value:?}"));
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
+        {
+            values.record(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut own = Fields::default();
+        event.record(&mut own);
+        let mut line = head(event, &mut own, SystemClock.now());
+        for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
+            line.insert("span".to_owned(), span.name().into());
+            if let Some(Fields(fields)) = span.extensions().get::<Fields>() {
+                line.extend(fields.clone());
+            }
+        }
+        line.extend(own.0);
+        // One call, so that lines never mix.
+        let line = format!("{}\n", Value::Object(line));
+        let _nowhere_to_say_it = std::io::stderr().write_all(line.as_bytes());
+    }
+}
+
+/// What every line begins with.
+fn head(event: &Event<'_>, fields: &mut Fields, now: OffsetDateTime) -> Map<String, Value> {
+    let metadata = event.metadata();
+    let message = fields.0.shift_remove("message").unwrap_or_default();
+    let head = [
+        ("timestamp", now.format(TIMESTAMP).unwrap_or_default().into()),
+        ("level", metadata.level().as_str().into()),
+        ("target", metadata.target().into()),
+        ("message", message),
+    ];
+    head.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,283 @@
+//! Traces to an OpenTelemetry collector, over OTLP (HTTP, protobuf), when the standard's variables of the
+//! environment name one.
+//!
+//! ```text
+//! trace id = the intent's id     intent ─┬─ queue
+//!                                        ├─ run
+//!                                        └─ delivery, one for each try, also by a later process
+//! ```
+//! The span of an intent that ran has an id that follows from the intent's, so that whoever delivers its
+//! report after a restart knows under what. Spans wait in a queue of the SDK's and are sent by a thread of
+//! its own: a collector that is away costs spans, and never holds up a run.
+
+use crate::clock::{Clock as _, SystemClock};
+use crate::egress::client_config;
+use hyper_rustls::HttpsConnectorBuilder;
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_http::hyper::HyperClient;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{SpanExporter, WithHttpConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanData, SpanEvents, SpanLinks, SpanProcessor};
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+use tokio::runtime::Runtime;
+use tracing::Subscriber;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{FilterFn, LevelFilter};
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use uuid::Uuid;
+
+/// How long the last spans may take at the end of the process.
+const LAST_SPANS: Duration = Duration::from_secs(3);
+/// How long one request to the collector may take. The exporter's own limit, for all tries of a batch, is
+/// `OTEL_EXPORTER_OTLP_TIMEOUT`.
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// Begins to log, and to export as well when the environment names a collector. What this gives sends what is
+/// left when it is dropped.
+pub(super) fn start(log: impl Subscriber + for<'a> LookupSpan<'a> + Send + Sync) -> Option<Exporter> {
+    let exporter = Exporter::from_environment();
+    let layer = exporter.as_ref().ok().and_then(Option::as_ref).map(Exporter::layer);
+    log.with(layer).init();
+    exporter.unwrap_or_else(|error| {
+        tracing::error!("traces are not exported: {error:#}");
+        None
+    })
+}
+
+#[allow(clippy::disallowed_methods, reason = "the names and their meaning are OpenTelemetry's")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Whether the environment names a collector. All else that it says, such as headers and the size of a batch,
+/// the SDK reads by itself.
+fn is_wanted() -> bool {
+    let disabled = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let endpoints = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+    !disabled && endpoints.into_iter().any(|name| variable(name).is_some())
+}
+
+/// Sends spans, and what is left of them when it is dropped.
+pub(super) struct Exporter(Arc<BatchSpanProcessor>);
+
+impl Exporter {
+    fn from_environment() -> anyhow::Result<Option<Self>> {
+        if !is_wanted() {
+            return Ok(None);
+        }
+        let exporter = SpanExporter::builder().with_http().with_http_client(Collector::new()?).build()?;
+        let mut processor = BatchSpanProcessor::builder(exporter).build();
+        processor.set_resource(&resource());
+        Ok(Some(Self(Arc::new(processor))))
+    }
+
+    fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> impl Layer<S> + use<S> {
+        let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"));
+        let scope = scope.with_version(env!("CARGO_PKG_VERSION")).build();
+        let ours = FilterFn::new(|metadata| {
+            metadata.is_span() && metadata.target().starts_with(env!("CARGO_CRATE_NAME"))
+        });
+        let ours = ours.with_max_level_hint(LevelFilter::INFO);
+        Traces { processor: Arc::clone(&self.0), scope }.with_filter(ours)
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.shutdown_with_timeout(LAST_SPANS) {
+            tracing::warn!(%error, "the last traces could not be sent");
+        }
+    }
+}
+
+/// Who this is, in the words of the environment where it has any.
+fn resource() -> Resource {
+    let resource = Resource::builder().build();
+    let name = resource.get(&"service.name".into());
+    if name.is_some_and(|name| !name.as_str().starts_with("unknown_service")) {
+        return resource;
+    }
+    Resource::builder().with_service_name(env!("CARGO_PKG_NAME")).build()
+}
+
+/// The client of the collector. It works on the thread of the exporter, and on no other.
+#[derive(Debug)]
+struct Collector {
+    runtime: Runtime,
+    client: Arc<dyn HttpClient>,
+    /// Whether it took nothing the last time, so that a long absence is said once.
+    away: AtomicBool,
+}
+
+impl Collector {
+    fn new() -> anyhow::Result<Self> {
+        let certificates = ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"];
+        let certificates = certificates.into_iter().find_map(variable).map(PathBuf::from);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(client_config(certificates.as_deref())?)
+            .https_or_http()
+            .enable_http1()
+            .build();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let client = Arc::new(HyperClient::new(connector, REQUEST, None));
+        Ok(Self { runtime, client, away: AtomicBool::new(false) })
+    }
+
+    /// Says when the collector goes away, and when it is there again.
+    fn note(&self, answer: &Result<Response<Bytes>, HttpError>) {
+        let trouble = match answer {
+            Ok(answer) if answer.status().is_success() => None,
+            Ok(answer) => Some(answer.status().to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        match (self.away.swap(trouble.is_some(), Ordering::Relaxed), trouble) {
+            (false, Some(error)) => tracing::warn!(error, "the collector does not take traces"),
+            (true, None) => tracing::info!("the collector takes traces again"),
+            (true, Some(_)) | (false, None) => {}
+        }
+    }
+}
+
+impl HttpClient for Collector {
+    fn send_bytes<'a, 'b>(
+        &'a self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        Box::pin(async move {
+            let answer = self.runtime.block_on(self.client.send_bytes(request));
+            self.note(&answer);
+            answer
+        })
+    }
+}
+
+/// Makes a span of OpenTelemetry of each span of an intent that ends.
+struct Traces {
+    processor: Arc<BatchSpanProcessor>,
+    scope: InstrumentationScope,
+}
+
+/// What is known of an open span.
+struct Open {
+    began: SystemTime,
+    fields: Fields,
+}
+
+/// The fields that a trace has, under `a2g.` and their names here.
+#[derive(Default)]
+struct Fields {
+    intent: Option<Uuid>,
+    /// Whether the span is that of an intent that ran.
+    ran: bool,
+    failed: Option<String>,
+    attributes: Vec<KeyValue>,
+}
+
+impl Visit for Fields {
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        if field.name() == "failed" && value {
+            self.failed = Some("the governor did not take the report".to_owned());
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "status" {
+            self.ran = true;
+            self.failed = (value != "SUCCESS").then(|| value.to_owned());
+        }
+        self.attributes.push(KeyValue::new(format!("a2g.{}", field.name()), value.to_owned()));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let value = format!("{value:?}");
+        if field.name() == "intent" {
+            self.intent = Uuid::parse_str(&value).ok();
+        }
+        self.record_str(field, &value);
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        let Some(span) = context.span(id) else { return };
+        if fields.intent.is_none() {
+            let above = span.parent();
+            fields.intent = above.and_then(|above| above.extensions().get::<Open>()?.fields.intent);
+        }
+        span.extensions_mut().insert(Open { began: SystemClock.now().into(), fields });
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(open) = span.extensions_mut().get_mut::<Open>()
+        {
+            values.record(&mut open.fields);
+        }
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let Some(span) = context.span(&id) else { return };
+        let Some(open) = span.extensions_mut().remove::<Open>() else { return };
+        if let Some(data) = self.data(span.name(), open) {
+            self.processor.on_end(data);
+        }
+    }
+}
+
+impl Traces {
+    /// The span as it is exported; `None` for one of no intent.
+    fn data(&self, name: &'static str, open: Open) -> Option<SpanData> {
+        let Open { began, fields: Fields { intent, ran, failed, attributes } } = open;
+        let intent = intent?;
+        let trace = TraceId::from(intent.as_u128());
+        let root = SpanId::from(intent.as_u64_pair().1);
+        let kind = match name {
+            "intent" => SpanKind::Server,
+            "delivery" => SpanKind::Client,
+            _part_of_an_intent => SpanKind::Internal,
+        };
+        // An intent that was refused, or whose receipt was there already, is another beside the one that ran.
+        let (id, parent) = match (name, ran) {
+            ("intent", true) => (root, SpanId::INVALID),
+            ("intent", false) => (another(), SpanId::INVALID),
+            _part_of_an_intent => (another(), root),
+        };
+        Some(SpanData {
+            span_context: SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::default()),
+            parent_span_id: parent,
+            parent_span_is_remote: false,
+            span_kind: kind,
+            name: name.into(),
+            start_time: began,
+            end_time: SystemClock.now().into(),
+            attributes,
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: failed.map_or(Status::Unset, Status::error),
+            instrumentation_scope: self.scope.clone(),
+        })
+    }
+}
+
+/// The id of one more span.
+fn another() -> SpanId {
+    SpanId::from(Uuid::new_v4().as_u64_pair().1)
+}

@@ -1,0 +1,290 @@
+//! What is counted for those who operate the executor, and its text for Prometheus.
+//!
+//! Every label is a tool of the operator's catalogue or a word of a closed set, so that no caller can make
+//! another time series. Nothing here is global: an executor has one [`Metrics`], a journal its own part.
+
+use crate::fault::BlockedBy;
+use crate::outcome::Receipt;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// The media type of [`Metrics::text`].
+pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// From a fast run of the sandbox to a long one, in seconds.
+const SECONDS: [f64; 18] = [
+    0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+    30.0, 60.0,
+];
+/// From the smallest guest to the largest ceiling, in bytes.
+const MEMORY: [f64; 8] = [
+    65_536.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+    268_435_456.0,
+    1_073_741_824.0,
+    4_294_967_296.0,
+];
+/// How much one transaction of the journal holds.
+const ENTRIES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 512.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Executed {
+    tool: String,
+    status: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Of {
+    tool: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Because {
+    blocked_by: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Delivered {
+    outcome: &'static str,
+}
+
+type Histograms = Family<Of, Histogram, fn() -> Histogram>;
+
+/// How long each part of one execution took. Together, and with the governor's time for a verdict, they are
+/// the time from when the call came in to when its receipt was on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// From the claim to a slot.
+    pub queue: Duration,
+    /// The guest's wall time.
+    pub run: Duration,
+    /// Everything else: checks, the journal, the way into and out of the sandbox.
+    pub overhead: Duration,
+}
+
+/// What stands somewhere at the moment of a scrape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Levels {
+    /// Executions that run.
+    pub running: usize,
+    /// Executions that wait for a slot.
+    pub queued: usize,
+    /// Connections that are open.
+    pub connections: usize,
+    /// Receipts in the journal's chain, those of earlier processes and pruned ones among them.
+    pub receipts: u64,
+    /// Bytes of the journal's files.
+    pub journal_bytes: u64,
+    /// Reports that the governor does not have.
+    pub undelivered: usize,
+    /// For how long the oldest of them has waited.
+    pub oldest_undelivered: Duration,
+}
+
+/// The journal's part.
+#[derive(Debug, Clone)]
+pub struct JournalMetrics {
+    commits: Histogram,
+    entries: Histogram,
+}
+
+impl Default for JournalMetrics {
+    fn default() -> Self {
+        Self { commits: seconds(), entries: Histogram::new(ENTRIES) }
+    }
+}
+
+impl JournalMetrics {
+    /// A transaction with so many entries is on the disk.
+    pub fn committed(&self, entries: usize, took: Duration) {
+        self.commits.observe(took.as_secs_f64());
+        #[allow(clippy::cast_precision_loss, reason = "there are 512 at most")]
+        self.entries.observe(entries as f64);
+    }
+}
+
+/// What one executor counts.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    executions: Family<Executed, Counter>,
+    refusals: Family<Because, Counter>,
+    busy: Counter,
+    governor: Histogram,
+    queue: Histogram,
+    run: Histograms,
+    overhead: Histogram,
+    cpu: Family<Of, Counter<f64, AtomicU64>>,
+    memory: Histograms,
+    deliveries: Family<Delivered, Counter>,
+}
+
+impl Metrics {
+    /// With nothing counted yet, beside what the journal counts.
+    #[must_use]
+    pub fn new(journal: &JournalMetrics) -> Self {
+        let mut counts = Self {
+            registry: Registry::with_prefix("a2g"),
+            executions: Family::default(),
+            refusals: Family::default(),
+            busy: Counter::default(),
+            governor: seconds(),
+            queue: seconds(),
+            run: Family::new_with_constructor(seconds),
+            overhead: seconds(),
+            cpu: Family::default(),
+            memory: Family::new_with_constructor(|| Histogram::new(MEMORY)),
+            deliveries: Family::default(),
+        };
+        counts.register(journal);
+        counts
+    }
+
+    fn register(&mut self, journal: &JournalMetrics) {
+        let registry = &mut self.registry;
+        let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("executor", "The version of the executor", version);
+        registry.register("executions", "Executions that ended, by tool and status", self.executions.clone());
+        let refusals = "Calls that were refused before anything ran, by reason";
+        registry.register("refusals", refusals, self.refusals.clone());
+        registry.register("busy", "Calls that found no room", self.busy.clone());
+        let deliveries = "Tries to deliver a report, by what came of them";
+        registry.register("deliveries", deliveries, self.deliveries.clone());
+        for (name, help, histogram) in [
+            ("governor", "Time that the governor took for a verdict", &self.governor),
+            ("queue", "Time from the claim of an intent to a slot", &self.queue),
+            ("overhead", "Time from a call to its receipt, without governor, queue and run", &self.overhead),
+            ("journal_commit", "Time of a transaction of the journal, its fsync included", &journal.commits),
+        ] {
+            registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        }
+        let entries = "Entries of a transaction of the journal";
+        registry.register("journal_commit_entries", entries, journal.entries.clone());
+        let run = "Wall time of guests, by tool";
+        registry.register_with_unit("run", run, Unit::Seconds, self.run.clone());
+        registry.register_with_unit("cpu", "CPU time of guests, by tool", Unit::Seconds, self.cpu.clone());
+        let memory = "The most memory that a guest had at once, by tool";
+        registry.register_with_unit("peak_memory", memory, Unit::Bytes, self.memory.clone());
+    }
+
+    /// An execution has ended, and its receipt is on the disk.
+    pub fn executed(&self, receipt: &Receipt, times: &Times) {
+        let Times { queue, run, overhead } = times;
+        let of = Of { tool: receipt.tool.to_string() };
+        let status = receipt.outcome.end.status().as_str();
+        self.executions.get_or_create(&Executed { tool: of.tool.clone(), status }).inc();
+        self.queue.observe(queue.as_secs_f64());
+        self.overhead.observe(overhead.as_secs_f64());
+        self.run.get_or_create(&of).observe(run.as_secs_f64());
+        let used = &receipt.outcome.metrics;
+        self.cpu.get_or_create(&of).inc_by(used.cpu.as_secs_f64());
+        #[allow(clippy::cast_precision_loss, reason = "a bucket needs no more than 53 bits")]
+        self.memory.get_or_create(&of).observe(used.peak_memory_bytes as f64);
+    }
+
+    /// The governor gave a verdict, or none.
+    pub fn decided(&self, took: Duration) {
+        self.governor.observe(took.as_secs_f64());
+    }
+
+    /// A call was refused.
+    pub fn refused(&self, blocked_by: BlockedBy) {
+        self.refusals.get_or_create(&Because { blocked_by: blocked_by.as_str() }).inc();
+    }
+
+    /// A call found no room.
+    pub fn busy(&self) {
+        self.busy.inc();
+    }
+
+    /// A report was sent to the governor, which took it or did not.
+    pub fn delivered(&self, taken: bool) {
+        let outcome = if taken { "delivered" } else { "failed" };
+        self.deliveries.get_or_create(&Delivered { outcome }).inc();
+    }
+
+    /// All of it as text in the OpenMetrics format, with what stands somewhere now.
+    ///
+    /// # Errors
+    /// Never, as text can always be written.
+    pub fn text(&self, levels: &Levels) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode_registry(&mut text, &self.registry)?;
+        encode_registry(&mut text, &levels.registry())?;
+        encode_eof(&mut text)?;
+        Ok(text)
+    }
+}
+
+impl Levels {
+    fn registry(&self) -> Registry {
+        let Self { running, queued, connections, receipts, journal_bytes, undelivered, oldest_undelivered } =
+            *self;
+        let mut registry = Registry::with_prefix("a2g");
+        for (name, help, level) in [
+            ("running", "Executions that run", running),
+            ("queued", "Executions that wait for a slot", queued),
+            ("connections", "Connections that are open", connections),
+            ("undelivered_reports", "Reports that the governor does not have", undelivered),
+        ] {
+            registry.register(name, help, level_of(level as u64));
+        }
+        let bytes = "Size of the files of the journal";
+        registry.register_with_unit("journal", bytes, Unit::Bytes, level_of(journal_bytes));
+        let receipts = ConstCounter::new(receipts);
+        registry.register("journal_receipts", "Receipts written, those of earlier processes too", receipts);
+        let oldest = ConstGauge::new(oldest_undelivered.as_secs_f64());
+        let help = "Age of the oldest report that the governor does not have; 0 when it has all";
+        registry.register_with_unit("oldest_undelivered_report", help, Unit::Seconds, oldest);
+        registry
+    }
+}
+
+fn level_of(level: u64) -> ConstGauge {
+    ConstGauge::new(i64::try_from(level).unwrap_or(i64::MAX))
+}
+
+fn seconds() -> Histogram {
+    Histogram::new(SECONDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_stands_in_the_text() {
+        let journal = JournalMetrics::default();
+        let metrics = Metrics::new(&journal);
+        journal.committed(3, Duration::from_micros(700));
+        metrics.refused(BlockedBy::VerdictDenied);
+        metrics.delivered(false);
+        metrics.busy();
+        let text = metrics.text(&Levels { running: 2, receipts: 7, ..Levels::default() }).unwrap();
+        for line in [
+            "a2g_refusals_total{blocked_by=\"verdict_denied\"} 1",
+            "a2g_deliveries_total{outcome=\"failed\"} 1",
+            "a2g_busy_total 1",
+            "a2g_running 2",
+            "a2g_journal_receipts_total 7",
+            "a2g_journal_commit_seconds_bucket{le=\"0.0005\"} 0",
+            "a2g_journal_commit_seconds_bucket{le=\"0.001\"} 1",
+            "a2g_journal_commit_entries_sum 3.0",
+            "a2g_oldest_undelivered_report_seconds 0.0",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|said| said == line), "{line}\n{text}");
+        }
+    }
+}
