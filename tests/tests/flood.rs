@@ -32,18 +32,42 @@ fn connections() -> usize {
     usize::try_from(may.min(CONNECTIONS)).unwrap()
 }
 
-/// Asks for `/health` again and again until `over`. The longest answer, and how many there were.
-fn watch(address: SocketAddr, over: &AtomicBool) -> (Duration, usize) {
-    let (mut worst, mut answers) = (Duration::ZERO, 0);
+/// What somebody saw who asked for `/health` all the time.
+#[derive(Debug, Default)]
+struct Watched {
+    answers: usize,
+    /// From the first time that it was asked for one answer.
+    slowest: Duration,
+    /// Connections that gave way to others before they were heard.
+    unheard: usize,
+}
+
+/// Asks for `/health` again and again until `over`.
+fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
+    let mut watched = Watched::default();
     while !over.load(Ordering::SeqCst) {
         let asked = Instant::now();
-        let answer = HttpClient::connect(address).request("GET", "/health", &[], b"");
-        assert!(answer.text().contains("ok"), "{answer:?}");
-        worst = worst.max(asked.elapsed());
-        answers += 1;
+        while !is_healthy(address) {
+            watched.unheard += 1;
+            assert!(asked.elapsed() < PATIENCE, "{watched:?}");
+        }
+        watched.slowest = watched.slowest.max(asked.elapsed());
+        watched.answers += 1;
         std::thread::sleep(Duration::from_millis(20));
     }
-    (worst, answers)
+    watched
+}
+
+/// Whether there is an answer over a connection of its own.
+fn is_healthy(address: SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map(|_| answer)
+    };
+    ask().is_ok_and(|answer: String| answer.starts_with("HTTP/1.1 200") && answer.contains("ok"))
 }
 
 /// Sends pieces until the other side has had enough, and gives how many bytes it took.
@@ -107,7 +131,7 @@ fn the_door_answers_others_while_ten_thousand_hold_on_to_it() {
         &post(call.as_bytes())[..200],
         b"GET /jsonrpc HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: web",
     ];
-    let (worst, answers) = std::thread::scope(|scope| {
+    let watched = std::thread::scope(|scope| {
         let health = scope.spawn(|| watch(address, &over));
         let many = connections();
         let mut held: Vec<TcpStream> = Vec::with_capacity(many);
@@ -131,8 +155,8 @@ fn the_door_answers_others_while_ten_thousand_hold_on_to_it() {
         over.store(true, Ordering::SeqCst);
         health.join().unwrap()
     });
-    println!("/health: {answers} answers, the slowest after {worst:?}");
-    assert!(worst < HEALTHY, "/health took {worst:?}");
+    println!("/health: {watched:?}");
+    assert!(watched.answers > 0 && watched.slowest < HEALTHY, "{watched:?}");
     assert_nothing_ran(&executor);
 }
 
