@@ -42,6 +42,15 @@ struct Watched {
     unheard: usize,
 }
 
+/// Sets it at the end of a block, however that ends: whoever watches would go on for ever.
+struct AtTheEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Asks for `/health` again and again until `over`.
 fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
     let mut watched = Watched::default();
@@ -119,11 +128,7 @@ fn assert_nothing_ran(executor: &Executor) {
     assert!(executor.reports().is_empty());
 }
 
-#[test]
-fn the_door_answers_others_while_ten_thousand_hold_on_to_it() {
-    // Bodies are let in that are long enough for their content to be what is refused.
-    let executor = Executor::start(Options::new().set("server.max_body_bytes", 128 << 20));
-    let (address, over) = (executor.address(), AtomicBool::new(false));
+fn flood(address: SocketAddr) {
     let call = call();
     let halves: [&[u8]; 4] = [
         b"",
@@ -131,28 +136,37 @@ fn the_door_answers_others_while_ten_thousand_hold_on_to_it() {
         &post(call.as_bytes())[..200],
         b"GET /jsonrpc HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: web",
     ];
+    let many = connections();
+    let mut held: Vec<TcpStream> = Vec::with_capacity(many);
+    for nth in 0..many {
+        held.push(HttpClient::send_only(address, halves[nth % halves.len()]));
+    }
+    // Those who stay go on as slowly as they can, and others make no sense.
+    for stream in held.iter_mut().rev().take(200) {
+        let _may_have_given_way = stream.write_all(b"a");
+    }
+    for (what, body, code) in monsters() {
+        let answer = HttpClient::connect(address).post(&body);
+        assert!(answer.body.len() < 2000, "{what}: an answer of {} bytes", answer.body.len());
+        error(&answer.json(), code);
+    }
+    let line = b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nX-Endless: ";
+    let (sent, answer) = pour(address, line, &[b'a'; 8 << 10]);
+    assert!(sent < ENDLESS, "a header line of {sent} bytes was read");
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+}
+
+#[test]
+fn the_door_answers_others_while_ten_thousand_hold_on_to_it() {
+    // Bodies are let in that are long enough for their content to be what is refused.
+    let executor = Executor::start(Options::new().set("server.max_body_bytes", 128 << 20));
+    let (address, over) = (executor.address(), AtomicBool::new(false));
     let watched = std::thread::scope(|scope| {
         let health = scope.spawn(|| watch(address, &over));
-        let many = connections();
-        let mut held: Vec<TcpStream> = Vec::with_capacity(many);
-        for nth in 0..many {
-            held.push(HttpClient::send_only(address, halves[nth % halves.len()]));
+        {
+            let _over = AtTheEnd(&over);
+            flood(address);
         }
-        // Those who stay go on as slowly as they can, and others make no sense.
-        for stream in held.iter_mut().rev().take(200) {
-            let _may_have_given_way = stream.write_all(b"a");
-        }
-        for (what, body, code) in monsters() {
-            let answer = HttpClient::connect(address).post(&body);
-            assert!(answer.body.len() < 2000, "{what}: an answer of {} bytes", answer.body.len());
-            error(&answer.json(), code);
-        }
-        let line = b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nX-Endless: ";
-        let (sent, answer) = pour(address, line, &[b'a'; 8 << 10]);
-        assert!(sent < ENDLESS, "a header line of {sent} bytes was read");
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
-        drop(held);
-        over.store(true, Ordering::SeqCst);
         health.join().unwrap()
     });
     println!("/health: {watched:?}");
