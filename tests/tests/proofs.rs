@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::sync::Barrier;
 
 /// An executor that trusts these keys, takes nothing unsigned, and has no governor elsewhere.
-fn trusting(keys: &Keys) -> Options {
+pub fn trusting(keys: &Keys) -> Options {
     with_leave(keys).signed_only()
 }
 
@@ -18,16 +18,16 @@ fn with_leave(keys: &Keys) -> Options {
 }
 
 /// The params of a call that appends one `x` to `/workspace/log`: its length is the number of runs.
-fn append() -> Value {
+pub fn append() -> Value {
     execute("write_file", json!({ "path": "/workspace/log", "content": "x", "mode": "append" }))
 }
 
-fn runs(executor: &Executor) -> usize {
+pub fn runs(executor: &Executor) -> usize {
     executor.file("log").map_or(0, |log| log.len())
 }
 
 /// A value with one member set.
-fn with(value: &Value, member: &str, to: Value) -> Value {
+pub fn with(value: &Value, member: &str, to: Value) -> Value {
     let mut value = value.clone();
     value[member] = to;
     value
@@ -235,7 +235,7 @@ fn one_identifier_for_64_intents_runs_one_of_them() {
 }
 
 /// Sends each call over a connection of its own, all at the same moment.
-fn at_once(executor: &Executor, calls: &[Value]) -> Vec<Value> {
+pub fn at_once(executor: &Executor, calls: &[Value]) -> Vec<Value> {
     let barrier = Barrier::new(calls.len());
     std::thread::scope(|scope| {
         let clients = calls.iter().map(|call| {

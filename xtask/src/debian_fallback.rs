@@ -149,11 +149,13 @@ fn is_root() -> bool {
     run::output(Command::new("id").arg("-u")).is_some_and(|id| id == "0")
 }
 
-fn may_install() -> bool {
+/// Whether this user may install packages without being asked for a password.
+pub(crate) fn may_install() -> bool {
     is_root() || run::output(Command::new("sudo").args(["-n", "true"])).is_some()
 }
 
-fn as_root(program: &str) -> Command {
+/// A program that root runs.
+pub(crate) fn as_root(program: &str) -> Command {
     let mut command = Command::new(if is_root() { "env" } else { "sudo" });
     if !is_root() {
         command.args(["-n", "env"]);

@@ -9,6 +9,7 @@
 mod bench;
 mod debian_fallback;
 mod demo;
+mod extras;
 mod run;
 mod setup;
 mod test;

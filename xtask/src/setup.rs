@@ -18,6 +18,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::debian_fallback::{self, DebianToolchain};
+use crate::extras;
 use crate::run::{self, AtPath, Failure, Workspace};
 
 pub(crate) const HELP: &str = "\
@@ -33,6 +34,9 @@ Each is used when it is installed; otherwise `rustup target add` gets it. Where
 that fails on Debian or Ubuntu, the distribution's packages stand in for
 wasm32-wasip1: this needs root or a password-less sudo, installs about 1 GB with
 apt-get, removes nothing, and builds the standard library once.
+
+Some tests use strace and libfaketime; where they are missing, this gets them in
+the same way, and otherwise those tests are skipped, by name.
 
 The other commands call this one. A second run takes less than a second.
 
@@ -82,8 +86,10 @@ pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<(), Failure> {
     if retry {
         forget(&note_about_wanted(workspace))?;
         debian_fallback::forget(workspace)?;
+        extras::forget(workspace)?;
     }
     let guests = prepare(workspace)?;
+    extras::prepare(workspace)?;
     let how = match guests.toolchain {
         GuestToolchain::Native => "by the Rust toolchain",
         GuestToolchain::Debian(_) => "by the distribution's packages",

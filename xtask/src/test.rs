@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::extras;
 use crate::run::{self, Failure, Workspace};
 use crate::setup::{self, WANTED};
 use crate::tools;
@@ -26,7 +27,8 @@ of the main workspace; with any, the tools' own tests are left out:
   cargo xtask test -- --test-threads=1   what follows -- is for the test programs
 
 Tests with `wasip2` in their name need the target wasm32-wasip2; where it cannot
-be had they are skipped, and the summary names them.";
+be had they are skipped, and the summary names them. Tests that need strace or
+libfaketime are skipped without them, and say so.";
 
 /// The part of a test's name that says that it needs [`WANTED`].
 const NEEDS_WANTED: &str = "wasip2";
@@ -66,6 +68,7 @@ struct Outcome {
 /// As [`setup::prepare`] and [`tools::build`], when the executor does not compile, or when a test fails.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<(), Failure> {
     let guests = setup::prepare(workspace)?;
+    extras::prepare(workspace)?;
     tools::build(workspace, &guests.toolchain)?;
     if guests.has_wanted {
         tools::build_wanted(workspace)?;
@@ -112,6 +115,7 @@ fn main_tests(workspace: &Workspace, arguments: &[String], has_wanted: bool) -> 
 /// As [`run`].
 pub(crate) fn torture(workspace: &Workspace, times: u32) -> Result<(), Failure> {
     let guests = setup::prepare(workspace)?;
+    extras::prepare(workspace)?;
     tools::build(workspace, &guests.toolchain)?;
     build_executor(workspace)?;
     let mut cargo = workspace.cargo();

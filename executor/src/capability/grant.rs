@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// The most areas of one grant, and of one layer.
 const MOST_AREAS: usize = 256;
+/// The most ways in which the areas of two layers may overlap, those counted that others cover.
+const MOST_OVERLAPS: usize = 4 * MOST_AREAS;
 
 /// The executor's own ceilings. They have a value for every limit, so that a limit that no other
 /// layer names is still a limit.
@@ -139,7 +141,11 @@ impl Grant {
         let mut cut_off_by = None;
         for (layer, claims) in layers.into_iter().chain([(Layer::Executor, own)]) {
             few(claims.areas.as_ref().map_or(0, Vec::len).max(claims.blocked.len()))?;
-            met = met.meet(Limits::of(layer, claims));
+            let claims = Limits::of(layer, claims);
+            if met.overlaps_in_more_than(&claims, MOST_OVERLAPS) {
+                return Err(ScopeError::TooMany { most: MOST_AREAS });
+            }
+            met = met.meet(claims);
             few(met.areas.as_ref().map_or(0, BTreeSet::len))?;
             let empty = met.areas.as_ref().is_some_and(BTreeSet::is_empty);
             emptied_by = emptied_by.or(empty.then_some(layer));

@@ -76,9 +76,22 @@ impl Limits {
     /// The layer that an area of the meet is owed to: of the areas that layers named and that hold all
     /// of it, the narrowest one's; of several, the first.
     pub(super) fn layer_of(&self, area: &Area) -> Layer {
-        let wide = || self.named.iter().filter(|(wide, _)| wide.covers(area));
-        let narrowest = wide().filter(|(a, _)| !wide().any(|(b, _)| a != b && a.covers(b)));
+        let wide: Vec<_> = self.named.iter().filter(|(wide, _)| wide.covers(area)).collect();
+        let narrowest = wide.iter().filter(|(a, _)| !wide.iter().any(|(b, _)| a != b && a.covers(b)));
         narrowest.map(|(_, layer)| *layer).min().unwrap_or(Layer::Executor)
+    }
+
+    /// Whether the areas of both sides overlap in more than `most` ways. To meet them takes the square of
+    /// these ways, so a governor that knows how could keep a server busy for minutes.
+    #[must_use]
+    pub(super) fn overlaps_in_more_than(&self, other: &Self, most: usize) -> bool {
+        let (Some(a), Some(b)) = (&self.areas, &other.areas) else { return false };
+        let mut ways = BTreeSet::new();
+        a.len().saturating_mul(b.len()) > most
+            && overlaps(a, b).any(|way| {
+                ways.insert(way);
+                ways.len() > most
+            })
     }
 
     /// What both sides allow. Never wider than either.
@@ -119,6 +132,10 @@ fn outermost(areas: BTreeSet<Area>) -> BTreeSet<Area> {
 }
 
 /// Every overlap of an area of one side with an area of the other.
+fn overlaps(a: &BTreeSet<Area>, b: &BTreeSet<Area>) -> impl Iterator<Item = Area> {
+    a.iter().flat_map(|x| b.iter().filter_map(|y| x.meet(y)))
+}
+
 fn common(a: &BTreeSet<Area>, b: &BTreeSet<Area>) -> BTreeSet<Area> {
-    outermost(a.iter().flat_map(|x| b.iter().filter_map(|y| x.meet(y))).collect())
+    outermost(overlaps(a, b).collect())
 }

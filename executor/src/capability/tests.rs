@@ -1,6 +1,7 @@
 //! The laws of the meet, and patterns that try to be wider than they look.
 
 use super::*;
+use crate::clock::{Clock as _, SystemClock};
 use crate::limit::{Access, Bound, Budgets, Layer, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use proptest::prelude::*;
@@ -336,6 +337,25 @@ fn too_many_overlaps_are_refused() {
         (Layer::StandingPolicy, claims(format!("/tmp/{{{}}}", letters(b'A')))),
     ];
     assert!(matches!(Grant::new(layers, &ceilings()), Err(ScopeError::TooMany { .. })));
+}
+
+/// To sort out the 65,536 overlaps of as many patterns as two layers may have would take minutes.
+#[test]
+fn too_many_overlaps_are_refused_before_they_are_sorted_out() {
+    let letters = ('a'..='z').chain('A'..='Z').chain('0'..='9').chain(['+', '=']).map(String::from);
+    let letters = letters.collect::<Vec<_>>().join(",");
+    let claims = |kind: fn(&str, usize) -> String| {
+        let areas = (0..4).flat_map(|nth| Area::parse(&kind(&letters, nth)).unwrap()).collect::<Vec<_>>();
+        assert_eq!(areas.len(), 256);
+        Claims { areas: Some(areas), ..Claims::default() }
+    };
+    let layers = [
+        (Layer::Verdict, claims(|letters, nth| format!("/tmp/{nth}{{{letters}}}*"))),
+        (Layer::Condition, claims(|letters, nth| format!("/tmp/*{{{letters}}}{nth}"))),
+    ];
+    let began = SystemClock.monotonic();
+    assert!(matches!(Grant::new(layers, &ceilings()), Err(ScopeError::TooMany { .. })));
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[test]

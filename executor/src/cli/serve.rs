@@ -178,6 +178,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     let egress = workshop.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
     let journal = journal(config, workshop.clock.now())?;
+    let at_start = journal.head();
     let clock = Arc::clone(&workshop.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
     let methods = a2g::methods(Arc::clone(&executor))?;
@@ -191,7 +192,7 @@ async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: 
     tokio::spawn(renew_at_hangup(Arc::clone(&executor), workshop, known, config.clone()));
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
     let did = config.did.clone();
-    tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat, key));
+    tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat, key, at_start));
     if let Some(door) = door {
         let tools = executor.tools().len();
         tracing::info!(tools, "the executor listens on {}", door.url());

@@ -78,20 +78,29 @@ fn jittered(pause: Duration) -> Duration {
 
 /// Registers the executor, again whenever the governor has forgotten it, and sends heartbeats.
 ///
-/// A heartbeat carries how far the journal goes, signed by `key` when there is one.
-pub async fn stay_registered(executor: Arc<Executor>, did: AgentDid, every: Duration, key: Option<KeyPair>) {
+/// A heartbeat carries how far the journal goes, signed by `key` when there is one. The first one, right after
+/// the registration, says how far it went `at_start`, before anything ran: an older copy that was restored
+/// shows by it, also when it has gone past where the history was that is lost.
+pub async fn stay_registered(
+    executor: Arc<Executor>,
+    did: AgentDid,
+    every: Duration,
+    key: Option<KeyPair>,
+    at_start: Head,
+) {
     let began = executor.clock().monotonic();
     let introduction = Introduction {
         agent: did.clone(),
         tools: executor.tools().iter().map(|tool| tool.name.to_string()).collect(),
     };
+    let mut untold = Some(at_start);
     loop {
         register(&executor, &introduction).await;
+        let mut just_registered = true;
         loop {
-            tokio::time::sleep(every).await;
             let (running, queued) = executor.load();
             let uptime = executor.clock().monotonic().saturating_duration_since(began);
-            let Head { number: count, hash } = executor.journal().head();
+            let Head { number: count, hash } = untold.unwrap_or_else(|| executor.journal().head());
             let root = shown(&hash);
             let now = executor.clock().now();
             let signature = key.as_ref().map(|key| key.attest(&did, count, &root, now));
@@ -99,12 +108,15 @@ pub async fn stay_registered(executor: Arc<Executor>, did: AgentDid, every: Dura
             let pulse =
                 Pulse { agent: did.clone(), uptime_seconds: uptime.as_secs(), running, queued, checkpoint };
             match executor.governor().heartbeat(&pulse).await {
-                Ok(()) => {}
-                Err(RemoteError::Refused(Fault::SessionExpired(_))) => break,
+                Ok(()) => untold = None,
+                // Who forgets at once is not asked again at once.
+                Err(RemoteError::Refused(Fault::SessionExpired(_))) if !just_registered => break,
                 Err(error) => {
                     tracing::warn!(governor = executor.governor().place(), %error, "the heartbeat failed");
                 }
             }
+            just_registered = false;
+            tokio::time::sleep(every).await;
         }
     }
 }

@@ -7,10 +7,14 @@ use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::outcome::{Receipt, Status};
 use rusqlite::{OptionalExtension as _, Row, params};
 use std::path::Path;
-use time::OffsetDateTime;
+use time::{Duration, OffsetDateTime};
 
 /// How many receipts one transaction prunes, so that a server that writes meanwhile waits briefly.
 const PRUNED_AT_ONCE: i64 = 5_000;
+
+/// How much longer than its verdicts are good an intent is known. A clock that is ahead by less, for a while,
+/// makes nothing that ran run again.
+const KNOWN_LONGER: Duration = Duration::DAY;
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -156,7 +160,7 @@ pub enum Finding {
 pub struct Pruned {
     /// Receipts that are gone.
     pub receipts: u64,
-    /// Intents that are forgotten: all of their verdicts have expired.
+    /// Intents that are forgotten: all of their verdicts expired a day ago.
     pub intents: u64,
 }
 
@@ -305,8 +309,8 @@ impl History {
 }
 
 /// Takes receipts out that ended before `before` and that the governor has, oldest first and none
-/// from between others, and forgets intents whose verdicts have all expired. A server may write
-/// meanwhile.
+/// from between others, and forgets intents whose verdicts have all expired a day ago. A server may
+/// write meanwhile.
 ///
 /// # Errors
 /// [`PruneError`]. What was pruned before it stays pruned.
@@ -336,7 +340,7 @@ pub fn prune(path: &Path, before: OffsetDateTime, now: OffsetDateTime) -> Result
         };
         if receipts == 0 {
             let gone = "DELETE FROM intents WHERE receipt <= (SELECT number FROM chain) AND keep_until <= ?1";
-            pruned.intents = count(batch.execute(gone, [micros(now)])?);
+            pruned.intents = count(batch.execute(gone, [micros(now.saturating_sub(KNOWN_LONGER))])?);
         }
         batch.commit()?;
         pruned.receipts += count(receipts);

@@ -7,12 +7,15 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 /// What a path begins with, to tell it from an address.
 const UNIX: &str = "unix:";
 /// Who may connect to a socket in a folder: its owner and its group.
 const MODE: u32 = 0o660;
+/// How many connections the system keeps until they are taken, as far as it lets us. When there is no room,
+/// whoever asks next is not heard for a second; the 128 of the standard library are full in a moment.
+const BACKLOG: u32 = 4096;
 
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +95,7 @@ impl Listener {
     pub(super) async fn bind(place: &Listen) -> Result<(Self, Listen)> {
         match place {
             Listen::Tcp(address) => {
-                let listener = TcpListener::bind(address).await?;
+                let listener = port(*address)?;
                 let place = Listen::Tcp(listener.local_addr()?);
                 Ok((Self::Tcp(listener), place))
             }
@@ -124,6 +127,15 @@ impl Drop for Socket {
             tracing::debug!(%error, path = %self.path.display(), "the socket was gone already");
         }
     }
+}
+
+/// Takes a port.
+fn port(address: SocketAddr) -> Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // As the standard library does: a port that was closed a moment ago is free.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Makes a socket to which nobody else could ever connect: it gets its mode where only we can look.
@@ -182,5 +194,18 @@ mod tests {
         assert!(!path.exists());
         std::fs::write(path, "a file").unwrap();
         assert_eq!(Listener::bind(&place).await.err().unwrap().kind(), ErrorKind::AlreadyExists);
+    }
+
+    /// While nobody takes them: those who are not heard try again only after a second.
+    #[tokio::test]
+    async fn many_may_ask_at_once() {
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let many = most.trim().parse::<usize>().unwrap().min(200);
+        let (listener, place) = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let Listen::Tcp(address) = place else { panic!("{place}") };
+        let soon = std::time::Duration::from_secs(5);
+        let ask = || std::net::TcpStream::connect_timeout(&address, soon);
+        let held: Vec<_> = (0..many).map(|_| ask().unwrap()).collect();
+        drop((held, listener));
     }
 }

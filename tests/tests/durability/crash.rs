@@ -1,7 +1,7 @@
 //! SIGKILL at any moment.
 
 use super::{assert_chain_holds, catalogue, load, moment, options, settled, times};
-use crate::harness::{Executor, Governor, Home, Process, run};
+use crate::harness::{Executor, Governor, Home, Process, run, skipped};
 use std::path::Path;
 use std::process::Command;
 
@@ -53,7 +53,7 @@ fn a_server_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
 #[test]
 fn a_server_that_is_killed_at_a_system_call_loses_nothing_and_repeats_nothing() {
     if !Path::new("/usr/bin/strace").exists() {
-        eprintln!("skipped: there is no strace here (`cargo xtask torture` installs it)");
+        skipped("there is no strace here");
         return;
     }
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());

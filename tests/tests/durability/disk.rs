@@ -1,7 +1,9 @@
 //! A disk that is full, or that does not keep what it was given.
 
 use super::{assert_chain_holds, catalogue, load, options, settled};
-use crate::harness::{Executor, Governor, HttpClient, Options, Process, eventually, execute, program};
+use crate::harness::{
+    Executor, Governor, HttpClient, Options, Process, eventually, execute, program, skipped,
+};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +23,7 @@ impl SmallDisk {
         let can =
             Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
         if !can {
-            eprintln!("skipped: no file system can be mounted here");
+            skipped("no file system can be mounted here");
             return None;
         }
         let journal = place.join("journal.db");
@@ -103,7 +105,7 @@ fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
 #[test]
 fn a_failed_fsync_ends_the_process_and_nothing_is_a_success_that_is_not_on_the_disk() {
     if !Path::new("/usr/bin/strace").exists() {
-        eprintln!("skipped: there is no strace here (`cargo xtask torture` installs it)");
+        skipped("there is no strace here");
         return;
     }
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());

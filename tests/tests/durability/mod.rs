@@ -5,6 +5,7 @@
 //! file. Afterwards the books are compared: what was asked and answered, what ran, and what the
 //! governor was told.
 
+mod clock;
 mod crash;
 mod disk;
 mod outbox;
@@ -84,9 +85,10 @@ impl Load {
         let nth = self.next.fetch_add(1, Ordering::SeqCst);
         let (file, refused) = (format!("{nth:06}"), nth % 7 == 3);
         let mut params = approved(intent("mark", json!({ "n": file })), &manifest());
-        if refused {
-            params["verdict"]["expires_at"] = in_seconds(-1).into();
-        }
+        // Reports go out in order for each agent, and those of different agents beside each other.
+        params["intent"]["agent_did"] = format!("did:aeon:tester:1.0:{}", nth % 4).into();
+        // A clock that is an hour off changes nothing about either.
+        params["verdict"]["expires_at"] = in_seconds(if refused { -2 * 3600 } else { 3 * 3600 }).into();
         let id = params["intent"]["intent_id"].as_str().unwrap().to_owned();
         let sent = Sent { params: params.clone(), file, refused, answers: Vec::new() };
         self.sent.lock().unwrap().insert(id.clone(), sent);
@@ -186,14 +188,15 @@ fn ended_early(report: Option<&&Value>) -> bool {
 
 /// Waits until the governor has a report of everything that has ended, and gives all reports.
 fn settled(executor: &Executor, governor: &Governor) -> Vec<Value> {
-    let config = executor.home().config();
-    eventually("every report is delivered", || {
-        let waiting = ["journal", "list", "--undelivered", "--json", "--config", config.to_str().unwrap()];
-        let output = run(waiting);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        output.stdout.is_empty().then_some(())
-    });
+    all_delivered(executor);
     governor.reports()
+}
+
+/// Waits until the journal has no report that its governor has not taken.
+fn all_delivered(executor: &Executor) {
+    eventually("every report is delivered", || {
+        executor.home().listed(&["--undelivered"]).is_empty().then_some(())
+    });
 }
 
 /// Checks the chain of a journal.

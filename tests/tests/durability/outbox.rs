@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// How many clients send at once.
+const CLIENTS: usize = 4;
+
 /// The reports that a governor was sent, in order.
 fn sent(governor: &FakeGovernor) -> Vec<Value> {
     let seen = governor.seen().into_iter();
@@ -37,6 +40,82 @@ fn reports_outlive_a_governor_that_is_away_and_the_executor() {
     governor.restart();
     let reports = super::settled(&executor, &governor);
     assert!(load.assert_balanced(executor.home(), &reports) > 10);
+}
+
+/// How a governor behaves for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Well,
+    Slow,
+    /// It answers 500.
+    Broken,
+    /// It reads what comes, and closes the connection.
+    Drops,
+    /// It answers, and takes nothing.
+    Refuses,
+}
+
+/// The load goes on while the governor is in each of its moods; afterwards the books agree.
+#[test]
+fn a_governor_that_is_slow_broken_or_forgetful_under_load_loses_nothing() {
+    let (catalogue, load) = (catalogue(), load());
+    let mood = Arc::new(Mutex::new(Mood::Well));
+    // What it has said that it has, and all that it may therefore be held to.
+    let taken: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let (now, takes) = (Arc::clone(&mood), Arc::clone(&taken));
+    let governor = FakeGovernor::start(move |method, params| {
+        let accepted = || {
+            if method == "a2g/report" {
+                takes.lock().unwrap().push(params.clone());
+            }
+            Reply::Result(json!({ "accepted": true }))
+        };
+        match *now.lock().unwrap() {
+            Mood::Well => accepted(),
+            Mood::Slow => Reply::Late(Duration::from_millis(300), Box::new(accepted())),
+            Mood::Broken => {
+                Reply::Raw(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n".to_vec())
+            }
+            Mood::Drops => Reply::Hangup,
+            Mood::Refuses => {
+                Reply::Body(r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32603,"message":"no"}}"#.to_owned())
+            }
+        }
+    });
+    let executor = Executor::start(options(&catalogue, &governor.url()));
+    let moods = [Mood::Slow, Mood::Broken, Mood::Drops, Mood::Refuses, Mood::Well];
+    load.during(CLIENTS, executor.address(), || {
+        for next in moods {
+            *mood.lock().unwrap() = next;
+            let before = sent(&governor).len();
+            eventually("it is sent reports in this mood", || (sent(&governor).len() > before).then_some(()));
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    super::all_delivered(&executor);
+    let ran = load.assert_balanced(executor.home(), &taken.lock().unwrap());
+    assert!(ran > moods.len(), "only {ran} intents ran");
+    super::assert_chain_holds(executor.home());
+}
+
+/// The same with one that is killed, over both of its transports.
+#[test]
+fn a_governor_that_dies_under_load_loses_nothing() {
+    for url in [Governor::http_url, Governor::web_socket_url] {
+        let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+        let executor = Executor::start(options(&catalogue, &url(&governor)));
+        executor.line_with("registered with the governor");
+        load.during(CLIENTS, executor.address(), || {
+            for _ in 0..2 {
+                std::thread::sleep(Duration::from_millis(200));
+                governor.stop();
+                std::thread::sleep(Duration::from_millis(200));
+                governor.restart();
+            }
+        });
+        let reports = super::settled(&executor, &governor);
+        assert!(load.assert_balanced(executor.home(), &reports) > 10);
+    }
 }
 
 /// Whatever it answers that is no acknowledgement, the report comes again; what it has

@@ -78,10 +78,7 @@ fn shared(name: &str) -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    // Not `eprintln!`, which a passing test keeps to itself.
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let _nowhere_to_say_it =
-        writeln!(std::io::stderr(), "skipped {test}: there is no ../shared/{name} beside the repository");
+    super::skipped(&format!("there is no ../shared/{name} beside the repository"));
     None
 }
 

@@ -140,6 +140,15 @@ impl Home {
         self.folder.path().join("state/journal.db")
     }
 
+    /// What `journal list --json` says with these arguments, one value for each line.
+    pub fn listed(&self, arguments: &[&str]) -> Vec<Value> {
+        let config = self.config();
+        let list = ["journal", "list", "--json", "--config", config.to_str().expect("UTF-8")];
+        let listed = super::succeeds(&[&list, arguments].concat());
+        let listed = String::from_utf8(listed).expect("UTF-8");
+        listed.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+    }
+
     /// Makes the folders and the configuration.
     pub fn new(options: Options) -> Self {
         let Options { mut config, unsigned, mut arguments, environment, mounts } = options;

@@ -23,6 +23,7 @@ mod keys;
 mod message;
 mod process;
 mod stdio;
+mod wall_clock;
 mod web_socket;
 
 pub use binary::{cache, guest, guest_wasip2, program, run, run_in, run_with_input, seeds, tools, vectors};
@@ -37,6 +38,7 @@ pub use keys::{EXECUTOR, ISSUER, Keys, claims, set_mode, sha256, succeeds};
 pub use message::*;
 pub use process::Process;
 pub use stdio::StdioClient;
+pub use wall_clock::WallClock;
 pub use web_socket::WebSocketClient;
 
 use std::sync::Arc;
@@ -59,6 +61,14 @@ pub fn tls_config(names: &[&str]) -> (Arc<rustls::ServerConfig>, String) {
         .with_single_cert(vec![made.cert.der().clone()], key)
         .expect("a configuration");
     (Arc::new(config), made.cert.pem())
+}
+
+/// Names the running test as one that is left out, and why.
+pub fn skipped(why: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Not `eprintln!`, which a passing test keeps to itself.
+    let _nowhere_to_say_it =
+        std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("skipped {test}: {why}\n"));
 }
 
 /// Asks again until there is an answer.

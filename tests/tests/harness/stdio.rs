@@ -38,9 +38,14 @@ impl StdioClient {
 
     /// Sends one line.
     pub fn send(&mut self, line: &[u8]) {
+        self.send_part(line);
+        self.send_part(b"\n");
+    }
+
+    /// Sends what is not a whole line yet.
+    pub fn send_part(&mut self, part: &[u8]) {
         let stdin = self.stdin.as_mut().expect("standard input is open");
-        stdin.write_all(line).and_then(|()| stdin.write_all(b"\n")).expect("the executor reads");
-        stdin.flush().expect("the executor reads");
+        stdin.write_all(part).and_then(|()| stdin.flush()).expect("the executor reads");
     }
 
     /// The next line.

@@ -50,6 +50,13 @@ impl WebSocketClient {
         self.frame(0x82, message);
     }
 
+    /// Sends so many pieces of one message that does not end, or as many as the server takes.
+    pub fn send_pieces(&mut self, piece: &[u8], count: usize) {
+        for nth in 0..count {
+            self.frame(if nth == 0 { 0x01 } else { 0x00 }, piece);
+        }
+    }
+
     fn frame(&mut self, first: u8, payload: &[u8]) {
         let mut frame = vec![first];
         match payload.len() {

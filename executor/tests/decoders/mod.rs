@@ -1,0 +1,415 @@
+//! What has to hold for whatever bytes a decoder is given: one function for each target of `fuzz/`, which
+//! makes up the bytes, and for `corpus.rs`, which goes through those that were found.
+//!
+//! Each compares the decoder with something that does the same in another way, so that not only a panic is
+//! a finding.
+
+use a2g_executor::call::Call;
+use a2g_executor::capability::{Area, Ceilings, Claims, Grant, HostClaims, Tree};
+use a2g_executor::fault::Fault;
+use a2g_executor::govern::{AcceptUnsigned, Admission, Authentic, Trust, TrustSettings, admit};
+use a2g_executor::ident::{AgentDid, IntentId};
+use a2g_executor::limit::{Access, Budgets, Layer, NetworkBudgets};
+use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_executor::verdict::{Decision, Proof, Verdict};
+use a2g_executor::wire::a2g::{decode, encode};
+use a2g_executor::wire::jsonrpc::{self, Body, MAX_BATCH};
+use a2g_executor::wire::strict_json::{self, JsonBounds};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ed25519_dalek::{Signer as _, SigningKey};
+use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::LazyLock;
+use time::{Duration, OffsetDateTime};
+
+// --- strict JSON and the frame around every message ---
+
+/// Small, so that both bounds are reached.
+const BOUNDS: JsonBounds = JsonBounds { max_bytes: 2048, max_depth: 16 };
+
+/// A body is accepted exactly when serde_json reads it, every string of it and every object without equal
+/// keys, and it keeps to the bounds; and then it has a frame, or a refusal that is no parse error.
+pub(crate) fn strict_json(body: &[u8]) {
+    let accepted = strict_json::check(body, &BOUNDS);
+    assert_eq!(accepted.is_ok(), reads_in_one_way(body), "{accepted:?}");
+    let Ok(text) = accepted else { return };
+    assert_eq!(text.as_bytes(), body);
+    match jsonrpc::decode(text, MAX_BATCH) {
+        Err(fault) => assert!(!matches!(fault, Fault::Parse(_)), "{fault:?}"),
+        Ok(Body::One(entry)) => framed(&entry),
+        Ok(Body::Batch(entries)) => {
+            assert!((1..=MAX_BATCH).contains(&entries.len()));
+            entries.iter().for_each(framed);
+        }
+    }
+}
+
+fn framed(entry: &jsonrpc::Entry<'_>) {
+    let id = match entry {
+        Ok(request) => request.id.as_ref(),
+        Err((id, fault)) => {
+            assert!(!matches!(fault, Fault::Parse(_)), "{fault:?}");
+            id.as_ref()
+        }
+    };
+    assert!(id.is_none_or(|id| id.as_json().len() <= jsonrpc::Id::MOST_BYTES));
+    // It comes back exactly as it came, whatever number it is.
+    let answer = jsonrpc::error(id, -32600, "no", None);
+    let members = serde_json::from_str::<Members<'_>>(answer.get()).unwrap().0;
+    assert_eq!(members["id"].get(), id.map_or("null", jsonrpc::Id::as_json));
+}
+
+fn reads_in_one_way(body: &[u8]) -> bool {
+    let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= BOUNDS.max_bytes);
+    let value = text.and_then(|text| serde_json::from_str::<&RawValue>(text).ok());
+    value.is_some_and(|value| value_reads(value, BOUNDS.max_depth))
+}
+
+fn value_reads(value: &RawValue, levels: usize) -> bool {
+    let text = value.get();
+    match text.as_bytes().first() {
+        Some(b'"') => serde_json::from_str::<String>(text).is_ok(),
+        Some(b'[' | b'{') if levels == 0 => false,
+        Some(b'[') => serde_json::from_str::<Vec<&RawValue>>(text)
+            .is_ok_and(|values| values.iter().all(|value| value_reads(value, levels - 1))),
+        Some(b'{') => serde_json::from_str::<Members<'_>>(text)
+            .is_ok_and(|members| members.0.values().all(|value| value_reads(value, levels - 1))),
+        // What is left are numbers and words, whose grammar was read with the whole.
+        _ => true,
+    }
+}
+
+/// An object without equal keys.
+struct Members<'a>(BTreeMap<String, &'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        struct Once;
+        impl<'de> Visitor<'de> for Once {
+            type Value = BTreeMap<String, &'de RawValue>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = BTreeMap::new();
+                while let Some((key, value)) = map.next_entry()? {
+                    if members.insert(key, value).is_some() {
+                        return Err(serde::de::Error::custom("twice"));
+                    }
+                }
+                Ok(members)
+            }
+        }
+        reader.deserialize_map(Once).map(Self)
+    }
+}
+
+// --- intents and the messages of agents ---
+
+/// What callers send. What is read as an intent is written as the same intent; both parts of `a2g/execute`
+/// are what is read of each alone.
+pub(crate) fn intent(body: &[u8]) {
+    let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
+    if let Ok(call) = decode::intent(text) {
+        let written = encode::intent(&call);
+        assert_eq!(decode::intent(written.get()).unwrap(), call, "{written}");
+        let _named = decode::executor_of(&call);
+    }
+    if let Ok(decode::Execute { call, verdict, proof }) = decode::execute(text) {
+        let members = serde_json::from_str::<Members<'_>>(text).unwrap().0;
+        assert_eq!(decode::intent(members["intent"].get()).unwrap(), call);
+        assert_eq!(decode::verdict(members["verdict"].get()).unwrap(), verdict);
+        let came = members.get("proof").is_some_and(|proof| proof.get() != "null");
+        assert_eq!(proof.is_some(), came);
+    }
+    for escape in [false, true] {
+        let _signed = decode::context_signature(text, escape);
+    }
+    let _ids = (decode::intent_id(text), decode::revoke(text), decode::no_params(Some(text)));
+    let _news = (decode::register(text), decode::heartbeat(text), decode::report(text));
+}
+
+// --- verdicts and the other words of a governor ---
+
+/// A verdict that is read is written as the same verdict, and admits only what it says: what is approved,
+/// of this intent, before it expires, and nothing beyond the manifest and the ceilings.
+pub(crate) fn verdict(body: &[u8]) {
+    let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
+    if let Ok(verdict) = decode::verdict(text) {
+        let written = encode::verdict(&verdict);
+        assert_eq!(decode::verdict(written.get()).unwrap(), verdict, "{written}");
+        admits_what_it_says(verdict);
+    }
+    if let Ok(policy) = decode::policy(text) {
+        let written = encode::policy(&policy);
+        assert_eq!(decode::policy(written.get()).unwrap(), policy, "{written}");
+    }
+    let _others = (decode::directive(text), decode::policy_file(text), decode::registered(text));
+}
+
+fn admits_what_it_says(verdict: Verdict) {
+    static CALL: LazyLock<Call> = LazyLock::new(|| decode::intent(&call().to_string()).unwrap());
+    let leave = Some(AcceptUnsigned::given_on_the_command_line());
+    let nobody = Trust::of_nobody(AgentDid::parse(EXECUTOR).unwrap());
+    let (call, authentic) =
+        Authentic::with_call(CALL.clone(), verdict.clone(), None, &nobody, leave, now()).unwrap();
+    let admission = admit(call, authentic, now());
+    let Ok(Admission::Run(admitted)) = admission else { return };
+    assert!(matches!(verdict.decision, Decision::Approved | Decision::Conditional), "{verdict:?}");
+    assert_eq!(verdict.intent, CALL.intent);
+    assert!(verdict.expires_at.is_some_and(|at| at > now()), "{verdict:?}");
+    assert!(admitted.check_expiry(now()).is_ok() && admitted.remember_until() >= admitted.expires_at());
+}
+
+// --- scopes ---
+
+/// Two lines of patterns and one of a path. What an accepted pattern holds lies below its root, which is
+/// never `/`; what it is written as is read as the same; and a grant of both patterns grants the path
+/// exactly when both hold it.
+pub(crate) fn scope(body: &[u8]) {
+    let Ok(text) = std::str::from_utf8(body) else { return };
+    let mut lines = text.splitn(3, '\n');
+    let [one, other, path] = [(); 3].map(|()| lines.next().unwrap_or_default());
+    let path = path_of(path);
+    let _tree = Tree::parse_path(one);
+    let Ok(one) = Area::parse(one) else { return };
+    one.iter().for_each(|area| stays_below_its_root(area, &path));
+    let Ok(other) = Area::parse(other) else { return };
+    for wide in &one {
+        for area in other.iter().filter(|area| wide.covers(area)) {
+            assert!(!area.holds(&path) || wide.holds(&path), "{wide} covers {area}, and not {path}");
+        }
+    }
+    let both = [&one, &other].into_iter().all(|areas| areas.iter().any(|area| area.holds(&path)));
+    let claims = Claims { areas: Some(one), ..Claims::default() };
+    let Ok(grant) = Grant::new([(Layer::Verdict, claims)], &ceilings(other)) else { return };
+    let granted = grant.roots().iter().any(|root| root.grants(&path));
+    assert_eq!(granted, both, "{path} under {grant:?}");
+    let led = grant.roots().iter().any(|root| root.leads(above(&path)));
+    assert!(!granted || led || grant.roots().iter().any(|root| root.tree().path() == path));
+}
+
+fn stays_below_its_root(area: &Area, path: &str) {
+    let root = area.root().path();
+    let names: Vec<&str> = root.split('/').skip(1).collect();
+    assert!(root.starts_with('/') && !names.is_empty(), "{root}");
+    assert!(names.iter().all(|name| !["", ".", ".."].contains(name) && !name.contains('\0')), "{root}");
+    if area.holds(path) {
+        assert!(area.root().holds(path));
+        let below = path.strip_prefix(root).unwrap_or_else(|| panic!("{path} is not in {root}"));
+        assert!(below.is_empty() || below.starts_with('/'), "{path} is beside {root}");
+    }
+    assert!(area.covers(area));
+    let written = area.to_string();
+    assert_eq!(Area::parse(&written).as_deref(), Ok(std::slice::from_ref(area)), "{written}");
+}
+
+/// A path as the walk gives it: names alone.
+fn path_of(text: &str) -> String {
+    let names = text.split('/').filter(|name| !["", ".", ".."].contains(name));
+    names.map(|name| format!("/{name}")).collect()
+}
+
+fn above(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(above, _)| above)
+}
+
+fn ceilings(areas: Vec<Area>) -> Ceilings {
+    Ceilings {
+        memory: MemoryLimit::from_mb(256).unwrap(),
+        cpu: CpuPercent::new(100).unwrap(),
+        timeout: Timeout::from_seconds(60).unwrap(),
+        output: OutputLimit::from_bytes(1 << 20).unwrap(),
+        network: false,
+        hosts: HostClaims::default(),
+        network_budgets: NetworkBudgets { requests: 1, connections: 1, sent_bytes: 1, received_bytes: 1 },
+        areas,
+        access: Access::ReadWrite,
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1).unwrap(),
+            created: 1,
+            handles: 64,
+            subscriptions: 64,
+            random_bytes: 1,
+            directory_entries: 1,
+            fuel: None,
+            hard_links: false,
+        },
+    }
+}
+
+// --- proofs ---
+
+const ISSUER: &str = "did:a2g:governor:1.0:fuzz";
+const EXECUTOR: &str = "did:a2g:executor:1.0:fuzz";
+const KEY: &str = "fuzz";
+const LONGEST: u64 = 600;
+/// When all of it happens.
+const NOW: i64 = 1_800_000_000;
+
+fn now() -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp(NOW).unwrap()
+}
+
+/// The call that the one good proof is for.
+fn call() -> Value {
+    json!({
+        "agent_did": "did:aeon:tester:1.0:abc123",
+        "intent_id": "550e8400-e29b-41d4-a716-446655440000",
+        "tool": "write_file",
+        "arguments": { "content": "x", "path": "/workspace/a" },
+    })
+}
+
+fn good_verdict() -> Value {
+    json!({
+        "verdict": "APPROVED",
+        "intent_id": call()["intent_id"],
+        "capability_manifest": { "max_memory_mb": 64, "filesystem_scope": ["/workspace/**"] },
+        "expires_at": "2027-01-15T08:05:00Z",
+    })
+}
+
+fn good_claims() -> Value {
+    let arguments = Sha256::digest(call()["arguments"].to_string());
+    json!({
+        "iss": ISSUER, "aud": EXECUTOR, "sub": call()["agent_did"], "jti": "one",
+        "iat": NOW, "nbf": NOW, "exp": NOW + 300,
+        "intent_id": call()["intent_id"], "tool": call()["tool"],
+        "arguments_sha256": arguments.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
+        "verdict": good_verdict(),
+    })
+}
+
+fn good_header() -> Value {
+    json!({ "alg": "EdDSA", "kid": KEY })
+}
+
+struct Signed {
+    key: SigningKey,
+    trust: Trust,
+    call: Call,
+    verdict: Verdict,
+    good: String,
+}
+
+static SIGNED: LazyLock<Signed> = LazyLock::new(|| {
+    let key = SigningKey::from_bytes(&[7; 32]);
+    let x = URL_SAFE_NO_PAD.encode(key.verifying_key().to_bytes());
+    let jwk = json!({ "kty": "OKP", "crv": "Ed25519", "x": x, "kid": KEY, "iss": ISSUER });
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("key.jwk"), jwk.to_string()).unwrap();
+    let settings = TrustSettings {
+        keys: Some(folder.path().to_owned()),
+        longest: std::time::Duration::from_secs(LONGEST),
+        signature: None,
+    };
+    let trust = Trust::read(&settings, AgentDid::parse(EXECUTOR).unwrap()).unwrap();
+    let good = compact(&key, good_header().to_string().as_bytes(), good_claims().to_string().as_bytes());
+    Signed {
+        key,
+        trust,
+        call: decode::intent(&call().to_string()).unwrap(),
+        verdict: decode::verdict(&good_verdict().to_string()).unwrap(),
+        good,
+    }
+});
+
+fn compact(key: &SigningKey, header: &[u8], payload: &[u8]) -> String {
+    let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(payload));
+    let signature = URL_SAFE_NO_PAD.encode(key.sign(signed.as_bytes()).to_bytes());
+    format!("{signed}.{signature}")
+}
+
+fn is_believed(compact: &str) -> bool {
+    let Signed { trust, call, verdict, .. } = &*SIGNED;
+    let Value::Object(sent) = good_verdict() else { unreachable!("it is an object") };
+    let proof = Proof { compact: compact.to_owned(), verdict: sent };
+    Authentic::with_call(call.clone(), verdict.clone(), Some(&proof), trust, None, now()).is_ok()
+}
+
+/// The first byte says what the others are: a whole proof; changes to the good one; the claims of one that
+/// the trusted key signs; or its header. Only the good one is believed, and what the key has signed that
+/// says the same.
+pub(crate) fn proof(body: &[u8]) {
+    let Signed { key, good, .. } = &*SIGNED;
+    let Some((kind, rest)) = body.split_first() else { return };
+    match kind % 4 {
+        0 => {
+            let Ok(text) = std::str::from_utf8(rest) else { return };
+            assert_eq!(is_believed(text), text == good, "{text}");
+        }
+        1 => {
+            let Ok(text) = String::from_utf8(changed(good.as_bytes(), rest)) else { return };
+            assert_eq!(is_believed(&text), text == *good, "{text}");
+        }
+        2 => {
+            let text = compact(key, good_header().to_string().as_bytes(), rest);
+            assert!(!is_believed(&text) || says_the_same(rest), "{text}");
+        }
+        _ => {
+            let text = compact(key, rest, good_claims().to_string().as_bytes());
+            assert!(!is_believed(&text) || names_the_key(rest), "{text}");
+        }
+    }
+}
+
+/// Three bytes for each change: a place, and what stands there then; the place behind the end adds one.
+fn changed(good: &[u8], changes: &[u8]) -> Vec<u8> {
+    let mut text = good.to_vec();
+    for change in changes.chunks_exact(3) {
+        let [high, low, byte] = change else { continue };
+        let at = usize::from(u16::from_be_bytes([*high, *low])) % (text.len() + 1);
+        match text.get_mut(at) {
+            Some(there) => *there = *byte,
+            None => text.push(*byte),
+        }
+    }
+    text
+}
+
+fn says_the_same(payload: &[u8]) -> bool {
+    let (said, good): (Value, Value) = (serde_json::from_slice(payload).unwrap(), good_claims());
+    let second = |name: &str| said[name].as_i64().unwrap_or(i64::MIN);
+    let id = |value: &Value| value.as_str().and_then(|id| IntentId::parse(id).ok());
+    let lifetime = Duration::seconds(second("exp").saturating_sub(second("iat")));
+    ["iss", "aud", "sub", "tool", "arguments_sha256"].iter().all(|name| said[name] == good[name])
+        && id(&said["intent_id"]) == id(&good["intent_id"])
+        && plain(&said["verdict"]) == plain(&good["verdict"])
+        && lifetime.is_positive()
+        && lifetime.whole_seconds() <= i64::try_from(LONGEST).unwrap()
+        && second("iat").max(second("nbf")) <= NOW + 30
+}
+
+/// With every number as a double: canonical JSON knows no others.
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => json!(number.as_f64()),
+        Value::Array(values) => values.iter().map(plain).collect(),
+        Value::Object(members) => members.iter().map(|(key, value)| (key.clone(), plain(value))).collect(),
+        Value::Null | Value::Bool(_) | Value::String(_) => value.clone(),
+    }
+}
+
+fn names_the_key(header: &[u8]) -> bool {
+    let said: Value = serde_json::from_slice(header).unwrap();
+    let known = |name: &String| ["alg", "kid", "typ"].contains(&name.as_str());
+    said["kid"] == KEY
+        && (said["alg"] == "EdDSA" || said["alg"] == "Ed25519")
+        && said.as_object().is_some_and(|members| members.keys().all(known))
+}
+
+/// That there is something to be told apart from.
+pub(crate) fn the_good_proof_is_believed() {
+    assert!(is_believed(&SIGNED.good));
+    assert!(says_the_same(good_claims().to_string().as_bytes()));
+    assert!(names_the_key(good_header().to_string().as_bytes()));
+}

@@ -1,0 +1,223 @@
+//! W3, W4 and W6 of the threats, all at once: thousands who hold on to the door, and messages without end.
+//! Meanwhile `/health` answers; afterwards nothing has run.
+
+use crate::harness::*;
+use crate::methods::write;
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The promise is 200 ms, on a machine with nothing else to do.
+const HEALTHY: Duration = Duration::from_secs(2);
+/// How many connections are held at once, where this process may have so many.
+const CONNECTIONS: u64 = 10_000;
+/// For everything else that this process has open.
+const OTHERS: u64 = 1_000;
+/// Long enough to show that a message without an end is not read to its end.
+const ENDLESS: usize = 64 << 20;
+
+/// As many connections as this process may hold beside its other files.
+fn connections() -> usize {
+    let resource = rustix::process::Resource::Nofile;
+    let limit = rustix::process::getrlimit(resource);
+    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    rustix::process::setrlimit(resource, raised).unwrap();
+    let may = limit.maximum.unwrap_or(u64::MAX).saturating_sub(OTHERS);
+    if may < CONNECTIONS {
+        let _nowhere_to_say_it =
+            writeln!(std::io::stderr(), "{may} connections instead of {CONNECTIONS}: `ulimit -Hn` is low");
+    }
+    usize::try_from(may.min(CONNECTIONS)).unwrap()
+}
+
+/// What somebody saw who asked for `/health` all the time.
+#[derive(Debug, Default)]
+struct Watched {
+    answers: usize,
+    /// From the first time that it was asked for one answer.
+    slowest: Duration,
+    /// Connections that gave way to others before they were heard.
+    unheard: usize,
+}
+
+/// Sets it at the end of a block, however that ends: whoever watches would go on for ever.
+struct AtTheEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Asks for `/health` again and again until `over`.
+fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
+    let mut watched = Watched::default();
+    while !over.load(Ordering::SeqCst) {
+        let asked = Instant::now();
+        while !is_healthy(address) {
+            watched.unheard += 1;
+            assert!(asked.elapsed() < PATIENCE, "{watched:?}");
+        }
+        watched.slowest = watched.slowest.max(asked.elapsed());
+        watched.answers += 1;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    watched
+}
+
+/// Whether there is an answer over a connection of its own.
+fn is_healthy(address: SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map(|_| answer)
+    };
+    ask().is_ok_and(|answer: String| answer.starts_with("HTTP/1.1 200") && answer.contains("ok"))
+}
+
+/// Sends pieces until the other side has had enough, and gives how many bytes it took.
+fn pour(address: SocketAddr, head: &[u8], piece: &[u8]) -> (usize, String) {
+    let mut stream = HttpClient::send_only(address, head);
+    let mut sent = 0;
+    while sent < ENDLESS && stream.write_all(piece).is_ok() {
+        sent += piece.len();
+    }
+    // Whoever closes while more comes may not be heard any more.
+    let mut answer = Vec::new();
+    let _reset = stream.read_to_end(&mut answer);
+    (sent, String::from_utf8_lossy(&answer).into_owned())
+}
+
+fn post(body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// A call that would write a file, if it were let in.
+fn call() -> String {
+    json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": execute("write_file", write("ran", "x")), "id": 1 })
+        .to_string()
+}
+
+/// Messages that are whole and refused as a whole, with their codes.
+fn monsters() -> Vec<(&'static str, Vec<u8>, i64)> {
+    let call = call();
+    let batch = format!("[{}]", vec![call.as_str(); 100_000].join(","));
+    let deep = call
+        .replace("\"content\":\"x\"", &format!("\"content\":{}{}", "[".repeat(100_000), "]".repeat(100_000)));
+    let id = call.replace("\"id\":1", &format!("\"id\":\"{}\"", "x".repeat(10 << 20)));
+    assert!(deep.len() > 200_000 && id.len() > 10 << 20);
+    vec![
+        ("a batch of 100,000", batch.into_bytes(), -32600),
+        ("depth 100,000", deep.into_bytes(), -32700),
+        ("a 10 MB id", id.into_bytes(), -32600),
+    ]
+}
+
+/// That nothing has run, by the journal and by the files.
+fn assert_nothing_ran(executor: &Executor) {
+    assert!(executor.home().listed(&[]).is_empty());
+    executor.assert_workspace_is_empty("a flood");
+    assert!(executor.reports().is_empty());
+}
+
+fn flood(address: SocketAddr) {
+    let call = call();
+    let halves: [&[u8]; 4] = [
+        b"",
+        b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-",
+        &post(call.as_bytes())[..200],
+        b"GET /jsonrpc HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: web",
+    ];
+    let many = connections();
+    let mut held: Vec<TcpStream> = Vec::with_capacity(many);
+    for nth in 0..many {
+        held.push(HttpClient::send_only(address, halves[nth % halves.len()]));
+    }
+    // Those who stay go on as slowly as they can, and others make no sense.
+    for stream in held.iter_mut().rev().take(200) {
+        let _may_have_given_way = stream.write_all(b"a");
+    }
+    for (what, body, code) in monsters() {
+        let answer = HttpClient::connect(address).post(&body);
+        assert!(answer.body.len() < 2000, "{what}: an answer of {} bytes", answer.body.len());
+        error(&answer.json(), code);
+    }
+    let line = b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nX-Endless: ";
+    let (sent, answer) = pour(address, line, &[b'a'; 8 << 10]);
+    assert!(sent < ENDLESS, "a header line of {sent} bytes was read");
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+}
+
+#[test]
+fn the_door_answers_others_while_ten_thousand_hold_on_to_it() {
+    // Bodies are let in that are long enough for their content to be what is refused.
+    let executor = Executor::start(Options::new().set("server.max_body_bytes", 128 << 20));
+    let (address, over) = (executor.address(), AtomicBool::new(false));
+    let watched = std::thread::scope(|scope| {
+        let health = scope.spawn(|| watch(address, &over));
+        {
+            let _over = AtTheEnd(&over);
+            flood(address);
+        }
+        health.join().unwrap()
+    });
+    println!("/health: {watched:?}");
+    assert!(watched.answers > 0 && watched.slowest < HEALTHY, "{watched:?}");
+    assert_nothing_ran(&executor);
+}
+
+/// Without a length nobody knows how long a body is, until it is too long.
+#[test]
+fn a_body_without_an_end_is_refused_when_it_is_too_long() {
+    let executor = Executor::start(Options::new());
+    let head = b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let piece = [b"10000\r\n".as_slice(), &[b'['; 0x10000], b"\r\n"].concat();
+    let (sent, answer) = pour(executor.address(), head, &piece);
+    assert!(sent < ENDLESS, "a body of {sent} bytes was read");
+    assert!(answer.is_empty() || answer.contains("-32700"), "{answer}");
+    // A message in pieces that never end is one message.
+    let mut socket = executor.web_socket();
+    socket.send_pieces(&[b'['; 0x10000], ENDLESS / 0x10000);
+    assert!(socket.receive().is_none(), "it is closed");
+    assert_nothing_ran(&executor);
+}
+
+/// A line without an end takes no more memory than the longest that is read, and the next is understood.
+#[test]
+fn a_line_without_an_end_over_stdio_is_not_kept() {
+    let mut door = StdioClient::start(Options::new());
+    error(&door.exchange(&"[".repeat(1000)), -32700);
+    let before = resident_kb(&mut door);
+    let piece = vec![b'['; 1 << 20];
+    for _ in 0..ENDLESS / piece.len() {
+        door.send_part(&piece);
+    }
+    let grown = resident_kb(&mut door).saturating_sub(before);
+    assert!(grown < 16 << 10, "{grown} KB more after {ENDLESS} bytes of one line");
+    error(&door.exchange("]"), -32700);
+    for (what, body, code) in monsters() {
+        door.send(&body);
+        let answer = door.receive();
+        // By default a line of so many bytes is too long to be looked at.
+        let code = if body.len() > 1 << 20 { -32700 } else { code };
+        assert_eq!(answer["error"]["code"], code, "{what}: {answer}");
+    }
+    result(&door.exchange(r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#));
+    assert!(std::fs::read_dir(door.workspace()).unwrap().next().is_none(), "something ran");
+    assert!(door.home().listed(&[]).is_empty());
+}
+
+fn resident_kb(door: &mut StdioClient) -> u64 {
+    let id = door.process().child().id();
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    resident.trim().trim_end_matches(" kB").parse().unwrap()
+}
