@@ -27,7 +27,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/intent", intent)?;
     register(&mut module, "a2g/cancel", async |executor, params| {
         let intent = decode::intent_id(&params)?;
-        Ok(encode::cancelled(intent, executor.cancel(intent)))
+        Ok(encode::cancelled(intent, executor.cancel(intent).await?))
     })?;
     register(&mut module, "a2g/status", async |executor, params| {
         status(&executor, decode::intent_id(&params)?).await
@@ -45,12 +45,12 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "g2a/revoke", async |executor, params| {
         let decode::Revoke { agent, intent } = decode::revoke(&params)?;
         executor.obeys_the_door()?;
-        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent)))
+        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent).await?))
     })?;
     register(&mut module, "g2a/directive", async |executor, params| {
         let directive = decode::directive(&params)?;
         executor.obeys_the_door()?;
-        executor.direct(&directive)?;
+        executor.direct(&directive).await?;
         Ok(encode::accepted())
     })?;
     register(&mut module, "rpc.discover", async |_, _| {
