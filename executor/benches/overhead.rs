@@ -2,7 +2,8 @@
 //!
 //! (a) plain wasmtime, written out by hand: store, instantiate, call, drop. (b) `Sandbox::execute` of
 //! the same module with the same limits and folders. (c) `a2g/execute` over HTTP keep-alive from 1
-//! and from 16 clients, and over stdio, against the built binary. Run it with `cargo xtask bench`.
+//! and from 16 clients, and over stdio, against the built binary. (d) The same calls with the journal
+//! and without it. Run it with `cargo xtask bench`.
 
 #![allow(missing_docs, reason = "a benchmark has no interface")]
 #![allow(
@@ -17,8 +18,12 @@
 mod doors;
 #[path = "overhead/fork.rs"]
 mod fork;
+#[path = "overhead/journal.rs"]
+mod journal;
 #[path = "overhead/plain.rs"]
 mod plain;
+#[path = "overhead/without.rs"]
+mod without;
 
 use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Mount, Mounts, Permit, Roots, Tree};
 use a2g_executor::catalog::componentize;
@@ -56,6 +61,9 @@ fn main() {
     if std::env::args().any(|argument| argument == fork::ARGUMENT) {
         return fork::main();
     }
+    if std::env::args().any(|argument| argument == without::ARGUMENT) {
+        return without::main();
+    }
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_path_buf();
     let folder = tempfile::tempdir().unwrap();
     for name in ["one.txt", "two.txt", "three.txt"] {
@@ -72,6 +80,10 @@ fn main() {
     }
     if wanted("doors") {
         doors::measure(&target, folder.path());
+        println!();
+    }
+    if wanted("journal") {
+        journal::measure(&target, folder.path());
     }
 }
 

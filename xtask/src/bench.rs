@@ -8,11 +8,12 @@ use crate::{setup, test, tools};
 pub(crate) const HELP: &str = "\
 Measure the executor.
 
-Usage: cargo xtask bench [sandbox|doors]
+Usage: cargo xtask bench [sandbox|doors|journal]
 
 Sets up, builds the tools and the executor, then runs the benchmark and prints its table:
   sandbox   one run against the same run on plain wasmtime
-  doors     whole calls against the built executor, in both isolations, and a fork by hand";
+  doors     whole calls against the built executor, in both isolations, and a fork by hand
+  journal   calls with the journal on the disk, on a RAM disk, and without it, beside an fdatasync";
 
 /// The command itself.
 ///

@@ -73,7 +73,7 @@ fn parse(arguments: Vec<String>) -> Result<Request, Failure> {
         "tools" => without_arguments(&rest, tools::HELP, Request::Tools),
         "demo" => without_arguments(&rest, demo::HELP, Request::Demo),
         "bench" => match rest.first().map(String::as_str) {
-            Some(part @ ("sandbox" | "doors")) if rest.len() == 1 => {
+            Some(part @ ("sandbox" | "doors" | "journal")) if rest.len() == 1 => {
                 Ok(Request::Bench(Some(part.to_owned())))
             }
             _ => without_arguments(&rest, bench::HELP, Request::Bench(None)),

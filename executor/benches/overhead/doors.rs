@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const FROM_EACH_CLIENT: usize = 2000;
+pub(crate) const FROM_EACH_CLIENT: usize = 2000;
 
 pub(crate) fn measure(target: &Path, data: &Path) {
     let binary = target.join("debug").join("a2g-executor");
@@ -50,17 +50,23 @@ pub(crate) fn measure(target: &Path, data: &Path) {
 }
 
 /// Writes the configuration for one isolation.
-fn configure(folder: &Path, data: &Path, isolation: &str) {
+pub(crate) fn configure(folder: &Path, data: &Path, isolation: &str) {
+    configure_with(folder, data, isolation, &folder.join("journal.db"));
+}
+
+/// The same with the journal somewhere else.
+pub(crate) fn configure_with(folder: &Path, data: &Path, isolation: &str, journal: &Path) {
     let config = format!(
         "[executor]\nisolation = \"{isolation}\"\n[catalog]\ncache = \"{}\"\n\
-         [journal]\npath = \"journal.db\"\n[ceilings]\nfilesystem_scope = [\"/data/**\"]\n[[mount]]\nguest = \"/data\"\nhost = \"{}\"\n",
+         [journal]\npath = \"{}\"\n[ceilings]\nfilesystem_scope = [\"/data/**\"]\n[[mount]]\nguest = \"/data\"\nhost = \"{}\"\n",
         folder.join("cache").display(),
+        journal.display(),
         data.display()
     );
     std::fs::write(folder.join("executor.toml"), config).unwrap();
 }
 
-fn install_hello(binary: &Path, folder: &Path, data: &Path) {
+pub(crate) fn install_hello(binary: &Path, folder: &Path, data: &Path) {
     let source = folder.join("hello");
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("tool.wasm"), wat::parse_str(HELLO).unwrap()).unwrap();
@@ -75,9 +81,9 @@ fn install_hello(binary: &Path, folder: &Path, data: &Path) {
     assert!(add.status().unwrap().success());
 }
 
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    address: String,
+    pub(crate) address: String,
     ready: Duration,
 }
 
@@ -89,10 +95,14 @@ fn serve(binary: &Path, folder: &Path, tools: &Path) -> Command {
 }
 
 impl Server {
-    fn start(binary: &Path, folder: &Path, tools: &Path) -> Self {
+    pub(crate) fn start(binary: &Path, folder: &Path, tools: &Path) -> Self {
+        Self::spawn(serve(binary, folder, tools).args(["--listen", "127.0.0.1:0"]))
+    }
+
+    /// Starts a command that says where it listens.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let started = Instant::now();
-        let mut command = serve(binary, folder, tools);
-        let mut child = command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let line = lines.by_ref().map(Result::unwrap).find(|line| line.contains("listens on")).unwrap();
         let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
@@ -129,7 +139,7 @@ fn request(tool: &str) -> String {
     )
 }
 
-fn over_http(address: &str, clients: usize) -> (f64, Duration) {
+pub(crate) fn over_http(address: &str, clients: usize) -> (f64, Duration) {
     let started = Instant::now();
     let mut times = std::thread::scope(|scope| {
         let workers = (0..clients).map(|_| scope.spawn(|| one_client(address))).collect::<Vec<_>>();

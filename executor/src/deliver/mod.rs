@@ -145,22 +145,22 @@ async fn register(executor: &Executor, introduction: &Introduction) {
 /// Follows what the governor pushes over the executor's own connection to it.
 pub async fn follow(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
     while let Some(push) = pushes.recv().await {
-        if let Err(fault) = obey(&executor, &push) {
+        if let Err(fault) = obey(&executor, &push).await {
             let governor = executor.governor().place();
             tracing::warn!(governor, method = push.method, ?fault, "a push of the governor was refused");
         }
     }
 }
 
-fn obey(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
+async fn obey(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
     let params = push.params.get();
     match push.method {
         "g2a/policy" => executor.set_policy(decode::policy(params)?),
         "g2a/revoke" => {
             let decode::Revoke { agent, intent } = decode::revoke(params)?;
-            executor.revoke(agent.as_ref(), intent);
+            executor.revoke(agent.as_ref(), intent).await?;
         }
-        "g2a/directive" => executor.direct(&decode::directive(params)?)?,
+        "g2a/directive" => executor.direct(&decode::directive(params)?).await?,
         other => tracing::warn!(method = other, "a push of an unknown method"),
     }
     Ok(())

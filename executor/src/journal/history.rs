@@ -191,11 +191,11 @@ impl History {
         let order = if oldest_first { "ASC" } else { "DESC" };
         let sql = format!(
             "SELECT number, intent, agent, tool, status, ended, hash, body,
-                    number NOT IN (SELECT receipt FROM outbox)
+                    number NOT IN (SELECT receipt FROM open WHERE receipt IS NOT NULL)
              FROM receipts
              WHERE (?1 IS NULL OR agent = ?1) AND (?2 IS NULL OR tool = ?2) AND (?3 IS NULL OR status = ?3)
                AND (?4 IS NULL OR ended >= ?4) AND (?5 IS NULL OR ended < ?5)
-               AND (NOT ?6 OR number IN (SELECT receipt FROM outbox))
+               AND (NOT ?6 OR number IN (SELECT receipt FROM open WHERE receipt IS NOT NULL))
              ORDER BY number {order} LIMIT ?7"
         );
         let chosen = params![
@@ -218,7 +218,7 @@ impl History {
     /// [`HistoryError::Sqlite`].
     pub fn receipt_of(&self, intent: IntentId) -> Result<Option<Entry>, HistoryError> {
         let sql = "SELECT number, intent, agent, tool, status, ended, hash, body,
-                          number NOT IN (SELECT receipt FROM outbox)
+                          number NOT IN (SELECT receipt FROM open WHERE receipt IS NOT NULL)
                    FROM receipts WHERE number = (SELECT receipt FROM intents WHERE intent = ?1)";
         Ok(self.0.connection().query_row(sql, [intent.as_bytes()], entry).optional()?)
     }
@@ -290,7 +290,7 @@ impl History {
         }
         // Every intent names its receipt, so that an end that is cut off is missed.
         let named = "SELECT max(max((SELECT coalesce(max(receipt), 0) FROM intents)),
-                                (SELECT coalesce(max(receipt), 0) FROM outbox))";
+                                (SELECT coalesce(max(receipt), 0) FROM open))";
         let was =
             number(view.query_row(named, [], |row| row.get(0))?).max(checkpoint.map_or(0, |at| at.number));
         if was > at.number {
@@ -323,7 +323,8 @@ pub fn prune(path: &Path, before: OffsetDateTime, now: OffsetDateTime) -> Result
             Ok(Head { number: number(row.get(0)?), hash: row.get(1)? })
         })?;
         // The first that has to stay, and so do all after it.
-        let stays = "SELECT min(number) FROM receipts WHERE number <= ?1 + ?3 AND (ended >= ?2 OR number IN (SELECT receipt FROM outbox))";
+        let stays = "SELECT min(number) FROM receipts WHERE number <= ?1 + ?3
+                     AND (ended >= ?2 OR number IN (SELECT receipt FROM open WHERE receipt IS NOT NULL))";
         let stays = batch.query_row(stays, params![stored(at), micros(before), PRUNED_AT_ONCE], |row| {
             row.get::<_, Option<i64>>(0)
         })?;

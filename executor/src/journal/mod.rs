@@ -31,7 +31,7 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use store::{Began, Finish, Found, Reader, Refusal, Start, Store};
+use store::{Began, Finish, Found, Reader, Refusal, Run, Start, Store, Undelivered};
 use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 use writer::Entry;
@@ -113,6 +113,8 @@ struct Open {
     agent: AgentDid,
     content: [u8; 32],
     verdict: Option<Arc<Verdict>>,
+    /// Once that it has started is on the disk.
+    run: Option<Run>,
     stage: watch::Sender<Stage>,
     keep_until: OffsetDateTime,
     /// When the latest verdict expires that came for it since, if that is later.
@@ -195,7 +197,9 @@ impl Journal {
         let mut store = Store::open(path)?;
         let aborted = recover(&mut store, micros(now)).map_err(failed)?;
         let left = store.undelivered().map_err(|error| failed(error.to_string()))?;
-        let left = left.into_iter().map(|(number, agent)| Ok((number, AgentDid::parse(&agent)?)));
+        let left = left.into_iter().map(|Undelivered { number, run, agent }| {
+            AgentDid::parse(&agent).map(|agent| (number, run, agent))
+        });
         let left = left.collect::<Result<Vec<_>, crate::ident::IdentError>>();
         let left = left.map_err(|error| failed(error.to_string()))?;
         let waiting = store.waiting().map_err(|error| failed(error.to_string()))?;
@@ -207,7 +211,7 @@ impl Journal {
         let (open, outbox) = (AllOpen::default(), Arc::new(Outbox::new(left)));
         let (all, sent) = (Arc::clone(&open), Arc::clone(&outbox));
         let finished = move |number: u64, finish: &Finish| {
-            sent.push(number, &finish.receipt);
+            sent.push(number, finish.run, &finish.receipt);
             close(&all, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
         };
         let metrics = JournalMetrics::default();
@@ -259,14 +263,16 @@ impl Journal {
         question(&reader).map_err(|error| JournalError::Broken(error.to_string().into()))
     }
 
-    /// Says something to the writer, and waits for its answer.
-    async fn ask<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> Entry) -> Result<T, JournalError> {
+    /// Says something to the writer, whose answer can be waited for.
+    fn tell<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> Entry) -> Told<T> {
         let (reply, answer) = oneshot::channel();
         self.say(entry(reply));
-        answer.await.map_err(|_| {
-            let reason = self.broken.borrow().clone();
-            JournalError::Broken(reason.unwrap_or_else(|| "its writer is gone".into()))
-        })
+        Told { answer, broken: self.broken.clone() }
+    }
+
+    /// Says something to the writer, and waits for its answer.
+    async fn ask<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> Entry) -> Result<T, JournalError> {
+        self.tell(entry).answer().await
     }
 
     /// Says something to the writer that nobody waits for. When the writer is gone, the process is
@@ -351,7 +357,15 @@ impl Journal {
         let (stage, _) = watch::channel(Stage::Queued);
         all.insert(
             call.intent,
-            Open { agent: call.agent.clone(), content, verdict, stage, keep_until, extended: None },
+            Open {
+                agent: call.agent.clone(),
+                content,
+                verdict,
+                run: None,
+                stage,
+                keep_until,
+                extended: None,
+            },
         );
         Ok(Claim::New)
     }
@@ -391,8 +405,9 @@ impl Journal {
             }
         };
         match began {
-            Began::New => {
-                if let Some(open) = self.lock().get(&call.intent) {
+            Began::New(run) => {
+                if let Some(open) = self.lock().get_mut(&call.intent) {
+                    open.run = Some(run);
                     open.stage.send_replace(Stage::Running);
                 }
                 return Ok(Beginning::New);
@@ -417,8 +432,11 @@ impl Journal {
         let written = Arc::clone(&receipt);
         let body = aside(long, move || serde_json::to_string(&*written)).await?.into();
         let intent = receipt.intent;
-        let extended = self.lock().get(&intent).and_then(|open| open.extended);
-        self.ask(|reply| Entry::Finish(Finish { receipt, body, ended: micros(now) }, reply)).await?;
+        let open = self.lock().get(&intent).and_then(|open| Some((open.run?, open.extended)));
+        let Some((run, extended)) = open else {
+            return Err(JournalError::Broken("an intent has finished that has not started".into()));
+        };
+        self.ask(|reply| Entry::Finish(Finish { run, receipt, body, ended: micros(now) }, reply)).await?;
         if let Some(until) = extended {
             self.say(Entry::Keep(intent, micros(until)));
         }
@@ -430,8 +448,11 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`].
     pub async fn released(&self, intent: IntentId) -> Result<(), JournalError> {
-        let started = self.lock().get(&intent).is_some_and(|open| *open.stage.borrow() == Stage::Running);
-        let released = if started { self.ask(|reply| Entry::Release(intent, reply)).await } else { Ok(()) };
+        let run = self.lock().get(&intent).and_then(|open| open.run);
+        let released = match run {
+            Some(run) => self.ask(|reply| Entry::Release(run, reply)).await,
+            None => Ok(()),
+        };
         close(&self.open, intent, Stage::Released);
         released
     }
@@ -452,18 +473,27 @@ impl Journal {
     }
 
     /// Keeps an escalated intent, as whoever holds it writes it down, until it starts or is let go, also
-    /// across restarts.
+    /// across restarts. What is held and let go is written in the order of these calls, however late their
+    /// answers are waited for. `false` for an intent that has started meanwhile, which waits for nobody.
     ///
     /// # Errors
     /// [`JournalError`]; then it is not kept.
-    pub async fn hold(&self, intent: IntentId, text: String) -> Result<(), JournalError> {
-        let held = self.ask(|reply| Entry::Hold(intent, text, reply)).await?;
-        held.map_err(|_no_room| JournalError::NoRoom)
+    pub fn hold(
+        &self,
+        intent: IntentId,
+        text: String,
+    ) -> impl Future<Output = Result<bool, JournalError>> + use<> {
+        let held = self.tell(|reply| Entry::Hold(intent, text, reply));
+        async { held.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
 
-    /// Lets an escalated intent go.
-    pub fn let_go(&self, intent: IntentId) {
-        self.say(Entry::LetGo(intent));
+    /// Lets escalated intents go: when the answer is there, none of them waits any more after a crash.
+    ///
+    /// # Errors
+    /// [`JournalError::NoRoom`]: it is not on the disk yet, and is tried on; [`JournalError::Broken`].
+    pub fn let_go(&self, intents: Vec<IntentId>) -> impl Future<Output = Result<(), JournalError>> + use<> {
+        let gone = self.tell(|reply| Entry::LetGo(intents, Some(reply)));
+        async { gone.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
 
     /// The escalated intents that an earlier process held. They are given once.
@@ -502,7 +532,7 @@ impl Journal {
 
     /// The governor has a report.
     pub fn delivered(&self, due: &Due) {
-        self.say(Entry::Delivered(due.number));
+        self.say(Entry::Delivered(due.run));
         self.outbox.delivered(due);
     }
 
@@ -577,6 +607,21 @@ impl Journal {
     }
 }
 
+/// Something that was said to the writer.
+struct Told<T> {
+    answer: oneshot::Receiver<T>,
+    broken: watch::Receiver<Option<Arc<str>>>,
+}
+
+impl<T> Told<T> {
+    async fn answer(self) -> Result<T, JournalError> {
+        self.answer.await.map_err(|_gone| {
+            let reason = self.broken.borrow().clone();
+            JournalError::Broken(reason.unwrap_or_else(|| "its writer is gone".into()))
+        })
+    }
+}
+
 impl Open {
     fn known(&self, content: [u8; 32]) -> Known {
         if self.content == content {
@@ -606,9 +651,9 @@ fn recover(store: &mut Store, now: i64) -> Result<usize, String> {
     if wills.is_empty() {
         return Ok(0);
     }
-    let finish = |will: String| {
+    let finish = |(run, will): (Run, String)| {
         let receipt = Arc::new(serde_json::from_str::<Receipt>(&will)?);
-        Ok(Finish { receipt, body: will.into(), ended: now })
+        Ok(Finish { run, receipt, body: will.into(), ended: now })
     };
     let finishes = wills.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>();
     let finishes = finishes.map_err(|error| error.to_string())?;

@@ -4,6 +4,7 @@
 //! different agents go beside each other. A report that the governor keeps refusing steps out of its
 //! agent's line, so that it does not hold up the others, and is tried on for as long as it takes.
 
+use super::store::Run;
 use crate::ident::AgentDid;
 use crate::outcome::Receipt;
 use std::collections::{HashMap, VecDeque};
@@ -32,6 +33,7 @@ pub struct Due {
     line: Line,
     /// The number of its receipt.
     pub number: u64,
+    pub(super) run: Run,
     /// How often it was tried before.
     pub tries: u32,
     /// The receipt, when it is at hand.
@@ -48,6 +50,7 @@ struct Waiting {
 #[derive(Debug)]
 struct Report {
     number: u64,
+    run: Run,
     at_hand: Option<(Arc<Receipt>, u64)>,
 }
 
@@ -68,9 +71,10 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// With the reports that an earlier process left, oldest first.
-    pub(super) fn new(left: impl IntoIterator<Item = (u64, AgentDid)>) -> Self {
+    pub(super) fn new(left: impl IntoIterator<Item = (u64, Run, AgentDid)>) -> Self {
         let outbox = Self { inner: Mutex::default(), ready: Notify::new(), undelivered: watch::channel(0).0 };
-        left.into_iter().for_each(|(number, agent)| outbox.add(agent, Report { number, at_hand: None }));
+        left.into_iter()
+            .for_each(|(number, run, agent)| outbox.add(agent, Report { number, run, at_hand: None }));
         outbox
     }
 
@@ -79,7 +83,7 @@ impl Outbox {
     }
 
     /// Adds the report of a run that is over.
-    pub(super) fn push(&self, number: u64, receipt: &Arc<Receipt>) {
+    pub(super) fn push(&self, number: u64, run: Run, receipt: &Arc<Receipt>) {
         let bytes =
             receipt.outcome.metrics.output_bytes.saturating_mul(PARSED_FACTOR).saturating_add(RECEIPT_BYTES);
         let at_hand = {
@@ -88,7 +92,7 @@ impl Outbox {
             inner.bytes_at_hand += if room { bytes } else { 0 };
             room.then(|| (Arc::clone(receipt), bytes))
         };
-        self.add(receipt.agent.clone(), Report { number, at_hand });
+        self.add(receipt.agent.clone(), Report { number, run, at_hand });
     }
 
     fn add(&self, agent: AgentDid, report: Report) {
@@ -141,7 +145,7 @@ impl Outbox {
         let tries = waiting.tries;
         inner.step_out(&due.line);
         inner.go_on(&due.line);
-        let reports = VecDeque::from([Report { number: due.number, at_hand: None }]);
+        let reports = VecDeque::from([Report { number: due.number, run: due.run, at_hand: None }]);
         inner.lines.insert(alone.clone(), Waiting { reports, tries, refusals: 0 });
         drop(inner);
         self.ready.notify_one();
@@ -169,9 +173,9 @@ impl Inner {
     fn next(&mut self) -> Option<Due> {
         let line = self.due.pop_front()?;
         let Waiting { reports, tries, .. } = self.lines.get(&line)?;
-        let Report { number, at_hand } = reports.front()?;
+        let Report { number, run, at_hand } = reports.front()?;
         let at_hand = at_hand.as_ref().map(|(receipt, _)| Arc::clone(receipt));
-        Some(Due { number: *number, tries: *tries, at_hand, line })
+        Some(Due { number: *number, run: *run, tries: *tries, at_hand, line })
     }
 
     /// Takes the first report out of a line.
@@ -198,7 +202,7 @@ mod tests {
     use super::*;
 
     fn outbox(left: &[(u64, &str)]) -> Outbox {
-        Outbox::new(left.iter().map(|(number, agent)| (*number, AgentDid::parse(agent).unwrap())))
+        Outbox::new(left.iter().map(|(number, agent)| (*number, Run(0), AgentDid::parse(agent).unwrap())))
     }
 
     fn next(outbox: &Outbox) -> Option<Due> {

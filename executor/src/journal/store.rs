@@ -12,9 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The version of the tables.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 /// How long somebody else's transaction is waited for, such as that of `journal prune`.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A connection is used by one thread at a time, which SQLite need not see to.
+const WRITES: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+const READS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 /// How many of the latest refusals are kept.
 const MOST_REFUSALS: i64 = 100_000;
 
@@ -24,7 +27,8 @@ CREATE TABLE chain(
     hash BLOB NOT NULL           -- its hash, from which the first that is left goes on
 );
 CREATE TABLE intents(            -- what has started, and must never start again
-    intent BLOB PRIMARY KEY,
+    run INTEGER PRIMARY KEY,     -- in the order of starting, so that those of late stand together
+    intent BLOB NOT NULL,
     agent TEXT NOT NULL,
     content BLOB NOT NULL,       -- SHA-256 of agent, tool and arguments
     proof TEXT,                  -- issuer and single-use id of the verdict's proof
@@ -32,12 +36,14 @@ CREATE TABLE intents(            -- what has started, and must never start again
     started INTEGER NOT NULL,
     verdict TEXT,                -- the governor's, when the executor asked it
     receipt INTEGER              -- its number, once there is one
-) WITHOUT ROWID;
+);
+CREATE UNIQUE INDEX ids ON intents(intent);
 CREATE UNIQUE INDEX proofs ON intents(proof) WHERE proof IS NOT NULL;
-CREATE TABLE running(            -- what has started and not finished
-    intent BLOB PRIMARY KEY,
-    will TEXT NOT NULL           -- the receipt if nobody can write another
-) WITHOUT ROWID;
+CREATE TABLE open(               -- what has started and is not yet reported
+    run INTEGER PRIMARY KEY,
+    will TEXT,                   -- while it runs: the receipt if nobody can write another
+    receipt INTEGER              -- once it is over: the receipt that the governor does not have yet
+);
 CREATE TABLE receipts(
     number INTEGER PRIMARY KEY,
     intent BLOB NOT NULL,
@@ -47,10 +53,6 @@ CREATE TABLE receipts(
     ended INTEGER NOT NULL,
     body BLOB NOT NULL,
     hash BLOB NOT NULL
-);
-CREATE TABLE outbox(             -- receipts that the governor does not have yet
-    receipt INTEGER PRIMARY KEY,
-    agent TEXT NOT NULL
 );
 CREATE TABLE waiting(            -- escalated intents
     intent BLOB PRIMARY KEY,
@@ -121,6 +123,10 @@ impl From<rusqlite::Error> for Trouble {
     }
 }
 
+/// A run as the file names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Run(pub(super) i64);
+
 /// A run that is about to begin.
 #[derive(Debug)]
 pub(super) struct Start {
@@ -138,7 +144,7 @@ pub(super) struct Start {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Began {
     /// It is on the disk, and nobody else's.
-    New,
+    New(Run),
     /// This intent has started before.
     Known,
     /// Another intent has started under this proof.
@@ -148,9 +154,18 @@ pub(super) enum Began {
 /// A receipt to be written.
 #[derive(Debug, Clone)]
 pub(super) struct Finish {
+    pub(super) run: Run,
     pub(super) receipt: Arc<Receipt>,
     pub(super) body: Arc<str>,
     pub(super) ended: i64,
+}
+
+/// A report that the governor does not have, as an earlier process left it.
+#[derive(Debug)]
+pub(super) struct Undelivered {
+    pub(super) number: u64,
+    pub(super) run: Run,
+    pub(super) agent: String,
 }
 
 /// An intent that has started, as it is found again.
@@ -205,7 +220,7 @@ impl Store {
         }
         // SQLite gives its other files the mode of this one.
         private(path).map_err(|error| failed(error.to_string()))?;
-        let opened = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE);
+        let opened = Connection::open_with_flags(path, WRITES);
         let connection = opened.map_err(self::failed(path))?;
         prepare(&connection, path)?;
         let head = head(&connection).map_err(self::failed(path))?;
@@ -234,12 +249,11 @@ impl Store {
     }
 
     /// The receipts to write for what had started and not finished when the process before this one
-    /// ended.
-    pub(super) fn wills(&self) -> rusqlite::Result<Vec<String>> {
-        let mut wills = self.connection.prepare(
-            "SELECT will FROM running JOIN intents USING (intent) ORDER BY intents.started, intent",
-        )?;
-        wills.query_map([], |row| row.get(0))?.collect()
+    /// ended, in the order in which it had started.
+    pub(super) fn wills(&self) -> rusqlite::Result<Vec<(Run, String)>> {
+        let mut wills =
+            self.connection.prepare("SELECT run, will FROM open WHERE receipt IS NULL ORDER BY run")?;
+        wills.query_map([], |row| Ok((Run(row.get(0)?), row.get(1)?)))?.collect()
     }
 
     /// What waits for a person.
@@ -248,10 +262,16 @@ impl Store {
         waiting.query_map([], |row| row.get(0))?.collect()
     }
 
-    /// The numbers of the receipts that the governor does not have, oldest first, with their agents.
-    pub(super) fn undelivered(&self) -> rusqlite::Result<Vec<(u64, String)>> {
-        let mut outbox = self.connection.prepare("SELECT receipt, agent FROM outbox ORDER BY receipt")?;
-        outbox.query_map([], |row| Ok((number(row.get(0)?), row.get(1)?)))?.collect()
+    /// What the governor does not have, oldest first.
+    pub(super) fn undelivered(&self) -> rusqlite::Result<Vec<Undelivered>> {
+        let mut open = self.connection.prepare(
+            "SELECT open.receipt, run, agent FROM open JOIN intents USING (run)
+             WHERE open.receipt IS NOT NULL ORDER BY open.receipt",
+        )?;
+        let rows = open.query_map([], |row| {
+            Ok(Undelivered { number: number(row.get(0)?), run: Run(row.get(1)?), agent: row.get(2)? })
+        })?;
+        rows.collect()
     }
 }
 
@@ -280,12 +300,13 @@ impl Batch<'_> {
                 verdict
             ])?;
         if inserted == 1 {
+            let run = Run(self.transaction.last_insert_rowid());
             self.transaction
-                .prepare_cached("INSERT INTO running(intent, will) VALUES (?1, ?2)")?
-                .execute(params![intent.as_bytes(), will])?;
+                .prepare_cached("INSERT INTO open(run, will) VALUES (?1, ?2)")?
+                .execute(params![run.0, will])?;
             // Whoever waited for a person waits no longer.
             self.let_go(*intent)?;
-            return Ok(Began::New);
+            return Ok(Began::New(run));
         }
         let known = find(self.transaction, *intent)?.is_some();
         Ok(if known { Began::Known } else { Began::Replayed })
@@ -293,7 +314,7 @@ impl Batch<'_> {
 
     /// Writes a receipt, and gives its number.
     pub(super) fn finish(&mut self, finish: &Finish) -> rusqlite::Result<u64> {
-        let Finish { receipt, body, ended } = finish;
+        let Finish { run, receipt, body, ended } = finish;
         let (intent, agent, tool) =
             (receipt.intent.as_bytes(), receipt.agent.as_str(), receipt.tool.as_str());
         let status = receipt.outcome.end.status().as_str();
@@ -306,21 +327,20 @@ impl Batch<'_> {
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?
             .execute(params![stored, intent, agent, tool, status, ended, body.as_bytes(), head.hash])?;
-        self.transaction
-            .prepare_cached("UPDATE intents SET receipt = ?2 WHERE intent = ?1")?
-            .execute(params![intent, stored])?;
-        self.transaction.prepare_cached("DELETE FROM running WHERE intent = ?1")?.execute([intent])?;
-        self.transaction
-            .prepare_cached("INSERT INTO outbox(receipt, agent) VALUES (?1, ?2)")?
-            .execute(params![stored, agent])?;
+        for sql in [
+            "UPDATE intents SET receipt = ?2 WHERE run = ?1",
+            "UPDATE open SET will = NULL, receipt = ?2 WHERE run = ?1",
+        ] {
+            self.transaction.prepare_cached(sql)?.execute([run.0, stored])?;
+        }
         self.head = head;
         Ok(head.number)
     }
 
     /// Forgets an intent that started for nobody: it was refused before its guest began.
-    pub(super) fn release(&self, intent: IntentId) -> rusqlite::Result<()> {
-        for sql in ["DELETE FROM running WHERE intent = ?1", "DELETE FROM intents WHERE intent = ?1"] {
-            self.transaction.prepare_cached(sql)?.execute([intent.as_bytes()])?;
+    pub(super) fn release(&self, run: Run) -> rusqlite::Result<()> {
+        for sql in ["DELETE FROM open WHERE run = ?1", "DELETE FROM intents WHERE run = ?1"] {
+            self.transaction.prepare_cached(sql)?.execute([run.0])?;
         }
         Ok(())
     }
@@ -332,19 +352,20 @@ impl Batch<'_> {
             .map(drop)
     }
 
-    pub(super) fn delivered(&self, receipt: u64) -> rusqlite::Result<()> {
-        self.transaction
-            .prepare_cached("DELETE FROM outbox WHERE receipt = ?1")?
-            .execute([stored(receipt)])
-            .map(drop)
+    pub(super) fn delivered(&self, run: Run) -> rusqlite::Result<()> {
+        self.transaction.prepare_cached("DELETE FROM open WHERE run = ?1")?.execute([run.0]).map(drop)
     }
 
-    /// Keeps an escalated intent. The first verdict for it stays.
-    pub(super) fn hold(&self, intent: IntentId, held: &str) -> rusqlite::Result<()> {
+    /// Keeps an escalated intent, unless it has started meanwhile: whether it waits now. The first verdict
+    /// for it stays.
+    pub(super) fn hold(&self, intent: IntentId, held: &str) -> rusqlite::Result<bool> {
+        if find(self.transaction, intent)?.is_some() {
+            return Ok(false);
+        }
         self.transaction
             .prepare_cached("INSERT INTO waiting(intent, held) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
-            .execute(params![intent.as_bytes(), held])
-            .map(drop)
+            .execute(params![intent.as_bytes(), held])?;
+        Ok(true)
     }
 
     pub(super) fn let_go(&self, intent: IntentId) -> rusqlite::Result<()> {
@@ -386,7 +407,7 @@ impl Reader {
         if !path.exists() {
             return Err(OpenError::Missing(path.to_owned()));
         }
-        let opened = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY);
+        let opened = Connection::open_with_flags(path, READS);
         let connection = opened.map_err(failed(path))?;
         connection.busy_timeout(PATIENCE).map_err(failed(path))?;
         known_format(&connection, path)?;
@@ -408,9 +429,7 @@ impl Reader {
     /// When the oldest run ended whose report the governor does not have, in microseconds since 1970.
     pub(super) fn oldest_undelivered(&self) -> rusqlite::Result<Option<i64>> {
         self.0
-            .prepare_cached(
-                "SELECT ended FROM outbox JOIN receipts ON number = receipt ORDER BY receipt LIMIT 1",
-            )?
+            .prepare_cached("SELECT ended FROM receipts WHERE number = (SELECT min(receipt) FROM open)")?
             .query_row([], |row| row.get(0))
             .optional()
     }
@@ -425,7 +444,7 @@ impl Reader {
 pub(super) fn writable(path: &Path) -> Result<Connection, OpenError> {
     // Says what is wrong with the file, if anything is.
     Reader::open(path)?;
-    let opened = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE);
+    let opened = Connection::open_with_flags(path, WRITES);
     let connection = opened.map_err(failed(path))?;
     connection.busy_timeout(PATIENCE).map_err(failed(path))?;
     Ok(connection)

@@ -182,10 +182,16 @@ async fn what_waits_for_a_person_is_kept_until_it_starts_or_is_let_go() {
     let (starts, stays, leaves) = (another(), another(), another());
     let journal = opened(&path).0;
     for call in [&starts, &stays, &leaves] {
-        journal.hold(call.intent, call.intent.to_string()).await.unwrap();
+        assert!(journal.hold(call.intent, call.intent.to_string()).await.unwrap());
     }
-    journal.let_go(leaves.intent);
+    journal.let_go(vec![leaves.intent]).await.unwrap();
+    // Nobody else said anything: it was written for its own sake.
+    let there = Connection::open(&path).unwrap();
+    let there = there.query_row("SELECT count(*) FROM waiting", [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(there, 2);
     assert!(matches!(start(&journal, &starts, None).await, Beginning::New));
+    // What has started meanwhile waits for nobody.
+    assert!(!journal.hold(starts.intent, starts.intent.to_string()).await.unwrap());
     drop(journal);
     let journal = opened(&path).0;
     assert_eq!(journal.held(), [stays.intent.to_string()]);
@@ -260,11 +266,11 @@ async fn whatever_is_done_to_the_history_is_found_and_named() {
     damage("DELETE FROM receipts WHERE number > 8");
     assert_eq!(verified(&damaged, None), Finding::Cut { last: 8, was: 10 });
     // Who takes every trace of the end away is found by whoever knows a checkpoint.
-    damage("DELETE FROM receipts WHERE number > 8; DELETE FROM outbox; UPDATE intents SET receipt = 1");
+    damage("DELETE FROM receipts WHERE number > 8; DELETE FROM open; UPDATE intents SET receipt = 1");
     assert!(matches!(verified(&damaged, None), Finding::Holds { receipts: 8, .. }));
     assert_eq!(verified(&damaged, Some(head)), Finding::Cut { last: 8, was: 10 });
     // So is an older copy that went on.
-    damage("DELETE FROM receipts WHERE number > 8; DELETE FROM outbox; DELETE FROM intents");
+    damage("DELETE FROM receipts WHERE number > 8; DELETE FROM open; DELETE FROM intents");
     let journal = opened(&damaged).0;
     for _ in 0..2 {
         run(&journal, &another()).await;

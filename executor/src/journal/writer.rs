@@ -2,7 +2,7 @@
 //! share one fsync.
 
 use super::chain::Head;
-use super::store::{Batch, Began, Finish, Refusal, Start, Store, Trouble};
+use super::store::{Batch, Began, Finish, Refusal, Run, Start, Store, Trouble};
 use crate::clock::{Clock as _, SystemClock};
 use crate::ident::IntentId;
 use crate::metrics::JournalMetrics;
@@ -29,15 +29,15 @@ pub(super) enum Entry {
     /// A run is over. It is tried until there is room.
     Finish(Finish, Reply<()>),
     /// A claimed intent was refused before its guest began.
-    Release(IntentId, Reply<()>),
+    Release(Run, Reply<()>),
     /// A verdict of this intent expires later than those before.
     Keep(IntentId, i64),
-    /// The governor has a report.
-    Delivered(u64),
-    /// An intent waits for a person.
-    Hold(IntentId, String, Reply<Result<(), String>>),
-    /// It does so no longer.
-    LetGo(IntentId),
+    /// The governor has the report of a run.
+    Delivered(Run),
+    /// An intent waits for a person. Answered with whether it does: one that has started does not.
+    Hold(IntentId, String, Reply<Result<bool, String>>),
+    /// Intents do so no longer. While there is no room it is tried on, though nobody waits any more.
+    LetGo(Vec<IntentId>, Option<Reply<Result<(), String>>>),
     /// Something was not run.
     Refuse(Box<Refusal>),
     /// Nothing: everything before it is on the disk.
@@ -48,8 +48,13 @@ impl Entry {
     /// Whether somebody waits until it is on the disk.
     fn is_waited_for(&self) -> bool {
         match self {
-            Self::Start(..) | Self::Finish(..) | Self::Release(..) | Self::Hold(..) | Self::Flush(_) => true,
-            Self::Keep(..) | Self::Delivered(_) | Self::LetGo(_) | Self::Refuse(_) => false,
+            Self::Start(..)
+            | Self::Finish(..)
+            | Self::Release(..)
+            | Self::Hold(..)
+            | Self::LetGo(..)
+            | Self::Flush(_) => true,
+            Self::Keep(..) | Self::Delivered(_) | Self::Refuse(_) => false,
         }
     }
 }
@@ -58,6 +63,7 @@ impl Entry {
 enum Written {
     Began(Began),
     Numbered(u64),
+    Waits(bool),
     Done,
 }
 
@@ -141,11 +147,13 @@ fn put(transaction: &mut Batch<'_>, entry: &Entry) -> rusqlite::Result<Written> 
     match entry {
         Entry::Start(start, _) => transaction.start(start).map(Written::Began),
         Entry::Finish(finish, _) => transaction.finish(finish).map(Written::Numbered),
-        Entry::Release(intent, _) => transaction.release(*intent).map(|()| Written::Done),
+        Entry::Release(run, _) => transaction.release(*run).map(|()| Written::Done),
         Entry::Keep(intent, until) => transaction.keep(*intent, *until).map(|()| Written::Done),
-        Entry::Delivered(receipt) => transaction.delivered(*receipt).map(|()| Written::Done),
-        Entry::Hold(intent, held, _) => transaction.hold(*intent, held).map(|()| Written::Done),
-        Entry::LetGo(intent) => transaction.let_go(*intent).map(|()| Written::Done),
+        Entry::Delivered(run) => transaction.delivered(*run).map(|()| Written::Done),
+        Entry::Hold(intent, held, _) => transaction.hold(*intent, held).map(Written::Waits),
+        Entry::LetGo(intents, _) => {
+            intents.iter().try_for_each(|intent| transaction.let_go(*intent)).map(|()| Written::Done)
+        }
         Entry::Refuse(refusal) => transaction.refuse(refusal).map(|()| Written::Done),
         Entry::Flush(_) => Ok(Written::Done),
     }
@@ -159,14 +167,15 @@ fn answer(entry: Entry, written: &Written, finished: &impl Fn(u64, &Finish)) {
         }
         (Entry::Finish(finish, reply), Written::Numbered(number)) => {
             finished(*number, &finish);
-            {
-                let _nobody_waits = reply.send(());
-            };
+            let _nobody_waits = reply.send(());
         }
         (Entry::Release(_, reply) | Entry::Flush(reply), Written::Done) => {
             let _nobody_waits = reply.send(());
         }
-        (Entry::Hold(_, _, reply), Written::Done) => {
+        (Entry::Hold(_, _, reply), Written::Waits(waits)) => {
+            let _nobody_waits = reply.send(Ok(*waits));
+        }
+        (Entry::LetGo(_, Some(reply)), Written::Done) => {
             let _nobody_waits = reply.send(Ok(()));
         }
         (
@@ -176,10 +185,10 @@ fn answer(entry: Entry, written: &Written, finished: &impl Fn(u64, &Finish)) {
             | Entry::Keep(..)
             | Entry::Delivered(_)
             | Entry::Hold(..)
-            | Entry::LetGo(_)
+            | Entry::LetGo(..)
             | Entry::Refuse(_)
             | Entry::Flush(_),
-            Written::Began(_) | Written::Numbered(_) | Written::Done,
+            Written::Began(_) | Written::Numbered(_) | Written::Waits(_) | Written::Done,
         ) => {}
     }
 }
@@ -193,13 +202,30 @@ fn begun(entry: Entry, reason: &str) -> Option<Entry> {
         Entry::Hold(_, _, reply) => {
             let _nobody_waits = reply.send(Err(reason.to_owned()));
         }
+        Entry::LetGo(intents, reply) => {
+            let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
+            return Some(Entry::LetGo(intents, None));
+        }
         Entry::Refuse(_) => {}
         begun @ (Entry::Finish(..)
         | Entry::Release(..)
         | Entry::Keep(..)
         | Entry::Delivered(_)
-        | Entry::LetGo(_)
         | Entry::Flush(_)) => return Some(begun),
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_lets_an_intent_go_on_a_full_disk_is_told_and_it_is_tried_on() {
+        let (reply, mut answer) = oneshot::channel();
+        let left = begun(Entry::LetGo(vec![IntentId::random()], Some(reply)), "full");
+        assert_eq!(answer.try_recv().unwrap(), Err("full".to_owned()));
+        let Some(Entry::LetGo(left, None)) = left else { panic!("it has to be written later") };
+        assert_eq!(left.len(), 1);
+    }
 }

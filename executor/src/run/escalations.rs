@@ -1,4 +1,7 @@
 //! Intents that wait for a person, which the journal keeps as well.
+//!
+//! Whoever changes what waits tells the journal while nobody else can change it, so that the journal hears of
+//! changes in the order in which they were made. Its answers are waited for afterwards.
 
 use super::Whose;
 use crate::call::Call;
@@ -26,30 +29,38 @@ impl Escalations {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// With those that an earlier process held.
-    pub(super) fn new(held: &[String], now: OffsetDateTime) -> Self {
+    /// With those that an earlier process held; beside them, those whose verdicts have expired.
+    pub(super) fn new(held: &[String], now: OffsetDateTime) -> (Self, Vec<IntentId>) {
         let held = held.iter().filter_map(|text| {
             let read = Escalated::from_journal(text);
             read.inspect_err(|error| tracing::error!(%error, "an escalated intent of the journal is lost"))
                 .ok()
         });
-        let held = held.filter(|escalated| !expired(escalated, now));
-        Self(Mutex::new(held.map(|escalated| (escalated.call().intent, escalated)).collect()))
+        let mut held = held.map(|escalated| (escalated.call().intent, escalated)).collect::<HashMap<_, _>>();
+        let expired = held.extract_if(|_, held| expired(held, now)).map(|(intent, _)| intent).collect();
+        (Self(Mutex::new(held)), expired)
     }
 
-    /// Holds an intent, and says whether it is new. The first verdict for it stays.
-    pub(super) fn hold(&self, escalated: Escalated, now: OffsetDateTime) -> Result<bool, Fault> {
+    /// Holds an intent, and says whether it is new. The first verdict for it stays. `said` hears which
+    /// others have expired.
+    pub(super) fn hold<T>(
+        &self,
+        escalated: Escalated,
+        now: OffsetDateTime,
+        said: impl FnOnce(Vec<IntentId>) -> T,
+    ) -> Result<(bool, T), Fault> {
         let mut waiting = self.lock();
-        waiting.retain(|_, held| !expired(held, now));
-        if waiting.len() >= MOST_WAITING && !waiting.contains_key(&escalated.call().intent) {
+        let intent = escalated.call().intent;
+        let gone = waiting.extract_if(|_, held| expired(held, now)).map(|(intent, _)| intent).collect();
+        let new = !waiting.contains_key(&intent);
+        if new && waiting.len() >= MOST_WAITING {
             return Err(Fault::Busy {
                 message: "too many intents wait for a person".to_owned(),
                 retry_after_ms: 60_000,
             });
         }
-        let new = !waiting.contains_key(&escalated.call().intent);
-        waiting.entry(escalated.call().intent).or_insert(escalated);
-        Ok(new)
+        waiting.entry(intent).or_insert(escalated);
+        Ok((new, said(gone)))
     }
 
     /// The verdict of a call that waits already.
@@ -73,16 +84,25 @@ impl Escalations {
         self.lock().get(&intent).cloned()
     }
 
-    /// Drops one, if it is one of these agents'.
-    pub(super) fn drop_one(&self, intent: IntentId, of: Whose<'_>) -> Option<IntentId> {
+    /// Drops one, if it is one of these agents', and says so.
+    pub(super) fn drop_one<T>(
+        &self,
+        intent: IntentId,
+        of: Whose<'_>,
+        said: impl FnOnce(Vec<IntentId>) -> T,
+    ) -> Option<T> {
         let mut waiting = self.lock();
-        let theirs = waiting.get(&intent).is_some_and(|held| of(&held.call().agent));
-        theirs.then(|| waiting.remove(&intent)).map(|_held| intent)
+        waiting.get(&intent).filter(|held| of(&held.call().agent))?;
+        waiting.remove(&intent);
+        Some(said(vec![intent]))
     }
 
-    /// Drops all of these agents.
-    pub(super) fn drop_all(&self, of: Whose<'_>) -> Vec<IntentId> {
-        self.lock().extract_if(|_, held| of(&held.call().agent)).map(|(intent, _)| intent).collect()
+    /// Drops all of these agents, counts them and says so.
+    pub(super) fn drop_all<T>(&self, of: Whose<'_>, said: impl FnOnce(Vec<IntentId>) -> T) -> (usize, T) {
+        let mut waiting = self.lock();
+        let theirs = |held: &Escalated| of(&held.call().agent);
+        let gone = waiting.extract_if(|_, held| theirs(held)).map(|(intent, _)| intent).collect::<Vec<_>>();
+        (gone.len(), said(gone))
     }
 }
 

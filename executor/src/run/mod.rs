@@ -132,7 +132,9 @@ impl Executor {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let now = clock.now();
-        let escalations = Escalations::new(&journal.held(), now);
+        let (escalations, expired) = Escalations::new(&journal.held(), now);
+        // Nobody waits for it: what has expired cannot be approved.
+        drop(journal.let_go(expired));
         let metrics = Metrics::new(journal.metrics());
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
@@ -365,9 +367,15 @@ impl Executor {
     }
 
     /// Stops a running or waiting intent of one of these agents. `true` when there was something to stop.
-    pub fn cancel(&self, intent: IntentId, of: Whose<'_>) -> bool {
-        self.let_go(self.escalations.drop_one(intent, of)) > 0
-            || self.running.abort_one(intent, of, AbortReason::Cancelled)
+    ///
+    /// # Errors
+    /// When it waited for a person and the disk does not say yet that it no longer does.
+    pub async fn cancel(&self, intent: IntentId, of: Whose<'_>) -> Result<bool, Fault> {
+        let waited = self.escalations.drop_one(intent, of, |waited| self.journal.let_go(waited));
+        match waited {
+            Some(gone) => gone.await.map_err(|error| self.not_let_go(&error)).map(|()| true),
+            None => Ok(self.running.abort_one(intent, of, AbortReason::Cancelled)),
+        }
     }
 
     /// Where an intent is, and whose it is; `None` for one that is not known here.
@@ -403,43 +411,58 @@ impl Executor {
 
     /// Drops standing capabilities and stops what runs under them. Without an agent or an intent,
     /// everything is revoked. Gives the number of runs that were stopped.
-    pub fn revoke(&self, agent: Option<&AgentDid>, intent: Option<IntentId>) -> usize {
+    ///
+    /// # Errors
+    /// When some waited for a person and the disk does not say yet that they no longer do. All are stopped.
+    pub async fn revoke(&self, agent: Option<&AgentDid>, intent: Option<IntentId>) -> Result<usize, Fault> {
         tracing::warn!(
             agent = agent.map(AgentDid::as_str),
             intent = intent.map(tracing::field::display),
             "revoked"
         );
         let of = |whose: &AgentDid| agent.is_none_or(|agent| agent == whose);
-        if let Some(intent) = intent {
-            let waited = self.let_go(self.escalations.drop_one(intent, &of));
+        let let_go = |waited| self.journal.let_go(waited);
+        let (stopped, gone) = if let Some(intent) = intent {
+            let waited = self.escalations.drop_one(intent, &of, let_go);
             let ran = self.running.abort_one(intent, &of, AbortReason::Revoked);
-            return waited + usize::from(ran);
+            (usize::from(waited.is_some()) + usize::from(ran), waited)
+        } else {
+            self.standing.revoke(agent);
+            let (waited, gone) = self.escalations.drop_all(&of, let_go);
+            (waited + self.running.abort_all(&of, AbortReason::Revoked), (waited > 0).then_some(gone))
+        };
+        if let Some(gone) = gone {
+            gone.await.map_err(|error| self.not_let_go(&error))?;
         }
-        self.standing.revoke(agent);
-        self.let_go(self.escalations.drop_all(&of)) + self.running.abort_all(&of, AbortReason::Revoked)
+        Ok(stopped)
     }
 
     /// Resolves an escalated intent. The run goes on by itself; `a2g/status` shows it.
     ///
     /// # Errors
     /// When no such intent waits, its verdict has expired, or it cannot be run as it was approved; then it
-    /// goes on waiting.
-    pub fn direct(self: &Arc<Self>, directive: &Directive) -> Result<(), Fault> {
+    /// goes on waiting. When it was denied and the disk does not say so yet; then it does not.
+    pub async fn direct(self: &Arc<Self>, directive: &Directive) -> Result<(), Fault> {
         let escalated = self
             .escalations
             .get(directive.intent)
             .ok_or_else(|| Fault::invalid("/intent_id", "no intent with this id waits for a directive"))?;
         let asked = Asked::of(escalated.call());
-        trace::intent(&asked, escalated.call().door).in_scope(|| {
-            self.directed(directive, escalated).map_err(|fault| self.refused(Some(&asked), fault))
-        })
+        let span = trace::intent(&asked, escalated.call().door);
+        let directed = async {
+            self.directed(directive, escalated).await.map_err(|fault| self.refused(Some(&asked), fault))
+        };
+        directed.instrument(span).await
     }
 
-    fn directed(self: &Arc<Self>, directive: &Directive, escalated: Escalated) -> Result<(), Fault> {
+    async fn directed(self: &Arc<Self>, directive: &Directive, escalated: Escalated) -> Result<(), Fault> {
         if !directive.approved {
             tracing::info!("denied by a directive");
-            self.let_go(self.escalations.drop_one(directive.intent, &anybodys));
-            return Ok(());
+            let let_go = |waited| self.journal.let_go(waited);
+            return match self.escalations.drop_one(directive.intent, &anybodys, let_go) {
+                Some(gone) => gone.await.map_err(|error| self.not_let_go(&error)),
+                None => Ok(()),
+            };
         }
         let clocked = Clocked::from(self.clock.monotonic());
         let (verdict, waits) = (Arc::new(escalated.verdict().clone()), escalated.clone());
@@ -449,7 +472,8 @@ impl Executor {
         // The catalogue may be another one than when the intent began to wait.
         let loaded = self.check(admitted.call())?;
         let taken = self.claim(admitted, loaded, Some(verdict))?;
-        self.escalations.drop_one(directive.intent, &anybodys);
+        // That it starts takes it out of the journal's list.
+        self.escalations.drop_one(directive.intent, &anybodys, drop);
         if let Taken::Claimed(claimed) = taken {
             let executor = Arc::clone(self);
             let asked = Asked::of(waits.call());
@@ -458,7 +482,7 @@ impl Executor {
                     let fault = executor.refused(Some(&asked), fault);
                     let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
                     tracing::warn!(detail, "an approved intent could not be run, and waits again");
-                    let _expired_or_full = executor.escalations.hold(waits, executor.clock.now());
+                    let _expired_or_full = executor.hold(waits).await;
                 }
             };
             tokio::spawn(run.in_current_span());
@@ -561,19 +585,31 @@ impl Executor {
     async fn hold(&self, escalated: Escalated) -> Result<(), Fault> {
         let intent = escalated.call().intent;
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
-        if self.escalations.hold(escalated, self.clock.now())? {
-            let held = self.journal.hold(intent, text).await;
-            held.map_err(|error| {
-                self.escalations.drop_one(intent, &anybodys);
-                self.unrecorded(&error)
-            })?;
+        let (new, held) = self.escalations.hold(escalated, self.clock.now(), |expired| {
+            // Nobody waits for it: what has expired cannot be approved.
+            drop(self.journal.let_go(expired));
+            self.journal.hold(intent, text)
+        })?;
+        let waits = held.await;
+        if new && !matches!(waits, Ok(true)) {
+            self.escalations.drop_one(intent, &anybodys, drop);
         }
-        Ok(())
+        match waits {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.busy("the intent has started meanwhile: send it again")),
+            Err(error) => Err(self.unrecorded(&error)),
+        }
     }
 
-    /// Takes intents that no longer wait for a person out of the journal, and counts them.
-    fn let_go(&self, intents: impl IntoIterator<Item = IntentId>) -> usize {
-        intents.into_iter().inspect(|intent| self.journal.let_go(*intent)).count()
+    /// What no longer waits for a person here, though the journal may not say so.
+    fn not_let_go(&self, error: &JournalError) -> Fault {
+        match error {
+            JournalError::Backlog | JournalError::NoRoom => self.busy(
+                "it waits no longer, and the journal has no room to say so on its disk: until it has, it would wait \
+                 again after a restart",
+            ),
+            JournalError::Broken(_) => Fault::Internal(error.to_string()),
+        }
     }
 
     fn busy(&self, message: &str) -> Fault {

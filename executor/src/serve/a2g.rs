@@ -31,7 +31,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, caller, params| {
         let intent = decode::intent_id(&params)?;
         let anyone = caller.is_any_of(&[Governor, Operator]);
-        let cancelled = executor.cancel(intent, &|agent| anyone || caller.speaks_for(agent));
+        let cancelled = executor.cancel(intent, &|agent| anyone || caller.speaks_for(agent)).await?;
         Ok(encode::cancelled(intent, cancelled))
     })?;
     register(&mut module, "a2g/status", &EVERYBODY, async |executor, caller, params| {
@@ -47,14 +47,14 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     })?;
     register(&mut module, "g2a/revoke", &[Governor], async |executor, _, params| {
         let decode::Revoke { agent, intent } = decode::revoke(&params)?;
-        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent)))
+        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent).await?))
     })?;
     register(&mut module, "g2a/directive", &[Governor, Approver], async |executor, caller, params| {
         let directive = decode::directive(&params)?;
         tracing::info!(
             intent = %directive.intent, approved = directive.approved, caller = caller.name(), "a directive came"
         );
-        executor.direct(&directive)?;
+        executor.direct(&directive).await?;
         Ok(encode::accepted())
     })?;
     register(&mut module, "rpc.discover", &EVERYBODY, async |_, _, _| {

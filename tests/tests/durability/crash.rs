@@ -58,7 +58,7 @@ fn a_server_that_is_killed_at_a_system_call_loses_nothing_and_repeats_nothing() 
     }
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
     let mut home = Executor::start(options(&catalogue, &governor.http_url())).killed();
-    let calls = ["fsync", "pwrite64", "sendmsg", "writev", "sendto"];
+    let calls = ["fdatasync", "pwrite64", "sendmsg", "writev", "sendto"];
     for round in 0..times(10) {
         let call = calls[round % calls.len()];
         let nth = 1 + moment(60).as_millis();

@@ -110,7 +110,7 @@ fn a_failed_fsync_ends_the_process_and_nothing_is_a_success_that_is_not_on_the_d
     }
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
     let mut home = Executor::start(options(&catalogue, &governor.http_url())).killed();
-    for (call, error) in [("fsync", "EIO"), ("pwrite64", "EIO")] {
+    for (call, error) in [("fdatasync", "EIO"), ("pwrite64", "EIO")] {
         // The first few are those of opening.
         let inject = format!("--inject={call}:error={error}:when=12+");
         let mut traced =

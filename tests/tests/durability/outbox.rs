@@ -225,10 +225,9 @@ fn at_the_bound_of_the_backlog_nothing_more_is_run() {
     eventually("the governor takes them and there is room", || run(3).get("result").map(drop));
 }
 
-#[test]
-fn an_escalated_intent_waits_for_a_person_across_a_restart() {
-    let catalogue = catalogue();
-    let governor = FakeGovernor::start(|method, params| {
+/// A governor that lets a person decide about every intent.
+fn escalating() -> FakeGovernor {
+    FakeGovernor::start(|method, params| {
         if method != "a2g/intent" {
             return Reply::Result(json!({ "accepted": true }));
         }
@@ -237,7 +236,12 @@ fn an_escalated_intent_waits_for_a_person_across_a_restart() {
             "capability_manifest": { "filesystem_scope": ["/workspace/**"] },
             "expires_at": crate::harness::in_seconds(3600),
         }))
-    });
+    })
+}
+
+#[test]
+fn an_escalated_intent_waits_for_a_person_across_a_restart() {
+    let (catalogue, governor) = (catalogue(), escalating());
     let executor = Executor::start(options(&catalogue, &governor.url()));
     let call = intent("mark", json!({ "n": "000000" }));
     let denied = intent("mark", json!({ "n": "000001" }));
@@ -261,6 +265,32 @@ fn an_escalated_intent_waits_for_a_person_across_a_restart() {
     assert_eq!(state(&executor), "finished");
     assert_eq!(executor.file("000000").as_deref(), Some("x"));
     assert!(executor.file("000001").is_none());
+}
+
+/// Whoever is told that an intent no longer waits is told what a crash in the next moment does not change.
+#[test]
+fn what_was_denied_cancelled_or_revoked_does_not_wait_again_after_a_crash() {
+    let (catalogue, governor) = (catalogue(), escalating());
+    let mut executor = Executor::start(options(&catalogue, &governor.url()));
+    let stays = intent("mark", json!({ "n": "000009" }));
+    result(&executor.rpc("a2g/intent", &stays));
+    for (method, more) in [
+        ("g2a/directive", json!({ "decision": "DENIED" })),
+        ("a2g/cancel", json!({})),
+        ("g2a/revoke", json!({})),
+    ] {
+        let call = intent("mark", json!({ "n": "000000" }));
+        assert_eq!(result(&executor.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
+        let mut params = more;
+        params["intent_id"] = call["intent_id"].clone();
+        let mut client = executor.client();
+        result(&client.rpc(method, &params));
+        executor = Executor::start_in(executor.killed());
+        let status = executor.rpc("a2g/status", &json!({ "intent_id": call["intent_id"] }));
+        assert_eq!(status["error"]["code"], -32602, "{method}: {status}");
+    }
+    let status = executor.rpc("a2g/status", &json!({ "intent_id": stays["intent_id"] }));
+    assert_eq!(status["result"]["state"], "escalated", "{status}");
 }
 
 #[test]
