@@ -28,7 +28,7 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
                     .map(|days| SystemClock.now().truncate_to_second() + time::Duration::days(days.into())),
             };
             let path = path(list)?;
-            CallerList::read_or_new(&path)?.add(entry)?;
+            CallerList::to_change(&path)?.add(entry)?;
             if let Some(token) = &token {
                 print(token.reveal());
                 note("This is its token, shown once: it goes into `Authorization: Bearer …`.");
@@ -40,7 +40,7 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
         }
         Caller::List { list, json } => self::list(CallerList::read(&path(list)?)?.entries(), json),
         Caller::Remove { name, list } => {
-            CallerList::read(&path(list)?)?.remove(&name)?;
+            CallerList::to_change(&path(list)?)?.remove(&name)?;
             note(format_args!("`{}` is unknown from the next SIGHUP or start on.", one_line(name)));
         }
     }

@@ -143,6 +143,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] names the two folders.
     pub fn check_places(&self) -> Result<(), ConfigError> {
+        check_door(&self.listen, self.callers.as_deref(), self.tls.as_ref())
+            .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))?;
         let own = [
             Some(&self.cache),
             Some(&self.journal),

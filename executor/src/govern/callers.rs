@@ -10,9 +10,11 @@ use crate::ident::AgentDid;
 use crate::tool::Digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use time::OffsetDateTime;
@@ -157,6 +159,8 @@ impl fmt::Debug for Token {
 pub struct CallerList {
     path: PathBuf,
     entries: Vec<CallerEntry>,
+    /// Held by whoever changes the list, so that two who do it at once do it one after the other.
+    _lock: Option<File>,
 }
 
 impl CallerList {
@@ -169,26 +173,35 @@ impl CallerList {
     /// [`CallersError`], also when others may change the file.
     pub fn read(path: &Path) -> Result<Self, CallersError> {
         let not_a_list = |reason: String| CallersError::NotAList { path: path.to_owned(), reason };
+        let folder = folder_of(path);
+        let metadata = std::fs::metadata(folder).map_err(|error| FileError::io(folder, error))?;
+        files::check_unchanged_by_others(folder, &metadata)?;
         let (text, metadata) = files::read(path, LARGEST_LIST)?;
         files::check_unchanged_by_others(path, &metadata)?;
         let text = std::str::from_utf8(&text).map_err(|error| not_a_list(error.to_string()))?;
         let written = toml::from_str::<Written>(text);
         let written = written.map_err(|error| not_a_list(error.to_string().trim_end().to_owned()))?;
-        Ok(Self { path: path.to_owned(), entries: written.caller })
+        Ok(Self { path: path.to_owned(), entries: written.caller, _lock: None })
     }
 
-    /// The list of a file that may not be there yet.
+    /// The list of a file that may not be there yet, to change it. Waits for whoever changes one beside it.
     ///
     /// # Ambient Authority
-    /// Reads the file.
+    /// Reads the file, and locks its folder.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn read_or_new(path: &Path) -> Result<Self, CallersError> {
-        match path.try_exists() {
-            Ok(false) => Ok(Self { path: path.to_owned(), entries: Vec::new() }),
-            Ok(true) | Err(_) => Self::read(path),
-        }
+    pub fn to_change(path: &Path) -> Result<Self, CallersError> {
+        // What a link leads to is changed, and not the link.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let folder = folder_of(&path);
+        let lock = File::open(folder).map_err(|error| FileError::io(folder, error))?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|error| FileError::io(folder, error))?;
+        let list = match path.try_exists() {
+            Ok(false) => Self { path, entries: Vec::new(), _lock: None },
+            Ok(true) | Err(_) => Self::read(&path)?,
+        };
+        Ok(Self { _lock: Some(lock), ..list })
     }
 
     /// All callers, in the order in which they were added.
@@ -413,6 +426,9 @@ impl Listed {
         let agents = agents_of(roles, agents)?;
         let token = token_sha256.as_deref().map(Digest::parse).transpose();
         let token = token.map_err(|error| format!("has no SHA-256 in `token_sha256`: {error}"))?;
+        if token == Some(Digest::of(b"")) {
+            return Err("has the SHA-256 of nothing in `token_sha256`".to_owned());
+        }
         let place = self.callers.len();
         let twice = match (token, certificate) {
             (None, None) | (Some(_), Some(_)) => {
@@ -428,6 +444,10 @@ impl Listed {
         self.callers.push(Listing { caller, expires_at: *expires_at });
         Ok(())
     }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn agents_of(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<Agents, String> {

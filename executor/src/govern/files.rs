@@ -10,6 +10,8 @@ use zeroize::Zeroizing;
 
 /// The most bytes of a file with one key.
 pub(super) const LARGEST_KEY_FILE: u64 = 16 << 10;
+/// The most bytes of a file with certificates.
+const LARGEST_BUNDLE: u64 = 4 << 20;
 
 /// Why a file cannot be used. No message repeats anything of what is in it.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +60,19 @@ pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
         return Ok(text);
     };
     Err(FileError::NotPrivate { path: path.to_owned(), reason })
+}
+
+/// Reads a file that nobody but its owner can change, such as certificates.
+///
+/// # Ambient Authority
+/// Reads the file.
+///
+/// # Errors
+/// [`FileError`], also when others can change it.
+pub fn read_trusted(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    let (text, metadata) = read(path, LARGEST_BUNDLE)?;
+    check_unchanged_by_others(path, &metadata)?;
+    Ok(text)
 }
 
 /// Reads a regular file of at most `most` bytes, and what the system says of the very file that was read.

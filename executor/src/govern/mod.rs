@@ -21,7 +21,7 @@ mod vectors;
 
 pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit};
 pub use callers::{Caller, CallerEntry, CallerList, Callers, CallersError, Credential, Role, Token};
-pub use files::{FileError, read_secret};
+pub use files::{FileError, read_secret, read_trusted};
 pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
 pub use proof::{NotProvable, Trust, TrustSettings};
 pub use records::Records;

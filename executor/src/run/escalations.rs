@@ -15,6 +15,8 @@ use time::OffsetDateTime;
 
 /// How many intents may wait at once.
 const MOST_WAITING: usize = 1000;
+/// How many of them may be one agent's.
+const MOST_OF_AN_AGENT: usize = MOST_WAITING / 4;
 
 /// All escalated intents whose verdicts have not expired.
 #[derive(Debug)]
@@ -53,7 +55,8 @@ impl Escalations {
         let intent = escalated.call().intent;
         let gone = waiting.extract_if(|_, held| expired(held, now)).map(|(intent, _)| intent).collect();
         let new = !waiting.contains_key(&intent);
-        if new && waiting.len() >= MOST_WAITING {
+        let theirs = waiting.values().filter(|held| held.call().agent == escalated.call().agent).count();
+        if new && (waiting.len() >= MOST_WAITING || theirs >= MOST_OF_AN_AGENT) {
             return Err(Fault::Busy {
                 message: "too many intents wait for a person".to_owned(),
                 retry_after_ms: 60_000,

@@ -306,6 +306,8 @@ impl Executor {
             return success(self.known(&call, known).await?.0);
         }
         let now = self.clock.now();
+        // One that waits with other content is not this call's to run, or to wait as.
+        self.escalations.waiting(&call, now)?;
         match admit(call, verdict, now)? {
             Admission::Run(admitted) => success(self.run(*admitted, loaded, None, clocked).await?),
             Admission::Wait(escalated) => {
@@ -558,6 +560,8 @@ impl Executor {
         let ended = match followed {
             Followed::Over(stage) => stage,
             Followed::Open(mut stage) => {
+                // Who waits takes a place like who runs, so that repeats keep nobody else out.
+                let _place = self.place(&call.agent)?;
                 stage.wait_for(over).await.map_or(Stage::Released, |stage| stage.clone())
             }
         };

@@ -13,7 +13,7 @@ use jsonrpsee::core::{RegisterMethodError, RpcResult};
 use jsonrpsee::types::{Extensions, Params};
 use serde_json::value::RawValue;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The methods that also run as notifications: what a governor pushes.
 pub const NOTIFICATIONS: &[&str] = &["g2a/policy", "g2a/revoke", "g2a/directive"];
@@ -58,7 +58,9 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         Ok(encode::accepted())
     })?;
     register(&mut module, "rpc.discover", &EVERYBODY, async |_, _, _| {
-        Ok(encode::value(&openrpc::document(env!("CARGO_PKG_VERSION"))))
+        static DOCUMENT: OnceLock<Encoded> = OnceLock::new();
+        let document = || encode::value(&openrpc::document(env!("CARGO_PKG_VERSION")));
+        Ok(DOCUMENT.get_or_init(document).clone())
     })?;
     Ok(module)
 }

@@ -21,10 +21,13 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast, mpsc};
+use tokio::time::Instant;
 
 /// What is said to a caller who is not known.
 const NOT_KNOWN: &str =
@@ -32,6 +35,10 @@ const NOT_KNOWN: &str =
 /// What stands before a token.
 const BEARER: &[u8] = b"bearer ";
 
+/// How many pings of one WebSocket there may be in a second.
+const MOST_PINGS: u32 = 20;
+/// The most bytes that wait for one WebSocket to take them: the longest answer, and no more.
+const MOST_UNTAKEN: usize = 64 << 20;
 /// How many messages of one WebSocket are worked on at once; more are not read until one is done.
 const MOST_AT_ONCE: usize = 64;
 
@@ -153,7 +160,7 @@ async fn metrics(State(door): State<Arc<Door>>, Extension(caller): Extension<Arc
 async fn post(
     State(door): State<Arc<Door>>,
     Extension(connection): Extension<Arc<Connection>>,
-    Extension(caller): Extension<Arc<Caller>>,
+    Extension(shown): Extension<Credential>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
@@ -167,6 +174,8 @@ async fn post(
         let message = format!("the body took longer than {} seconds to arrive\n", patience.as_secs());
         return (StatusCode::REQUEST_TIMEOUT, [(header::CONNECTION, "close")], message).into_response();
     };
+    // Asked again: the body may have taken its time.
+    let Some(caller) = door.caller(&shown) else { return not_known() };
     let _work = connection.works();
     let answer = match read {
         Ok(bytes) => door.rpc.answer(&bytes, &caller).await,
@@ -185,6 +194,7 @@ async fn upgrade(
     upgrade: WebSocketUpgrade,
 ) -> Response {
     let most = door.rpc.bounds().max_bytes;
+    let upgrade = upgrade.max_write_buffer_size(MOST_UNTAKEN);
     upgrade.max_message_size(most).max_frame_size(most).on_upgrade(async move |socket| {
         tokio::select! {
             () = converse(door, Arc::clone(&connection), &shown, socket) => {}
@@ -193,52 +203,95 @@ async fn upgrade(
     })
 }
 
-/// One WebSocket connection: messages are answered as they get done, in any order.
+/// One WebSocket connection: messages are answered as they get done, in any order. Whatever it holds is gone
+/// with this future.
 async fn converse(door: Arc<Door>, connection: Arc<Connection>, shown: &Credential, socket: WebSocket) {
-    let (mut sink, mut stream) = socket.split();
-    let (answers, mut outgoing) = mpsc::channel::<Arc<str>>(MOST_AT_ONCE);
-    let mut pushes = door.settings.pushes.as_ref().map(broadcast::Sender::subscribe);
-    let writer = tokio::spawn(async move {
-        loop {
-            let text = tokio::select! {
-                answer = outgoing.recv() => match answer { Some(answer) => answer, None => break },
-                pushed = next_push(&mut pushes) => pushed,
-            };
-            if sink.send(Message::text(&*text)).await.is_err() {
-                return None;
-            }
-        }
-        Some(sink)
-    });
-    let mut known = true;
+    let (sink, stream) = socket.split();
+    let (answers, outgoing) = mpsc::channel(MOST_AT_ONCE);
+    let (known, sink) = tokio::join!(
+        listen(Arc::clone(&door), connection, shown, stream, answers),
+        speak(&door, sink, outgoing)
+    );
+    if let (false, Some(mut sink)) = (known, sink) {
+        let frame = CloseFrame { code: close_code::POLICY, reason: NOT_KNOWN.trim_end().into() };
+        let _nobody_reads = sink.send(Message::Close(Some(frame))).await;
+    }
+}
+
+/// Reads messages until the other side ends, nobody takes the answers any more, or its caller is not known:
+/// only then `false`.
+async fn listen(
+    door: Arc<Door>,
+    connection: Arc<Connection>,
+    shown: &Credential,
+    mut stream: SplitStream<WebSocket>,
+    answers: mpsc::Sender<Arc<str>>,
+) -> bool {
     let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
-    while let Some(Ok(message)) = stream.next().await {
+    let mut pings = Pings::default();
+    loop {
+        let message = tokio::select! {
+            message = stream.next() => message,
+            () = answers.closed() => return true,
+        };
         let bytes = match message {
-            Message::Text(text) => axum::body::Bytes::from(text),
-            Message::Binary(bytes) => bytes,
-            Message::Close(_) => break,
-            Message::Ping(_) | Message::Pong(_) => continue,
+            Some(Ok(Message::Text(text))) => axum::body::Bytes::from(text),
+            Some(Ok(Message::Binary(bytes))) => bytes,
+            Some(Ok(Message::Ping(_))) if pings.one_more() => continue,
+            Some(Ok(Message::Pong(_))) => continue,
+            Some(Ok(Message::Ping(_) | Message::Close(_)) | Err(_)) | None => return true,
         };
-        let Some(caller) = door.caller(shown) else {
-            known = false;
-            break;
-        };
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return true };
+        // Asked last of all: there may have been no place for as long as the other side liked.
+        let Some(caller) = door.caller(shown) else { return false };
         let (door, answers, work) = (Arc::clone(&door), answers.clone(), connection.works());
         tokio::spawn(async move {
-            let _work = work;
-            if let Some(answer) = door.rpc.answer(&bytes, &caller).await {
+            let answer = door.rpc.answer(&bytes, &caller).await;
+            // Whoever does not take the answer is not worked for.
+            drop(work);
+            if let Some(answer) = answer {
                 let _nobody_reads = answers.send(answer.into()).await;
             }
             drop(place);
         });
     }
-    drop(answers);
-    if let Ok(Some(mut sink)) = writer.await
-        && !known
-    {
-        let frame = CloseFrame { code: close_code::POLICY, reason: NOT_KNOWN.trim_end().into() };
-        let _nobody_reads = sink.send(Message::Close(Some(frame))).await;
+}
+
+/// Writes answers and pushes until there are no more; `None` when the other side does not take them.
+async fn speak(
+    door: &Door,
+    mut sink: SplitSink<WebSocket, Message>,
+    mut outgoing: mpsc::Receiver<Arc<str>>,
+) -> Option<SplitSink<WebSocket, Message>> {
+    let mut pushes = door.settings.pushes.as_ref().map(broadcast::Sender::subscribe);
+    loop {
+        let text = tokio::select! {
+            answer = outgoing.recv() => match answer { Some(answer) => answer, None => return Some(sink) },
+            pushed = next_push(&mut pushes) => pushed,
+        };
+        let sent = sink.send(Message::text(&*text));
+        if !matches!(tokio::time::timeout(door.settings.connections.request, sent).await, Ok(Ok(()))) {
+            return None;
+        }
+    }
+}
+
+/// How many pings came of late. Each is answered, also when nobody takes the answer.
+#[derive(Default)]
+struct Pings {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Pings {
+    /// Whether one more is in order.
+    fn one_more(&mut self) -> bool {
+        let now = Instant::now();
+        if self.since.is_none_or(|since| now.duration_since(since) >= Duration::from_secs(1)) {
+            (self.since, self.count) = (Some(now), 0);
+        }
+        self.count += 1;
+        self.count <= MOST_PINGS
     }
 }
 
@@ -268,32 +321,36 @@ fn is_json(headers: &HeaderMap) -> bool {
 /// Refuses callers who are not known, and says to the others' handlers who calls.
 async fn only_the_known(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
     let Certified(names) = request.extensions().get().cloned().unwrap_or_default();
-    let shown = Credential::new(token(request.headers()), names);
-    let Some(caller) = door.caller(&shown) else {
-        tracing::debug!("a caller is not known");
-        return (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], NOT_KNOWN).into_response();
-    };
+    let Ok(token) = token(request.headers()) else { return not_known() };
+    let shown = Credential::new(token, names);
+    let Some(caller) = door.caller(&shown) else { return not_known() };
     request.extensions_mut().insert(caller);
     request.extensions_mut().insert(shown);
     next.run(request).await
 }
 
-/// The token of a request. What is no single token is one that nobody has: it is never passed over.
-fn token(headers: &HeaderMap) -> Option<&[u8]> {
-    const NOBODYS: &[u8] = b"";
+fn not_known() -> Response {
+    tracing::debug!("a caller is not known");
+    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], NOT_KNOWN).into_response()
+}
+
+/// What is shown as a token and is none.
+struct NoToken;
+
+/// The token of a request, if one is shown. What is not exactly one token is never passed over.
+fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
     let mut shown = headers.get_all(header::AUTHORIZATION).iter();
-    let first = shown.next()?.as_bytes();
-    if shown.next().is_some() {
-        return Some(NOBODYS);
-    }
-    let scheme = first.get(..BEARER.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(BEARER));
-    Some(first.get(BEARER.len()..).filter(|_| scheme).unwrap_or(NOBODYS))
+    let Some(first) = shown.next() else { return Ok(None) };
+    let (scheme, token) = first.as_bytes().split_at_checked(BEARER.len()).ok_or(NoToken)?;
+    let one = shown.next().is_none() && scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty();
+    if one { Ok(Some(token)) } else { Err(NoToken) }
 }
 
 /// Refuses what a web page or a rebound name would send.
 async fn only_friends(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = hosts.next().filter(|_| hosts.next().is_none()).and_then(|host| host.to_str().ok());
     let authority = request.uri().authority().map(axum::http::uri::Authority::as_str);
     if !authority.or(host).is_some_and(|host| door.knows_host(host)) {
         return (StatusCode::FORBIDDEN, "this `Host` is not served here: see `server.allowed_hosts`\n")
@@ -319,10 +376,13 @@ impl Door {
     }
 
     fn knows_host(&self, authority: &str) -> bool {
-        let host = match authority.strip_prefix('[') {
-            Some(v6) => v6.split(']').next().unwrap_or_default(),
-            None => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
+        let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        let host = match authority.rsplit_once(':') {
+            Some((host, port)) if digits(port) => host,
+            Some(_) | None => authority,
         };
+        let v6 = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let host = v6.unwrap_or(host);
         let host = host.to_ascii_lowercase();
         host == "localhost"
             || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || Some(ip) == self.listens_on)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::Permissions;
 use std::io::{Error, ErrorKind, Result};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
@@ -79,6 +79,8 @@ pub(super) enum Listener {
 pub(super) struct Socket {
     listener: UnixListener,
     path: PathBuf,
+    /// Which file it is: another one at the same path is somebody else's.
+    file: Option<(u64, u64)>,
 }
 
 /// Somebody who connected.
@@ -102,7 +104,7 @@ impl Listener {
             Listen::Unix(path) => {
                 remove_stale(path).await?;
                 let listener = private_socket(path)?;
-                Ok((Self::Unix(Socket { listener, path: path.clone() }), place.clone()))
+                Ok((Self::Unix(Socket { listener, path: path.clone(), file: file_at(path) }), place.clone()))
             }
         }
     }
@@ -123,8 +125,8 @@ impl Listener {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::debug!(%error, path = %self.path.display(), "the socket was gone already");
+        if self.file.is_some() && file_at(&self.path) == self.file {
+            let _gone_already = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -147,6 +149,11 @@ fn private_socket(path: &Path) -> Result<UnixListener> {
     std::fs::set_permissions(&made, Permissions::from_mode(MODE))?;
     std::fs::rename(&made, path)?;
     Ok(listener)
+}
+
+/// Which file is at a path, by its device and its number there.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// Removes a socket that a process left which did not end by itself.
@@ -192,6 +199,11 @@ mod tests {
         assert_eq!(Listener::bind(&place).await.err().unwrap().kind(), ErrorKind::AddrInUse);
         drop(first);
         assert!(!path.exists());
+        let (moved, _) = Listener::bind(&place).await.unwrap();
+        std::fs::rename(path, folder.path().join("away")).unwrap();
+        std::fs::write(path, "somebody else's").unwrap();
+        drop(moved);
+        std::fs::remove_file(path).unwrap();
         std::fs::write(path, "a file").unwrap();
         assert_eq!(Listener::bind(&place).await.err().unwrap().kind(), ErrorKind::AlreadyExists);
     }

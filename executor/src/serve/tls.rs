@@ -3,10 +3,10 @@
 //! With `client_ca`, nobody gets past the handshake without a certificate that it signed. What that
 //! certificate is good for is not decided here: its names are, by the list of callers.
 
-use crate::govern::{FileError, read_secret};
+use crate::govern::{FileError, read_secret, read_trusted};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -105,12 +105,18 @@ fn config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError> {
         .with_single_cert(certificates(certificate)?, private)
         .map_err(|error| unusable(certificate, &error))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    if client_ca.is_some() {
+        // Whoever resumed a session would not show the certificate again, which may have expired.
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+    }
     Ok(config)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerTlsError> {
     let unusable = |reason: String| ServerTlsError::Text { path: path.to_owned(), reason };
-    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let text = read_trusted(path)?;
+    let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| unusable(error.to_string()))?;
     if found.is_empty() {
         return Err(unusable("it holds no certificate in PEM".to_owned()));

@@ -115,6 +115,7 @@ fn a_list_that_cannot_be_meant_is_refused() {
     refused(&also(|e| e.token_sha256 = None), "either a token or a certificate");
     refused(&also(|e| e.certificate = Some("a.example".to_owned())), "either a token or a certificate");
     refused(&also(|e| e.token_sha256 = Some("A".repeat(64))), "has no SHA-256");
+    refused(&also(|e| e.token_sha256 = Some(Digest::of(b"").to_string())), "the SHA-256 of nothing");
     let same = CallerEntry { name: "bad".to_owned(), ..good.clone() };
     refused(&[good.clone(), same], "shows the same as another caller");
 }
@@ -124,13 +125,14 @@ fn a_list_is_written_and_read_and_belongs_to_its_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("callers.toml");
     assert!(CallerList::read(&path).is_err(), "a list that was named has to be there");
-    let mut list = CallerList::read_or_new(&path).unwrap();
+    let mut list = CallerList::to_change(&path).unwrap();
     let (mut planner, token) = entry("planner", Role::Agent);
     planner.expires_at = Some(now());
     list.add(planner.clone()).unwrap();
     list.add(entry("other", Role::Operator).0).unwrap();
     assert!(list.add(entry("other", Role::Operator).0).is_err());
-    let mut list = CallerList::read(&path).unwrap();
+    drop(list);
+    let mut list = CallerList::to_change(&path).unwrap();
     assert_eq!(list.entries().len(), 2, "what was refused was not written");
     assert_eq!(list.entries()[0], planner);
     let text = std::fs::read_to_string(&path).unwrap();
