@@ -106,11 +106,12 @@ fn doors_never_use_each_other() {
     }
 }
 
-/// Whether a crate is named, and not one whose name ends like its.
+/// Whether a crate is named, and neither one whose name ends like its nor a module of another.
 fn names(code: &str, part: &str) -> bool {
     let path = format!("{part}::");
-    code.match_indices(&path)
-        .any(|(at, _)| !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_'))
+    code.match_indices(&path).any(|(at, _)| {
+        !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == ':')
+    })
 }
 
 #[test]

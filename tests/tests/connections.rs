@@ -92,3 +92,39 @@ fn a_head_and_a_body_have_to_arrive_in_time() {
     assert_eq!(&answer, b"HTTP/1.1 408");
     health(&executor);
 }
+
+/// Every ping is answered, so whoever sends them without end and reads nothing would be kept answers for.
+#[test]
+fn whoever_pings_without_end_is_closed() {
+    let executor = Executor::start(Options::new());
+    let mut socket = executor.web_socket();
+    for _ in 0..1000 {
+        socket.ping();
+    }
+    eventually("it is closed", || socket.is_gone().then_some(()));
+    let mut polite = executor.web_socket();
+    polite.ping();
+    polite.send(br#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#);
+    assert!(polite.receive().is_some());
+}
+
+/// WebSockets that ask and take no answers keep nobody out, and are closed when they give way.
+#[test]
+fn whoever_takes_no_answers_gives_way_to_whoever_asks() {
+    let executor = Executor::start(Options::new().set("server.max_connections", 4));
+    let discover = r#"{"jsonrpc":"2.0","method":"rpc.discover","id":1}"#;
+    let batch = format!("[{}]", [discover; 16].join(","));
+    let mut held: Vec<_> = (0..4).map(|_| executor.web_socket()).collect();
+    for socket in &mut held {
+        for _ in 0..150 {
+            socket.send(batch.as_bytes());
+        }
+    }
+    for _ in 0..20 {
+        eventually("somebody else is heard", || {
+            let answer = HttpClient::ask(executor.address(), "a2g/tools", &json!({}));
+            answer.filter(|answer| answer.get("result").is_some()).map(drop)
+        });
+    }
+    eventually("who gave way is closed", || held.iter_mut().any(|socket| socket.is_gone()).then_some(()));
+}

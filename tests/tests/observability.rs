@@ -1,5 +1,6 @@
 //! What operators see: metrics, logs and traces.
 
+use crate::durability::crash::under_strace;
 use crate::harness::*;
 use crate::methods::{self, write};
 use serde_json::{Value, json};
@@ -200,6 +201,23 @@ fn every_line_of_a_service_without_a_terminal_is_json_to_its_end() {
         assert_eq!(said.last().expect("a line")["level"], "ERROR", "{said:?}");
         assert!(!output.status.success());
     }
+}
+
+/// A zygote that the kernel lets down says so, and its server says it on.
+#[test]
+fn what_the_zygote_says_is_a_line_of_the_log() {
+    if !std::path::Path::new("/usr/bin/strace").exists() {
+        eprintln!("skipped: there is no strace here (`cargo xtask torture` installs it)");
+        return;
+    }
+    let home = Executor::start(Options::new().set("executor.isolation", "process")).killed();
+    let mut traced = under_strace(&home, "prctl", "--inject=prctl:error=EPERM");
+    let mut traced = Process::spawn("traced executor", &mut traced);
+    assert_eq!(traced.ended().code(), Some(1));
+    let said = log(&traced.whole_stderr());
+    let line = said.iter().find(|line| line["message"] == "the zygote says").expect("its line");
+    assert!(line["line"].as_str().unwrap().contains("Operation not permitted"), "{line}");
+    assert_eq!(said.last().unwrap()["level"], "ERROR");
 }
 
 #[test]

@@ -7,11 +7,13 @@ use a2g_executor::clock::{Clock, SystemClock};
 use a2g_executor::config::Config;
 use a2g_executor::egress::Network;
 use a2g_executor::govern::local::{LocalGovernor, PolicySet};
-use a2g_executor::govern::{AcceptUnsigned, Admission, Authentic, Governor, Records, Standing, Trust, admit};
+use a2g_executor::govern::{
+    AcceptUnsigned, Admission, Authentic, Callers, Governor, Records, Standing, Trust, admit,
+};
 use a2g_executor::isolate::{Ahead, Isolate, Isolation, Module};
 use a2g_executor::outcome::Receipt;
 use a2g_executor::sandbox::{Code, Sandbox};
-use a2g_executor::serve::{HttpDoor, HttpSettings, Rpc};
+use a2g_executor::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc};
 use a2g_executor::wire::a2g::{decode, encode};
 use jsonrpsee::RpcModule;
 use jsonrpsee::core::RpcResult;
@@ -60,16 +62,28 @@ async fn serve(binary: PathBuf, folder: &Path) {
         })
         .unwrap();
     let rpc = Rpc::new(methods.into(), bounds, &[]);
-    let settings = HttpSettings { allowed_hosts, allowed_origins, connections, pushes: None };
-    let door = HttpDoor::bind(([127, 0, 0, 1], 0).into(), rpc, settings).await.unwrap();
-    eprintln!("listens on http://{}/jsonrpc", door.address());
+    let settings = HttpSettings {
+        allowed_hosts,
+        allowed_origins,
+        callers: KnownCallers::new(Callers::anybody(None)),
+        clock: Arc::new(SystemClock),
+        tls: None,
+        connections,
+        pushes: None,
+        executor: None,
+    };
+    let door = HttpDoor::bind(&"127.0.0.1:0".parse().unwrap(), rpc, settings).await.unwrap();
+    eprintln!("listens on {}", door.url());
     door.serve(std::future::pending()).await;
 }
 
 async fn server(binary: PathBuf, folder: &Path) -> Server {
     let config = Config::read(&folder.join("executor.toml")).unwrap();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let sandbox = Arc::new(Sandbox::new(config.concurrent * 2, false, Arc::clone(&clock)).unwrap());
+    let sandbox = Arc::new(
+        Sandbox::new(u32::try_from(config.capacity.concurrent).unwrap() * 2, false, Arc::clone(&clock))
+            .unwrap(),
+    );
     let cache = Cache::open(&config.cache, sandbox.compatibility()).unwrap();
     let compiler = Compiler::new(binary, false);
     let catalog = Catalog::open(&folder.join("catalogue"), &cache, &compiler, &mut |_| {}).unwrap();

@@ -28,6 +28,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::AbortHandle;
 
@@ -296,6 +298,14 @@ impl Ring {
     }
 }
 
+/// What the zygote says goes into the log of the process that answers for it.
+async fn relay(said: Receiver) {
+    let mut lines = BufReader::new(said).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        tracing::warn!(line, "the zygote says");
+    }
+}
+
 impl Nursery {
     /// The zygote, when it lives and nobody is about to replace it.
     fn living(&self) -> Option<Arc<Generation>> {
@@ -326,7 +336,11 @@ impl Nursery {
             .env_clear()
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()?;
+        if let Some(said) = zygote.stderr.take() {
+            tokio::spawn(relay(Receiver::from_owned_fd(said.into())?));
+        }
         let mut control = Channel::to_zygote(ours)?;
         let ready = async {
             for Loaded { message, files } in &self.tools {

@@ -348,9 +348,9 @@ impl Executor {
         if let Some(waiting) = self.escalations.waiting(&call, self.clock.now())? {
             return Ok(Answer { verdict: Arc::new(waiting), receipt: None });
         }
-        let asked = self.clock.monotonic();
+        let sent = self.clock.monotonic();
         let decided = self.governor.decide(&call).await;
-        self.metrics.decided(clocked.elsewhere(asked, self.clock.monotonic()));
+        self.metrics.decided(clocked.elsewhere(sent, self.clock.monotonic()));
         let authentic = decided?;
         // The context was for the governor; nothing here keeps it.
         let call = Call { context: None, ..call };

@@ -85,7 +85,7 @@ fn a_server_that_is_killed_at_a_system_call_loses_nothing_and_repeats_nothing() 
 }
 
 /// The executor under strace, which watches one `call` and does to it what `inject` says.
-pub(super) fn under_strace(home: &Home, call: &str, inject: &str) -> Command {
+pub(crate) fn under_strace(home: &Home, call: &str, inject: &str) -> Command {
     let plain = home.command();
     let mut traced = Command::new("/usr/bin/strace");
     traced.args(["--follow-forks", "--quiet=all", "--output=/dev/null"]);

@@ -6,7 +6,7 @@
 //! governor was told.
 
 mod clock;
-mod crash;
+pub(crate) mod crash;
 mod disk;
 mod outbox;
 

@@ -57,6 +57,19 @@ impl WebSocketClient {
         }
     }
 
+    /// Sends one ping.
+    pub fn ping(&mut self) {
+        self.frame(0x89, &[0; 125]);
+    }
+
+    /// Whether the other side has closed it, without reading what it said. Asking takes a little time.
+    pub fn is_gone(&mut self) -> bool {
+        let stream = self.stream.get_mut();
+        stream.set_write_timeout(Some(std::time::Duration::from_millis(50))).expect("a timeout");
+        // An empty pong.
+        matches!(stream.write_all(&[0x8a, 0x80, 0, 0, 0, 0]), Err(error) if error.kind() != std::io::ErrorKind::WouldBlock)
+    }
+
     fn frame(&mut self, first: u8, payload: &[u8]) {
         let mut frame = vec![first];
         match payload.len() {
