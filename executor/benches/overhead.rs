@@ -8,7 +8,9 @@
 #![allow(missing_docs, reason = "a benchmark has no interface")]
 #![allow(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::print_stdout,
+    clippy::print_stderr,
     clippy::disallowed_methods,
     clippy::indexing_slicing,
     reason = "a benchmark stops at the first surprise, prints, and reads the real clock"

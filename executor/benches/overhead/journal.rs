@@ -49,7 +49,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
             let (per_second, half) = middle(turns);
             println!(
                 "{:<52} {per_second:>10.0} {:>9.1} µs",
-                format!("{what}, {clients} clients"),
+                format!("{what}, clients: {clients}"),
                 micros(half)
             );
             (per_second, half)
@@ -104,11 +104,11 @@ fn fdatasync(folder: &Path, overwritten: bool) -> Duration {
         file.write_all_at(&vec![0; PAGE * FSYNCS], 0).unwrap();
         file.sync_all().unwrap();
     }
-    let mut times = (0..FSYNCS).map(|page| {
+    let times = (0..FSYNCS).map(|page| {
         let started = Instant::now();
         file.write_all_at(&[1; PAGE], u64::try_from(page * PAGE).unwrap()).unwrap();
         file.sync_data().unwrap();
         started.elapsed()
     });
-    median(&mut times.by_ref().collect::<Vec<_>>())
+    median(&mut times.collect::<Vec<_>>())
 }
