@@ -126,7 +126,8 @@ fn metrics_count_exactly_what_ran_and_what_did_not() {
 fn a_scrape_sees_32_runs_at_work() {
     let catalogue = methods::catalogue();
     let options = Options::new().catalogue(&catalogue).set("executor.concurrent", 8);
-    let executor = Executor::start(options.set("executor.queue", 24));
+    let options = options.set("executor.queue", 24).set("executor.concurrent_per_agent", 8);
+    let executor = Executor::start(options.set("executor.queue_per_agent", 24));
     let calls: Vec<_> = (0..32)
         .map(|_| {
             let mut client = executor.client();

@@ -351,7 +351,7 @@ fn every_refused_call_is_logged_with_its_reason() {
     let denied = client.rpc("a2g/intent", &intent("write_file", json!({ "path": "/etc/x", "content": "" })));
     blocked(&denied, "verdict_denied");
     executor.line_with("verdict_denied");
-    blocked(&client.rpc("g2a/revoke", &json!({ "agent_did": AGENT })), "verdict_untrusted");
+    blocked(&client.rpc("g2a/revoke", &json!({ "agent_did": AGENT })), "caller_unauthorized");
     // A flood of them does not become a flood of lines.
     let lines = || executor.stderr().matches("verdict_untrusted").count();
     let before = lines();

@@ -303,10 +303,20 @@ impl Caller {
     }
 }
 
+/// What was shown in the place of a token.
+#[derive(Debug, Clone, Copy, Default)]
+enum Presented {
+    #[default]
+    Nothing,
+    Hashed(Digest),
+    /// It is nobody's, and is not passed over.
+    Nonsense,
+}
+
 /// What somebody shows to say who they are.
 #[derive(Debug, Clone, Default)]
 pub struct Credential {
-    token: Option<Digest>,
+    token: Presented,
     names: Arc<[Box<str>]>,
 }
 
@@ -314,7 +324,13 @@ impl Credential {
     /// A token, if one was shown, and the names of a certificate that was checked.
     #[must_use]
     pub fn new(token: Option<&[u8]>, names: Arc<[Box<str>]>) -> Self {
-        Self { token: token.map(Digest::of), names }
+        Self { token: token.map_or(Presented::Nothing, |token| Presented::Hashed(Digest::of(token))), names }
+    }
+
+    /// Something in the place of a token that is none: where callers are listed, it is nobody's.
+    #[must_use]
+    pub fn nonsense() -> Self {
+        Self { token: Presented::Nonsense, names: Arc::default() }
     }
 }
 
@@ -398,8 +414,9 @@ impl Callers {
             Known::Listed(listed) => listed,
         };
         let found = match &shown.token {
-            Some(token) => *listed.by_token.get(token)?,
-            None => listed.certified(&shown.names)?,
+            Presented::Hashed(token) => *listed.by_token.get(token)?,
+            Presented::Nothing => listed.certified(&shown.names)?,
+            Presented::Nonsense => return None,
         };
         let Listing { caller, expires_at } = listed.callers.get(found)?;
         expires_at.is_none_or(|at| now < at).then(|| Arc::clone(caller))
