@@ -1,6 +1,7 @@
 //! One request to run one tool, whichever door it came through.
 
 use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::quantity::Timeout;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -10,6 +11,14 @@ use std::fmt;
 pub enum Door {
     /// A2G, the primary door.
     A2g,
+    /// A2A 0.3.0 and A2A-ACP.
+    A2a,
+    /// A2E 1.0.
+    A2e,
+    /// Genesis Nexus.
+    Nexus,
+    /// sovereign JSON-RPC 3.0.
+    Sovereign,
     /// The command line (`a2g-executor run`).
     Cli,
 }
@@ -18,6 +27,10 @@ impl fmt::Display for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::A2g => "a2g",
+            Self::A2a => "a2a",
+            Self::A2e => "a2e",
+            Self::Nexus => "nexus",
+            Self::Sovereign => "sovereign",
             Self::Cli => "cli",
         })
     }
@@ -38,6 +51,9 @@ pub struct Call {
     pub arguments: Map<String, Value>,
     /// What the agent says about its intent. Passed on to the governor, never interpreted here.
     pub context: Option<Map<String, Value>>,
+    /// How long the caller wants to wait for the run. It can only be less than what is granted.
+    #[serde(default)]
+    pub at_most: Option<Timeout>,
 }
 
 /// What an agent's SDK put into `context.signature`.

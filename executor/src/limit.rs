@@ -4,7 +4,7 @@ use crate::quantity::MemoryLimit;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The five layers whose meet is a grant, in the order in which ties are named.
+/// The layers whose meet is a grant, in the order in which ties are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Layer {
     /// The capability manifest of the verdict.
@@ -17,6 +17,8 @@ pub enum Layer {
     Tool,
     /// The executor's own ceilings, from its configuration.
     Executor,
+    /// The caller, who asked for less than it may have.
+    Caller,
 }
 
 impl Layer {
@@ -29,6 +31,7 @@ impl Layer {
             Self::StandingPolicy => "standing_policy",
             Self::Tool => "tool",
             Self::Executor => "executor",
+            Self::Caller => "caller",
         }
     }
 }

@@ -81,11 +81,20 @@ impl CpuPercent {
     }
 }
 
-/// How long a run may take on the monotonic clock: whole seconds, up to a week.
+/// How long a run may take on the monotonic clock, up to a week: whole seconds, or milliseconds where a
+/// caller asks for less than it may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u64", into = "u64")]
+#[serde(try_from = "Seconds", into = "Seconds")]
 pub struct Timeout {
-    seconds: u64,
+    millis: u64,
+}
+
+/// A timeout as it is written: seconds, in digits only when they are whole.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Seconds {
+    Whole(u64),
+    Parts(f64),
 }
 
 impl Timeout {
@@ -97,19 +106,53 @@ impl Timeout {
     /// # Errors
     /// [`OutOfRange`] outside 1 to [`Self::MOST_SECONDS`].
     pub fn from_seconds(seconds: u64) -> Result<Self, OutOfRange> {
-        in_range(seconds, 1, Self::MOST_SECONDS).map(|seconds| Self { seconds })
+        in_range(seconds, 1, Self::MOST_SECONDS).map(|seconds| Self { millis: seconds * 1000 })
     }
 
-    /// The timeout in seconds.
+    /// A timeout of `millis` milliseconds.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] outside 1 to [`Self::MOST_SECONDS`] times 1,000.
+    pub fn from_millis(millis: u64) -> Result<Self, OutOfRange> {
+        in_range(millis, 1, Self::MOST_SECONDS * 1000).map(|millis| Self { millis })
+    }
+
+    /// The timeout in seconds, rounded up.
     #[must_use]
     pub fn seconds(self) -> u64 {
-        self.seconds
+        self.millis.div_ceil(1000)
     }
 
     /// The timeout as a duration.
     #[must_use]
     pub fn duration(self) -> Duration {
-        Duration::from_secs(self.seconds)
+        Duration::from_millis(self.millis)
+    }
+}
+
+impl TryFrom<Seconds> for Timeout {
+    type Error = OutOfRange;
+
+    fn try_from(seconds: Seconds) -> Result<Self, OutOfRange> {
+        match seconds {
+            Seconds::Whole(seconds) => Self::from_seconds(seconds),
+            Seconds::Parts(seconds) => {
+                let out_of_range = |_| OutOfRange { least: 1, most: Self::MOST_SECONDS };
+                let duration = Duration::try_from_secs_f64(seconds).map_err(out_of_range)?;
+                let millis = duration.as_nanos().div_ceil(1_000_000);
+                Self::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+            }
+        }
+    }
+}
+
+impl From<Timeout> for Seconds {
+    fn from(timeout: Timeout) -> Self {
+        if timeout.millis.is_multiple_of(1000) {
+            Self::Whole(timeout.seconds())
+        } else {
+            Self::Parts(timeout.duration().as_secs_f64())
+        }
     }
 }
 
@@ -160,7 +203,6 @@ macro_rules! as_number {
 
 as_number!(MemoryLimit, MemoryLimit::from_mb, MemoryLimit::mb);
 as_number!(CpuPercent, CpuPercent::new, CpuPercent::get);
-as_number!(Timeout, Timeout::from_seconds, Timeout::seconds);
 as_number!(OutputLimit, OutputLimit::from_bytes, OutputLimit::bytes);
 
 impl fmt::Display for MemoryLimit {
@@ -177,7 +219,7 @@ impl fmt::Display for CpuPercent {
 
 impl fmt::Display for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} s", self.seconds)
+        write!(f, "{} s", self.duration().as_secs_f64())
     }
 }
 
@@ -190,6 +232,20 @@ impl fmt::Display for OutputLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_timeout_is_read_as_it_is_written() {
+        for (millis, written) in [(1000, "1"), (250, "0.25"), (1001, "1.001"), (604_800_000, "604800")] {
+            let timeout = Timeout::from_millis(millis).unwrap();
+            assert_eq!(serde_json::to_string(&timeout).unwrap(), written);
+            assert_eq!(serde_json::from_str::<Timeout>(written).unwrap(), timeout);
+            assert_eq!(timeout.to_string(), format!("{written} s"));
+        }
+        for bad in ["0", "0.0", "-1", "604801", "604800.5", "1e300", "null", "\"1\""] {
+            assert!(serde_json::from_str::<Timeout>(bad).is_err(), "{bad}");
+        }
+        assert_eq!(Timeout::from_millis(1).unwrap().seconds(), 1);
+    }
 
     #[test]
     fn zero_is_never_unlimited() {

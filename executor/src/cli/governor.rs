@@ -36,6 +36,7 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     let bounds = JsonBounds { max_bytes: LARGEST_MESSAGE, ..JsonBounds::default() };
     let rpc = Rpc::new(methods.into(), bounds, NOTIFICATIONS);
     let settings = HttpSettings {
+        doorways: Vec::new(),
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
         callers: KnownCallers::new(Callers::anybody(None)),

@@ -20,7 +20,7 @@ use crate::journal::Journal;
 use crate::limit::{Layer, Limit};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, Timeout};
-use crate::run::{Capacity, Executor, Settings};
+use crate::run::{Capacity, Executor, Settings, Watcher};
 use crate::sandbox::{Code, Input, is_component};
 use crate::tool::Contract;
 use crate::verdict::{Decision, Manifest, Verdict};
@@ -84,6 +84,7 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         ));
     }
     let call = Call {
+        at_most: None,
         door: Door::Cli,
         agent: AgentDid::parse(&arguments.agent).map_err(|error| Usage(format!("`--agent` {error}")))?,
         intent: IntentId::random(),
@@ -113,7 +114,7 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
     let clock = Arc::clone(&workshop.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
     let ran = if arguments.policy.is_some() {
-        executor.intent(call).await.map(|answer| (Some(answer.verdict), answer.receipt))
+        executor.intent(call, Watcher::nobody()).await.map(|answer| (Some(answer.verdict), answer.receipt))
     } else {
         // Whoever types the limits is the governor of this one call.
         let verdict = typed_verdict(arguments, &call, workshop.clock.now())?;

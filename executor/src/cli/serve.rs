@@ -4,7 +4,7 @@ use super::arguments::{Serve, Setup};
 use super::output::print;
 use super::setup::{Workshop, check_containment, config, file};
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Doors};
 use crate::deliver;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
@@ -14,7 +14,7 @@ use crate::govern::{
 use crate::isolate::Isolation;
 use crate::journal::{Journal, Recovered};
 use crate::run::{Capacity, Executor, Settings};
-use crate::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2g, serve_stdio};
+use crate::serve::{Doorway, HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2g, serve_stdio, sovereign};
 use anyhow::{Context as _, bail};
 use std::path::Path;
 use std::process::ExitCode;
@@ -307,10 +307,19 @@ async fn bind(
         connections: config.connections,
         pushes: None,
         executor: Some(Arc::clone(executor)),
+        doorways: doorways(config, executor),
     };
     HttpDoor::bind(&config.listen, rpc, http)
         .await
         .with_context(|| format!("cannot listen on {}", config.listen))
+}
+
+/// The doors of the other protocols that are switched on.
+fn doorways(config: &Config, executor: &Arc<Executor>) -> Vec<Doorway> {
+    let Doors { sovereign } = config.doors.clone();
+    let sovereign =
+        sovereign.map(|settings| sovereign::doorway(Arc::clone(executor), settings, config.bounds));
+    sovereign.into_iter().collect()
 }
 
 /// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that

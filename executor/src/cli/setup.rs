@@ -141,7 +141,7 @@ impl Workshop {
                 tracing::warn!(tool = %tool.name, reason, "this tool cannot be used");
             }
         }
-        Ok(Loaded { catalog, isolate })
+        Ok(Loaded::new(catalog, isolate))
     }
 }
 

@@ -17,6 +17,34 @@ pub(super) struct File {
     pub(super) ceilings: Ceilings,
     pub(super) network: Network,
     pub(super) mount: Vec<Mount>,
+    pub(super) doors: Doors,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Doors {
+    pub(super) sovereign: Door,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Door {
+    pub(super) enabled: bool,
+    pub(super) open_to: OpenTo,
+    pub(super) agent: Option<String>,
+}
+
+impl Default for Door {
+    fn default() -> Self {
+        Self { enabled: true, open_to: OpenTo::Callers, agent: None }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum OpenTo {
+    Callers,
+    Everybody,
 }
 
 #[derive(Debug, Deserialize)]

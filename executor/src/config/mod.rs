@@ -3,7 +3,10 @@
 //! An unknown key, a wrong type or a number out of range is refused with its line and key; nothing
 //! starts on a configuration that was only half understood.
 
+mod doors;
 mod file;
+
+pub use doors::Doors;
 
 use crate::capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use crate::egress::{EgressSettings, Lifted};
@@ -112,6 +115,8 @@ pub struct Config {
     pub egress: EgressSettings,
     /// Certificates that are trusted beside the machine's own.
     pub ca_file: Option<PathBuf>,
+    /// The doors of the other protocols.
+    pub doors: Doors,
 }
 
 /// The configuration file that is read when none is named.
@@ -144,6 +149,7 @@ impl Config {
     /// [`ConfigError::Value`] names the two folders.
     pub fn check_places(&self) -> Result<(), ConfigError> {
         check_door(&self.listen, self.callers.as_deref(), self.tls.as_ref())
+            .and_then(|()| self.doors.check_reach(&self.listen))
             .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))?;
         let own = [
             Some(&self.cache),
@@ -227,7 +233,7 @@ fn between(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, 
 }
 
 fn check(file: File, base: &Path) -> Result<Config, Wrong> {
-    let File { server, executor, governor, trust, catalog, journal, ceilings, network, mount } = file;
+    let File { server, executor, governor, trust, catalog, journal, ceilings, network, mount, doors } = file;
     let at = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
     let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
     let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| wrong("ceilings.filesystem_scope")(&e))?;
@@ -378,6 +384,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         mounts,
         egress,
         ca_file,
+        doors: Doors::check(doors)?,
     })
 }
 

@@ -11,6 +11,7 @@ use crate::capability::{self, Area, Ceilings, Claims, Grant, HostClaims, ScopeEr
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::ProofId;
 use crate::limit::{Access, Layer};
+use crate::quantity::Timeout;
 use crate::tool::{Declared, DeclaredFilesystem, Descriptor};
 use crate::verdict::{Decision, Directive, Manifest, Proof, Verdict};
 use serde::{Deserialize, Serialize};
@@ -350,10 +351,16 @@ impl Admitted {
             .claims
             .iter()
             .cloned()
-            .chain([(Layer::StandingPolicy, policy), (Layer::Tool, tool_claims(tool))]);
+            .chain([(Layer::StandingPolicy, policy), (Layer::Tool, tool_claims(tool))])
+            .chain(self.call.at_most.map(|at_most| (Layer::Caller, caller_claims(at_most))));
         Grant::new(layers, ceilings)
             .map_err(|error| self.refused(BlockedBy::ScopeUnenforceable, error.to_string()))
     }
+}
+
+/// What a caller asks for, as claims.
+fn caller_claims(at_most: Timeout) -> Claims {
+    Claims { timeout: Some(at_most), ..Claims::default() }
 }
 
 /// What a tool declares, as claims: it never gets more than it says that it needs.

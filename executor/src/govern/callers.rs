@@ -251,7 +251,8 @@ impl CallerList {
     }
 }
 
-/// Somebody who calls and is known. Only [`Callers::identify`] and [`Caller::anybody`] make one.
+/// Somebody who calls and is known. Only [`Callers::identify`], [`Caller::anybody`] and
+/// [`Caller::any_agent`] make one.
 #[derive(Debug)]
 pub struct Caller {
     name: Box<str>,
@@ -290,6 +291,21 @@ impl Caller {
     #[must_use]
     pub fn is_any_of(&self, roles: &[Role]) -> bool {
         roles.iter().any(|role| self.roles.contains(role))
+    }
+
+    /// Whoever reaches a door that is open to everybody: an agent of any name, and nothing more.
+    #[must_use]
+    pub fn any_agent() -> Self {
+        Self { name: "anybody".into(), roles: BTreeSet::from([Role::Agent]), agents: Agents::Every }
+    }
+
+    /// The agent in whose name it sends intents, when there is only one.
+    #[must_use]
+    pub fn only_agent(&self) -> Option<&AgentDid> {
+        match &self.agents {
+            Agents::These(agents) if agents.len() == 1 => agents.first(),
+            Agents::Every | Agents::These(_) => None,
+        }
     }
 
     /// Whether it sends intents in this agent's name.

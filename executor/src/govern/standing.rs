@@ -323,6 +323,7 @@ mod tests {
 
     fn call(tool: &str, arguments: &serde_json::Value) -> Call {
         Call {
+            at_most: None,
             door: Door::A2g,
             agent: agent(AGENT),
             intent: IntentId::random(),

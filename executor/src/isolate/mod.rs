@@ -139,18 +139,11 @@ impl Isolate {
         }
     }
 
-    /// The handle by which a run under `permit` over `network` can be watched, and stopped by `abort`.
-    /// The run's clock starts here.
+    /// The handle by which a run under `permit` over `network` can be watched, and stopped by `abort`;
+    /// `witness` is told of it as it goes on. The run's clock starts here.
     #[must_use]
-    pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
-        Execution::begin(
-            permit,
-            network,
-            abort,
-            Accounting::Thread,
-            Witness::default(),
-            self.clock.monotonic(),
-        )
+    pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>, witness: Witness) -> Execution {
+        Execution::begin(permit, network, abort, Accounting::Thread, witness, self.clock.monotonic())
     }
 
     /// What is to be reported of a run under `permit` when this process ends without a word.

@@ -14,6 +14,7 @@ const LATER: OffsetDateTime = time::macros::datetime!(2026-11-21 12:05 UTC);
 
 fn call(arguments: &str) -> Call {
     Call {
+        at_most: None,
         door: Door::A2g,
         agent: AgentDid::parse("did:a:b").unwrap(),
         intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),

@@ -12,8 +12,10 @@ mod refusals;
 mod running;
 mod slots;
 mod trace;
+mod watcher;
 
 pub use slots::Capacity;
+pub use watcher::{Happening, Watcher};
 
 use crate::call::{Call, ContextSignature};
 use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
@@ -63,10 +65,21 @@ pub struct Settings {
 
 /// A catalogue, and its tools where they run.
 pub struct Loaded {
-    /// The catalogue.
-    pub catalog: Catalog,
-    /// Its tools, ready to run.
-    pub isolate: Isolate,
+    catalog: Catalog,
+    isolate: Isolate,
+    /// What is known of those that can run, by name.
+    tools: Arc<[Descriptor]>,
+}
+
+impl Loaded {
+    /// A catalogue whose tools are ready to run in `isolate`.
+    #[must_use]
+    pub fn new(catalog: Catalog, isolate: Isolate) -> Self {
+        let usable = catalog.iter().filter(|(name, _)| isolate.usable(name).is_ok());
+        let tools = usable.filter_map(|(_, entry)| entry.as_ref().ok().map(|tool| tool.descriptor.clone()));
+        let tools = tools.collect();
+        Self { catalog, isolate, tools }
+    }
 }
 
 /// The core behind every door.
@@ -155,10 +168,8 @@ impl Executor {
 
     /// The descriptors of all usable tools, sorted by name.
     #[must_use]
-    pub fn tools(&self) -> Vec<Descriptor> {
-        let loaded = self.loaded();
-        let usable = loaded.catalog.iter().filter(|(name, _)| loaded.isolate.usable(name).is_ok());
-        usable.filter_map(|(_, entry)| entry.as_ref().ok().map(|tool| tool.descriptor.clone())).collect()
+    pub fn tools(&self) -> Arc<[Descriptor]> {
+        Arc::clone(&self.loaded().tools)
     }
 
     /// Takes another catalogue for all calls from here on. Runs that have begun end with the one that
@@ -309,7 +320,9 @@ impl Executor {
         // One that waits with other content is not this call's to run, or to wait as.
         self.escalations.waiting(&call, now)?;
         match admit(call, verdict, now)? {
-            Admission::Run(admitted) => success(self.run(*admitted, loaded, None, clocked).await?),
+            Admission::Run(admitted) => {
+                success(self.run(*admitted, loaded, None, clocked, Watcher::nobody()).await?)
+            }
             Admission::Wait(escalated) => {
                 let intent = escalated.call().intent;
                 let risk_score = escalated.verdict().risk.as_ref().map(|risk| risk.score);
@@ -325,18 +338,20 @@ impl Executor {
         }
     }
 
-    /// Asks the governor about a call and runs it when it may (`a2g/intent`).
+    /// Asks the governor about a call and runs it when it may. `watcher` is told of the run while it goes on;
+    /// of one that began before, nobody is told.
     ///
     /// # Errors
     /// Every refusal before the run; what became of the run is in the answer.
-    pub async fn intent(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
+    pub async fn intent(self: &Arc<Self>, call: Call, watcher: Watcher) -> Result<Answer, Fault> {
         let asked = Asked::of(&call);
         let span = trace::intent(&asked, call.door);
-        let answered = async { self.answered(call).await.map_err(|fault| self.refused(Some(&asked), fault)) };
+        let answered =
+            async { self.answered(call, watcher).await.map_err(|fault| self.refused(Some(&asked), fault)) };
         answered.instrument(span).await
     }
 
-    async fn answered(self: &Arc<Self>, call: Call) -> Result<Answer, Fault> {
+    async fn answered(self: &Arc<Self>, call: Call, watcher: Watcher) -> Result<Answer, Fault> {
         let mut clocked = Clocked::from(self.clock.monotonic());
         let loaded = self.check(&call)?;
         let known = self.journal.find(&call, None).await.map_err(|error| self.unrecorded(&error))?;
@@ -362,7 +377,8 @@ impl Executor {
                 Ok(Answer { verdict, receipt: None })
             }
             Admission::Run(admitted) => {
-                let receipt = self.run(*admitted, loaded, Some(Arc::clone(&verdict)), clocked).await?;
+                let known = Some(Arc::clone(&verdict));
+                let receipt = self.run(*admitted, loaded, known, clocked, watcher).await?;
                 Ok(Answer { verdict, receipt: Some(receipt) })
             }
         }
@@ -480,7 +496,8 @@ impl Executor {
             let executor = Arc::clone(self);
             let asked = Asked::of(waits.call());
             let run = async move {
-                if let Err(fault) = Arc::clone(&executor).claimed(*claimed, clocked).await {
+                if let Err(fault) = Arc::clone(&executor).claimed(*claimed, clocked, Watcher::nobody()).await
+                {
                     let fault = executor.refused(Some(&asked), fault);
                     let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
                     tracing::warn!(detail, "an approved intent could not be run, and waits again");
@@ -627,13 +644,14 @@ impl Executor {
         loaded: Arc<Loaded>,
         verdict: Option<Arc<Verdict>>,
         clocked: Clocked,
+        watcher: Watcher,
     ) -> Result<Arc<Receipt>, Fault> {
         let claimed = match self.claim(admitted, loaded, verdict)? {
             Taken::Claimed(claimed) => claimed,
             Taken::Known(call, known) => return Ok(self.known(&call, known).await?.0),
         };
         let executor = Arc::clone(self);
-        let task = async move { executor.claimed(*claimed, clocked).await };
+        let task = async move { executor.claimed(*claimed, clocked, watcher).await };
         let task = tokio::spawn(task.in_current_span());
         match task.await {
             Ok(result) => result,
@@ -699,7 +717,12 @@ impl Executor {
     }
 
     /// The life of a claimed intent: it ends in a receipt or is released.
-    async fn claimed(self: Arc<Self>, claimed: Claimed, mut clocked: Clocked) -> Result<Arc<Receipt>, Fault> {
+    async fn claimed(
+        self: Arc<Self>,
+        claimed: Claimed,
+        mut clocked: Clocked,
+        watcher: Watcher,
+    ) -> Result<Arc<Receipt>, Fault> {
         let Claimed { admitted, loaded, grant, roots, place, running } = claimed;
         let call = admitted.call();
         let queued = self.clock.monotonic();
@@ -741,7 +764,9 @@ impl Executor {
         }
         let open = |egress: &Arc<Egress>| egress.open(&call.agent, permit.grant());
         let network = self.egress.as_ref().map_or(Network::Off, open);
-        let execution = loaded.isolate.begin(&permit, network, Arc::clone(running.abort()));
+        watcher.told(Happening::Started);
+        let abort = Arc::clone(running.abort());
+        let execution = loaded.isolate.begin(&permit, network, abort, watcher.witness());
         let outcome = match running.abort().reason() {
             Some(reason) => execution.outcome(End::Aborted(reason), self.clock.monotonic()),
             None => {

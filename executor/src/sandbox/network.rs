@@ -173,6 +173,7 @@ fn why(layer: Layer) -> &'static str {
             "the executor's configuration does not allow it (`ceilings.network_allowed`, \
              `network.allowed_domains`)"
         }
+        Layer::Caller => "the caller did not ask for it",
     }
 }
 

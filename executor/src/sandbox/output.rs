@@ -195,8 +195,12 @@ impl Recorder {
         }
         // Only the last one is kept.
         taken.bytes = bytes;
-        let message = printable(&progress.message);
-        taken.output.progress = Some(Progress { message, ..progress });
+        let progress = Progress { message: printable(&progress.message), ..progress };
+        taken.progress_seen += 1;
+        if taken.progress_seen <= MOST_PROGRESS {
+            self.witness.see(|| Event::Progress(progress.clone()));
+        }
+        taken.output.progress = Some(progress);
     }
 
     /// See [`Self::saw_line`].
@@ -207,6 +211,7 @@ impl Recorder {
             return;
         }
         if taken.output.artifacts.len() < MOST_ARTIFACTS {
+            self.witness.see(|| Event::Artifact(artifact.clone()));
             taken.output.artifacts.push(artifact);
         } else {
             taken.output.truncated = true;

@@ -1,12 +1,12 @@
 //! The executor's A2G door: its methods, by name, and which roles may call each.
 
+use super::doorway::in_own_name;
 use super::rpc::error_object;
-use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Agent, Approver, Governor, Operator};
 use crate::ident::IntentId;
-use crate::run::{Executor, Whereabouts};
+use crate::run::{Executor, Watcher, Whereabouts};
 use crate::wire::a2g::{decode, encode, openrpc};
 use jsonrpsee::RpcModule;
 use jsonrpsee::core::{RegisterMethodError, RpcResult};
@@ -39,7 +39,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     })?;
     register(&mut module, "a2g/tools", &EVERYBODY, async |executor, _, params| {
         decode::no_params(Some(&params))?;
-        Ok(encode::tools(&executor.tools()))
+        Ok(encode::tools(&*executor.tools()))
     })?;
     register(&mut module, "g2a/policy", &[Governor], async |executor, _, params| {
         executor.set_policy(decode::policy(&params)?);
@@ -116,19 +116,6 @@ fn permitted(
     Err(executor.refuse(None, BlockedBy::CallerUnauthorized, message))
 }
 
-/// Refuses a call in the name of an agent that is not the caller's.
-fn in_own_name(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
-    if caller.speaks_for(&call.agent) {
-        return Ok(());
-    }
-    let message = format!(
-        "`{}` does not send intents in the name of `{}`: add it to the caller's `agents`",
-        caller.name(),
-        call.agent
-    );
-    Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
-}
-
 async fn execute(executor: Arc<Executor>, caller: Arc<Caller>, params: String) -> Result<Encoded, Fault> {
     let decode::Execute { call, verdict, proof } = decode::execute(&params)?;
     in_own_name(&executor, &caller, &call)?;
@@ -149,7 +136,7 @@ async fn intent(executor: Arc<Executor>, caller: Arc<Caller>, params: String) ->
         let signature = decode::context_signature(&params, signatures.escape_non_ascii())?;
         executor.check_signature(&call, signature.as_ref())?;
     }
-    let answer = executor.intent(call).await?;
+    let answer = executor.intent(call, Watcher::nobody()).await?;
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
 }
 

@@ -5,6 +5,7 @@
 //! is not known. A WebSocket is asked again with every message who its caller is.
 
 use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
+use super::doorway::{Arrived, Doorway, OpenTo};
 use super::listen::{Listen, Listener};
 use super::rpc::Rpc;
 use super::tls::Tls;
@@ -32,6 +33,8 @@ use tokio::time::Instant;
 /// What is said to a caller who is not known.
 const NOT_KNOWN: &str =
     "show a token that this executor knows, as `Authorization: Bearer …`: see `a2g-executor caller`\n";
+/// The other place of a token, at the doors whose protocols have it.
+const API_KEY: &str = "x-api-key";
 /// What stands before a token.
 const BEARER: &[u8] = b"bearer ";
 
@@ -81,6 +84,14 @@ pub struct HttpSettings {
     pub pushes: Option<broadcast::Sender<Arc<str>>>,
     /// Whose figures `GET /metrics` gives, if anybody's.
     pub executor: Option<Arc<Executor>>,
+    /// The ways in of other protocols.
+    pub doorways: Vec<Doorway>,
+}
+
+/// The paths of a doorway, behind what it asks of callers. Their handlers find a body that has arrived.
+fn guarded(Doorway { routes, open_to }: Doorway, door: &Arc<Door>) -> Router<Arc<Door>> {
+    let state = (Arc::clone(door), open_to);
+    routes.layer(middleware::from_fn_with_state(state, arrived)).with_state(())
 }
 
 /// A place that is bound and does not yet serve.
@@ -108,11 +119,16 @@ impl HttpDoor {
     /// When it cannot be bound.
     pub async fn bind(place: &Listen, rpc: Rpc, settings: HttpSettings) -> std::io::Result<Self> {
         let (listener, place) = Listener::bind(place).await?;
+        let mut settings = settings;
+        let doorways = std::mem::take(&mut settings.doorways);
         let door = Arc::new(Door { rpc, settings, connections: Arc::default(), listens_on: place.ip() });
-        let router = Router::new()
+        let own = Router::new()
             .route("/jsonrpc", get(upgrade).post(post))
             .route("/metrics", get(metrics))
-            .layer(middleware::from_fn_with_state(Arc::clone(&door), only_the_known))
+            .layer(middleware::from_fn_with_state(Arc::clone(&door), only_the_known));
+        let router = doorways
+            .into_iter()
+            .fold(own, |all, doorway| all.merge(guarded(doorway, &door)))
             .layer(middleware::from_fn_with_state(Arc::clone(&door), only_friends))
             .route("/health", get(health))
             .with_state(Arc::clone(&door));
@@ -168,18 +184,16 @@ async fn post(
         return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
             .into_response();
     }
-    let patience = door.settings.connections.request;
-    let read = axum::body::to_bytes(body, door.rpc.bounds().max_bytes);
-    let Ok(read) = tokio::time::timeout(patience, read).await else {
-        let message = format!("the body took longer than {} seconds to arrive\n", patience.as_secs());
-        return (StatusCode::REQUEST_TIMEOUT, [(header::CONNECTION, "close")], message).into_response();
+    let arrived = match read_body(body, &door).await {
+        Ok(arrived) => arrived,
+        Err(late) => return late,
     };
     // Asked again: the body may have taken its time.
     let Some(caller) = door.caller(&shown) else { return not_known() };
     let _work = connection.works();
-    let answer = match read {
-        Ok(bytes) => door.rpc.answer(&bytes, &caller).await,
-        Err(_too_long) => Some(door.rpc.too_long()),
+    let answer = match arrived {
+        Arrived::Whole(bytes) => door.rpc.answer(&bytes, &caller).await,
+        Arrived::TooLong => Some(door.rpc.too_long()),
     };
     match answer {
         Some(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
@@ -310,7 +324,7 @@ async fn next_push(pushes: &mut Option<broadcast::Receiver<Arc<str>>>) -> Arc<st
     }
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
     let essence = |value: &str| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     headers
         .get(header::CONTENT_TYPE)
@@ -319,12 +333,67 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// Refuses callers who are not known, and says to the others' handlers who calls.
-async fn only_the_known(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
+async fn only_the_known(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
+    let shown = credential(&request, token(request.headers()));
+    admitted(&door, shown, request, next).await
+}
+
+/// As [`only_the_known`], where a token may also be shown as `X-API-Key`. The body is read as well, so that a
+/// handler of another protocol has the whole of it, and its caller is known as of then.
+async fn arrived(
+    State((door, open_to)): State<(Arc<Door>, OpenTo)>,
+    Extension(connection): Extension<Arc<Connection>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let shown = credential(&request, token_or_key(request.headers()));
+    let caller = || match open_to {
+        OpenTo::Callers => door.caller(&shown),
+        OpenTo::Everybody => Some(Arc::new(Caller::any_agent())),
+    };
+    if caller().is_none() {
+        return not_known();
+    }
+    let (mut head, body) = request.into_parts();
+    let arrived = match read_body(body, &door).await {
+        Ok(arrived) => arrived,
+        Err(late) => return late,
+    };
+    let Some(caller) = caller() else { return not_known() };
+    let _work = connection.works();
+    head.extensions.insert(caller);
+    head.extensions.insert(shown);
+    head.extensions.insert(arrived);
+    next.run(Request::from_parts(head, Body::empty())).await
+}
+
+/// Reads a body.
+///
+/// # Errors
+/// The answer to one that takes too long.
+async fn read_body(body: Body, door: &Door) -> Result<Arrived, Response> {
+    let patience = door.settings.connections.request;
+    let read = axum::body::to_bytes(body, door.rpc.bounds().max_bytes);
+    match tokio::time::timeout(patience, read).await {
+        Ok(Ok(bytes)) => Ok(Arrived::Whole(bytes)),
+        Ok(Err(_too_long)) => Ok(Arrived::TooLong),
+        Err(_late) => {
+            let message = format!("the body took longer than {} seconds to arrive\n", patience.as_secs());
+            let head = [(header::CONNECTION, "close")];
+            Err((StatusCode::REQUEST_TIMEOUT, head, message).into_response())
+        }
+    }
+}
+
+fn credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Credential {
     let Certified(names) = request.extensions().get().cloned().unwrap_or_default();
-    let shown = match token(request.headers()) {
+    match token {
         Ok(token) => Credential::new(token, names),
         Err(NoToken) => Credential::nonsense(),
-    };
+    }
+}
+
+async fn admitted(door: &Door, shown: Credential, mut request: Request, next: Next) -> Response {
     let Some(caller) = door.caller(&shown) else { return not_known() };
     request.extensions_mut().insert(caller);
     request.extensions_mut().insert(shown);
@@ -346,6 +415,17 @@ fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
     let (scheme, token) = first.as_bytes().split_at_checked(BEARER.len()).ok_or(NoToken)?;
     let one = shown.next().is_none() && scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty();
     if one { Ok(Some(token)) } else { Err(NoToken) }
+}
+
+/// The token of a request that is shown in one of the two ways, and not in both.
+fn token_or_key(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
+    let mut keys = headers.get_all(API_KEY).iter();
+    let (bearer, key) = (token(headers)?, keys.next());
+    match (bearer, key, keys.next()) {
+        (bearer, None, _) => Ok(bearer),
+        (None, Some(key), None) if !key.is_empty() => Ok(Some(key.as_bytes())),
+        (_, Some(_), _) => Err(NoToken),
+    }
 }
 
 /// Refuses what a web page or a rebound name would send.

@@ -6,14 +6,17 @@
 
 pub mod a2g;
 mod connections;
+mod doorway;
 pub mod governor;
 mod http;
 mod listen;
 mod rpc;
+pub mod sovereign;
 mod stdio;
 mod tls;
 
 pub use connections::ConnectionLimits;
+pub use doorway::{DoorSettings, Doorway, OpenTo};
 pub use http::{HttpDoor, HttpSettings, KnownCallers};
 pub use listen::Listen;
 pub use rpc::Rpc;

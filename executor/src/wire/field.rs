@@ -56,6 +56,11 @@ impl<'a> Field<'a> {
         Ok(Self { raw, pointer: String::new() })
     }
 
+    /// The value as it was written.
+    pub(super) fn raw(&self) -> &'a RawValue {
+        self.raw
+    }
+
     /// Where the value stands.
     pub(super) fn pointer(&self) -> &str {
         &self.pointer

@@ -4,8 +4,10 @@
 //! exactly as it came, and that a batch is refused as a whole before any of it is looked at when
 //! it is empty or too long. It knows no method and no error code of a door.
 
+use super::field::Field;
 use super::raw;
 use crate::fault::Fault;
+use crate::ident::IntentId;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -23,6 +25,28 @@ pub struct Id(Box<RawValue>);
 impl Id {
     /// The most bytes of an id, as JSON text with its quotes.
     pub const MOST_BYTES: usize = 128;
+
+    /// The id that a field is, for a door whose framing is its own.
+    pub(super) fn of(field: &Field<'_>) -> Result<Self, Fault> {
+        Self::read(field.raw())
+    }
+
+    /// A text of ours in the place of an id.
+    #[must_use]
+    pub fn text(text: &str) -> Self {
+        Self(raw(&text))
+    }
+
+    /// One for a request that came without, where such a request is answered.
+    #[must_use]
+    pub fn fresh() -> Self {
+        Self::text(&IntentId::random().to_string())
+    }
+
+    /// The id as it was written.
+    pub(super) fn raw(&self) -> &RawValue {
+        &self.0
+    }
 
     fn read(raw: &RawValue) -> Result<Self, Fault> {
         let text = raw.get();

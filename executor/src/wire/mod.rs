@@ -14,6 +14,8 @@ pub mod a2g;
 mod field;
 pub mod jsonrpc;
 pub mod jwk;
+mod sentence;
+pub mod sovereign;
 pub mod strict_json;
 
 use serde::Serialize;

@@ -29,6 +29,7 @@ fn tool(name: &str) -> ToolName {
 
 fn call(name: &str, arguments: &Value) -> Call {
     Call {
+        at_most: None,
         door: Door::A2g,
         agent: agent(AGENT),
         intent: IntentId::random(),

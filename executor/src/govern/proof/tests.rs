@@ -37,6 +37,7 @@ fn governor() -> &'static (KeyPair, Trust) {
 
 fn call() -> Call {
     Call {
+        at_most: None,
         door: Door::A2g,
         agent: did("did:aeon:agent:1.0:a"),
         intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),

@@ -4,13 +4,14 @@
 //! being left out of a report.
 
 use super::decode::ProofClaims;
-use super::{message, sentence, usage};
+use super::{message, usage};
 use crate::call::Call;
 use crate::ident::{AgentDid, IntentId};
 use crate::outcome::{Artifact, End, LogLine, Metrics, Outcome, Output, Receipt};
 use crate::tool::{Declared, Descriptor};
 use crate::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
 use crate::wire::raw;
+use crate::wire::sentence;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -20,7 +21,8 @@ use time::format_description::well_known::Rfc3339;
 /// The params of `a2g/intent`, with the agent's context passed on.
 #[must_use]
 pub fn intent(call: &Call) -> Box<RawValue> {
-    let Call { door: _, agent, intent, tool, arguments, context } = call;
+    // How long the caller waits is no governor's business: it only ever takes from what is granted.
+    let Call { door: _, agent, intent, tool, arguments, context, at_most: _ } = call;
     raw(&message::Intent {
         agent_did: agent.as_str(),
         intent_id: intent.to_string(),

@@ -2,10 +2,11 @@
 //!
 //! The numbers mean other things at other doors, so no other door may use this table.
 
-use super::{encode, sentence};
+use super::encode;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::IntentId;
 use crate::outcome::Receipt;
+use crate::wire::sentence;
 use serde_json::{Map, Value, json};
 
 /// The code, the message and the data with which A2G answers a fault.

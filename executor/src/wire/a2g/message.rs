@@ -3,6 +3,7 @@
 //! They borrow, they are made in [`super::encode`] and [`super::usage`] by taking the vocabulary
 //! apart without a rest, and they never leave the door.
 
+use crate::quantity::Timeout;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -164,7 +165,7 @@ pub(super) struct Process {
 pub(super) struct Limits<'a> {
     pub(super) max_memory_mb: Amount<u64, u64>,
     pub(super) max_cpu_percent: Amount<u32, f64>,
-    pub(super) timeout_seconds: Amount<u64, f64>,
+    pub(super) timeout_seconds: Amount<Timeout, f64>,
     pub(super) max_output_bytes: Amount<u64, u64>,
     pub(super) max_written_mb: Amount<u64, Option<u64>>,
     pub(super) max_created: Amount<u64, Option<u64>>,

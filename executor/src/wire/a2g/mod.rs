@@ -14,7 +14,6 @@ pub mod encode;
 pub mod fault;
 mod message;
 pub mod openrpc;
-mod sentence;
 #[cfg(test)]
 mod tests;
 mod usage;

@@ -4,7 +4,7 @@
 use super::message;
 use crate::limit::{Bound, Layer};
 use crate::outcome::{Contact, Denial, GrantedArea, HostRule, Metrics, NetworkUsage, Usage};
-use crate::quantity::BYTES_PER_MB;
+use crate::quantity::{BYTES_PER_MB, Timeout};
 use std::time::Duration;
 
 /// The usage as it is written.
@@ -28,7 +28,7 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
         limits: message::Limits {
             max_memory_mb: whole(*memory, memory.value.mb(), metrics.memory_used_mb()),
             max_cpu_percent: cpu_amount(cpu.value.get(), cpu.layer, metrics.cpu_percent()),
-            timeout_seconds: time_amount(timeout.value.duration(), timeout.layer, metrics.wall),
+            timeout_seconds: time_amount(*timeout, metrics.wall),
             max_output_bytes: whole(*output, output.value.bytes(), metrics.output_bytes),
             max_written_mb: budget(
                 budgets.written.mb(),
@@ -73,10 +73,11 @@ fn cpu_amount(granted: u32, layer: Layer, used: f64) -> message::Amount<u32, f64
 }
 
 /// Seconds to the millisecond.
-fn time_amount(granted: Duration, layer: Layer, used: Duration) -> message::Amount<u64, f64> {
+fn time_amount(timeout: Bound<Timeout>, used: Duration) -> message::Amount<Timeout, f64> {
+    let Bound { value: granted, layer } = timeout;
     let seconds = |duration: Duration| rounded(duration.as_secs_f64(), 1000.0);
-    let slack = seconds(granted.saturating_sub(used));
-    message::Amount { granted: granted.as_secs(), used: seconds(used), slack, set_by: layer.as_str() }
+    let slack = seconds(granted.duration().saturating_sub(used));
+    message::Amount { granted, used: seconds(used), slack, set_by: layer.as_str() }
 }
 
 fn rounded(value: f64, parts: f64) -> f64 {

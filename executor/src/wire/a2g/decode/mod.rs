@@ -125,6 +125,7 @@ fn proof(field: &Field<'_>, said: &Field<'_>) -> Result<Proof, Fault> {
 fn call(field: Field<'_>) -> Result<Call, Fault> {
     let mut object = field.object()?;
     Ok(Call {
+        at_most: None,
         door: Door::A2g,
         agent: object.need("agent_did")?.parsed(AgentDid::parse)?,
         intent: object.need("intent_id")?.parsed(IntentId::parse)?,

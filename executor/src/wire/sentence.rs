@@ -1,5 +1,5 @@
-//! One clear sentence for each way in which a run can end badly. It is the report's `error` and the
-//! message of the JSON-RPC error, so both say the same.
+//! One clear sentence for each way in which a run can end badly. It is the `error` of a report
+//! and the message of a door's own error, so that all say the same.
 
 use crate::limit::{Layer, Limit};
 use crate::outcome::{End, Outcome, Usage};
@@ -76,6 +76,7 @@ fn author(layer: Layer) -> &'static str {
         Layer::StandingPolicy => "the standing policy of the agent",
         Layer::Tool => "the tool's own manifest",
         Layer::Executor => "the executor's configuration",
+        Layer::Caller => "the caller",
     }
 }
 

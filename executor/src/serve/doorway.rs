@@ -1,0 +1,140 @@
+//! What the doors of the other protocols have in common: whom they let in, and in whose name a call is made.
+//!
+//! A door's protocol says what a message means; here is what none of them may decide for itself.
+
+use crate::call::{Call, Door};
+use crate::fault::{BlockedBy, Fault};
+use crate::govern::Caller;
+use crate::ident::{AgentDid, excerpt};
+use crate::run::Executor;
+use crate::wire::strict_json::{self, JsonBounds};
+use axum::Router;
+use axum::body::Bytes;
+
+/// The way in of another protocol on the port of the A2G door.
+pub struct Doorway {
+    /// Its paths. Their handlers find the `Arc<`[`Caller`]`>` and the [`Arrived`] body among the request's
+    /// extensions.
+    pub routes: Router,
+    /// Whom it lets in.
+    pub open_to: OpenTo,
+}
+
+/// The body of a request.
+#[derive(Debug, Clone)]
+pub(super) enum Arrived {
+    /// All of it.
+    Whole(Bytes),
+    /// It is longer than `server.max_body_bytes`, and was not kept.
+    TooLong,
+}
+
+impl Arrived {
+    /// The body as text that has passed the strict reader.
+    ///
+    /// # Errors
+    /// [`Fault::Parse`] says what is wrong with it.
+    pub(super) fn text(&self, bounds: &JsonBounds) -> Result<&str, Fault> {
+        match self {
+            Self::Whole(bytes) => strict_json::check(bytes, bounds),
+            Self::TooLong => {
+                let most = bounds.max_bytes;
+                Err(Fault::Parse(format!("the message is longer than {most} bytes")))
+            }
+        }
+    }
+}
+
+/// Whom a door is open to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenTo {
+    /// Those whom the executor knows, by `Authorization: Bearer …`, `X-API-Key` or a certificate.
+    Callers,
+    /// Everybody, each as an agent of any name.
+    Everybody,
+}
+
+/// What the operator decided about a door.
+#[derive(Debug, Clone)]
+pub struct DoorSettings {
+    /// Whom it is open to.
+    pub open_to: OpenTo,
+    /// In whose name calls are made of those who name no agent, and may speak for more than one.
+    pub agent: AgentDid,
+}
+
+impl DoorSettings {
+    /// In whose name a caller makes a call. `claimed` is what the message says: a DID as it is, and any other
+    /// name as one of the door's own, `did:a2e:my%20agent`. Whether the caller may, [`in_own_name`] says.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidRequest`] when the name cannot be a DID's.
+    pub fn agent_of(&self, door: Door, caller: &Caller, claimed: Option<&str>) -> Result<AgentDid, Fault> {
+        match claimed {
+            Some(name) => named(door, name),
+            None => Ok(caller.only_agent().unwrap_or(&self.agent).clone()),
+        }
+    }
+}
+
+/// Refuses a call in the name of an agent that is not the caller's.
+///
+/// # Errors
+/// `caller_unauthorized`.
+pub(super) fn in_own_name(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
+    if caller.speaks_for(&call.agent) {
+        return Ok(());
+    }
+    let message = format!(
+        "`{}` does not send intents in the name of `{}`: add it to the caller's `agents`",
+        caller.name(),
+        call.agent
+    );
+    Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
+}
+
+/// A name that another protocol gives to an agent, as a DID.
+fn named(door: Door, name: &str) -> Result<AgentDid, Fault> {
+    if name.starts_with("did:") {
+        return AgentDid::parse(name).map_err(|error| Fault::InvalidRequest(error.to_string()));
+    }
+    let kept = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let escaped = name.bytes().fold(String::new(), |mut text, byte| {
+        if kept(byte) {
+            text.push(char::from(byte))
+        } else {
+            text.push_str(&format!("%{byte:02X}"))
+        }
+        text
+    });
+    let refuse = |_| {
+        Fault::InvalidRequest(format!("`{}` is too long or empty for the name of an agent", excerpt(name)))
+    };
+    AgentDid::parse(&format!("did:{door}:{escaped}")).map_err(refuse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_becomes_a_did_of_its_door_and_no_other() {
+        let did = |door, name| named(door, name).map(|did| did.to_string()).ok();
+        assert_eq!(did(Door::A2e, "planner").as_deref(), Some("did:a2e:planner"));
+        assert_eq!(did(Door::Nexus, "a:b/c d%").as_deref(), Some("did:nexus:a%3Ab%2Fc%20d%25"));
+        assert_eq!(did(Door::A2e, "did:aeon:x:1").as_deref(), Some("did:aeon:x:1"));
+        assert_eq!(did(Door::A2e, "did:"), None);
+        assert_eq!(did(Door::A2e, ""), None);
+        assert_eq!(did(Door::A2e, &"é".repeat(100)), None);
+    }
+
+    #[test]
+    fn who_names_nobody_speaks_for_the_one_it_may_speak_for() {
+        let agent = AgentDid::parse("did:a2g:agent:1.0:sovereign").unwrap();
+        let settings = DoorSettings { open_to: OpenTo::Callers, agent: agent.clone() };
+        let anybody = Caller::any_agent();
+        assert_eq!(settings.agent_of(Door::Sovereign, &anybody, None).unwrap(), agent);
+        let named = settings.agent_of(Door::Sovereign, &anybody, Some("x")).unwrap();
+        assert_eq!(named.as_str(), "did:sovereign:x");
+    }
+}

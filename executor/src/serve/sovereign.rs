@@ -1,0 +1,170 @@
+//! The sovereign door: `POST /run` and `GET /capabilities`.
+//!
+//! A body that is not JSON is answered with HTTP 400; every other error is one of the protocol, with HTTP 200.
+
+use super::doorway::{Arrived, DoorSettings, Doorway, in_own_name};
+use super::http::is_json;
+use crate::call::{Call, Door};
+use crate::fault::Fault;
+use crate::govern::Caller;
+use crate::ident::IntentId;
+use crate::outcome::Receipt;
+use crate::run::{Answer, Executor, Happening, Watcher};
+use crate::wire::jsonrpc::Id;
+use crate::wire::sovereign::decode::{self, Form, Malformed, Request};
+use crate::wire::sovereign::encode::{self, Chunk, Reply};
+use crate::wire::sovereign::fault::{self, Failure};
+use crate::wire::sovereign::skills;
+use crate::wire::strict_json::JsonBounds;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use std::convert::Infallible;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// How many parts of a result wait for a client to take them. What comes when it takes none is left out.
+const MOST_UNTAKEN: usize = 256;
+
+struct Sovereign {
+    executor: Arc<Executor>,
+    settings: DoorSettings,
+    bounds: JsonBounds,
+}
+
+/// This door.
+#[must_use]
+pub fn doorway(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBounds) -> Doorway {
+    let open_to = settings.open_to;
+    let door = Arc::new(Sovereign { executor, settings, bounds });
+    let routes =
+        Router::new().route("/run", post(run)).route("/capabilities", get(capabilities)).with_state(door);
+    Doorway { routes, open_to }
+}
+
+async fn capabilities(State(door): State<Arc<Sovereign>>) -> Response {
+    json(StatusCode::OK, encode::capabilities(&door.executor.tools()))
+}
+
+async fn run(
+    State(door): State<Arc<Sovereign>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(body): Extension<Arrived>,
+    headers: HeaderMap,
+) -> Response {
+    if !is_json(&headers) {
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
+            .into_response();
+    }
+    let request = match body.text(&door.bounds).map(decode::request) {
+        Ok(Ok(request)) => request,
+        Ok(Err(malformed)) => {
+            let Malformed { form, id, named: (skill, operation), fault } = *malformed;
+            let reply = Reply { form, id: id.unwrap_or_else(Id::fresh), skill, operation };
+            return json(StatusCode::OK, reply.failure(&fault::of(&fault)));
+        }
+        Err(fault) => {
+            let id = Id::text(fault::UNKNOWN_ID);
+            let reply = Reply { form: Form::Sovereign, id, skill: None, operation: None };
+            return json(StatusCode::BAD_REQUEST, reply.failure(&fault::of(&fault)));
+        }
+    };
+    let reply = Reply {
+        form: request.form,
+        id: request.id.clone().unwrap_or_else(Id::fresh),
+        skill: Some(request.skill.clone()),
+        operation: request.operation.clone(),
+    };
+    if request.stream && request.form == Form::Sovereign {
+        return streamed(door, caller, request, reply);
+    }
+    let answer = door.answer(&caller, request, &reply, Watcher::nobody()).await;
+    json(StatusCode::OK, answer)
+}
+
+/// The answer as lines, of which the last is the result.
+fn streamed(door: Arc<Sovereign>, caller: Arc<Caller>, request: Request, reply: Reply) -> Response {
+    let (parts, taken) = mpsc::channel::<Line>(MOST_UNTAKEN);
+    let last = parts.clone();
+    let (partial, index) = (reply.clone(), std::sync::atomic::AtomicU64::new(0));
+    let watcher = Watcher::new(move |happening| {
+        let chunk = match &happening {
+            Happening::Started => return,
+            Happening::Progress(progress) => Chunk::Progress(progress),
+            Happening::Log(line) => Chunk::Log(line),
+            Happening::Artifact(artifact) => Chunk::Artifact(artifact),
+        };
+        let index = index.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        // A client that takes nothing holds nobody up. The last line has all that was made.
+        let _nobody_takes_it = parts.try_send(Line::Part(partial.partial(chunk, index)));
+    });
+    tokio::spawn(async move {
+        let answer = door.answer(&caller, request, &reply, watcher).await;
+        let _nobody_reads = last.send(Line::Last(answer)).await;
+    });
+    // A guest that is stuck may hold its end for longer than anybody waits: the last line ends the answer.
+    let lines = futures_util::stream::unfold(Some(taken), async |taken| {
+        let mut taken = taken?;
+        let (line, rest) = match taken.recv().await? {
+            Line::Part(line) => (line, Some(taken)),
+            Line::Last(line) => (line, None),
+        };
+        Some((Ok::<_, Infallible>(Bytes::from(line + "\n")), rest))
+    });
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+/// A line of a streamed answer.
+enum Line {
+    Part(String),
+    Last(String),
+}
+
+impl Sovereign {
+    async fn answer(&self, caller: &Caller, request: Request, reply: &Reply, watcher: Watcher) -> String {
+        match self.ran(caller, request, watcher).await {
+            Ok(receipt) => reply.report(&receipt, &self.executor.tools()),
+            Err(failure) => reply.failure(&failure),
+        }
+    }
+
+    async fn ran(
+        &self,
+        caller: &Caller,
+        request: Request,
+        watcher: Watcher,
+    ) -> Result<Arc<Receipt>, Failure> {
+        let Request { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
+        let tools = self.executor.tools();
+        let tool = skills::find(&tools, &skill, operation.as_deref()).map_err(fault::missing)?;
+        let failed = |fault: Fault| {
+            let failure = fault::of(&fault);
+            if hints.corrects_payload && matches!(fault, Fault::InvalidParams { .. }) {
+                return failure.with("payload_schema", tool.arguments_schema.clone());
+            }
+            failure
+        };
+        let agent = self.settings.agent_of(Door::Sovereign, caller, None).map_err(failed)?;
+        let call = Call {
+            door: Door::Sovereign,
+            agent,
+            intent: IntentId::random(),
+            tool: tool.name.clone(),
+            arguments: payload,
+            context: None,
+            at_most: hints.timeout,
+        };
+        let intent = call.intent;
+        in_own_name(&self.executor, caller, &call).map_err(failed)?;
+        let Answer { verdict, receipt } = self.executor.intent(call, watcher).await.map_err(failed)?;
+        let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
+        receipt.ok_or_else(|| fault::escalated(intent, risk_score))
+    }
+}
+
+fn json(status: StatusCode, answer: String) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], answer).into_response()
+}

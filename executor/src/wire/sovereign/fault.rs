@@ -1,0 +1,196 @@
+//! This door's table of error codes: the library's `A2AErrorCodes`.
+//!
+//! The numbers mean other things at other doors, so no other door may use this table.
+
+use super::skills::Missing;
+use crate::fault::{BlockedBy, Fault};
+use crate::ident::IntentId;
+use crate::limit::Limit;
+use crate::outcome::{End, Receipt};
+use crate::wire::sentence;
+use serde_json::{Map, Value, json};
+
+/// An error of this door.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    /// The code.
+    pub code: i64,
+    /// A tool's own words as they are, or a sentence of the executor's.
+    pub message: String,
+    /// A word for programs.
+    pub status_code: String,
+    /// What else is known.
+    pub data: Map<String, Value>,
+}
+
+impl Failure {
+    fn new(code: i64, status_code: &str, message: &str) -> Self {
+        let (message, status_code) = (message.to_owned(), status_code.to_owned());
+        Self { code, message, status_code, data: Map::new() }
+    }
+
+    /// With one more thing that is known.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.data.insert(key.to_owned(), value.into());
+        self
+    }
+}
+
+/// How this door answers a fault. [`Fault::Internal`] keeps its detail, which is for the log.
+#[must_use]
+pub fn of(fault: &Fault) -> Failure {
+    match fault {
+        Fault::Parse(message) => Failure::new(-32700, "PARSE_ERROR", message),
+        Fault::InvalidRequest(message) => Failure::new(-32600, "INVALID_REQUEST", message),
+        Fault::MethodNotFound(message) => Failure::new(-32601, "METHOD_NOT_FOUND", message),
+        Fault::InvalidParams { message, pointer } => {
+            // The core speaks of a tool's arguments, which are the payload here.
+            let pointer = match pointer.strip_prefix("/arguments") {
+                Some(rest) => format!("/params/payload{rest}"),
+                None => pointer.clone(),
+            };
+            Failure::new(-32602, "INVALID_PARAMS", message).with("pointer", pointer)
+        }
+        Fault::ToolUnavailable { tool: _, message } => Failure::new(-32003, "ADAPTER_UNAVAILABLE", message),
+        Fault::Refused { intent, risk_score, blocked_by, message } => {
+            refused(*intent, *risk_score, *blocked_by, message)
+        }
+        Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
+            Failure::new(-32000, "SERVER_ERROR", message)
+        }
+        Fault::Failed(receipt) => failed(receipt),
+        Fault::LimitReached(receipt, limit) => limited(receipt, *limit),
+        Fault::Busy { message, retry_after_ms } => {
+            Failure::new(-32000, "BUSY", message).with("retry_after_ms", *retry_after_ms)
+        }
+        Fault::Internal(_) => Failure::new(-32000, "SERVER_ERROR", "internal error of the executor"),
+    }
+}
+
+/// What became of a run that did not succeed; `None` for one that did.
+#[must_use]
+pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
+    match &receipt.outcome.end {
+        End::Returned(_) => None,
+        End::LimitReached(limit) => Some(limited(receipt, *limit)),
+        End::ToolError { .. }
+        | End::Exited { .. }
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::Unlinkable(_)
+        | End::Crashed(_)
+        | End::Aborted(_) => Some(failed(receipt)),
+    }
+}
+
+/// An intent that waits for a person.
+#[must_use]
+pub fn escalated(intent: IntentId, risk_score: Option<f64>) -> Failure {
+    let message = "a person has to decide: the intent runs when an approver allows it";
+    refused(Some(intent), risk_score, BlockedBy::EscalationPending, message)
+}
+
+/// What is not in the catalogue.
+#[must_use]
+pub fn missing(missing: Missing) -> Failure {
+    match missing {
+        Missing::Skill(message) => Failure::new(-32002, "SKILL_NOT_LOADED", &message),
+        Missing::Operation(message, available) => {
+            Failure::new(-32601, "METHOD_NOT_FOUND", &message).with("available", available)
+        }
+    }
+}
+
+fn refused(
+    intent: Option<IntentId>,
+    risk_score: Option<f64>,
+    blocked_by: BlockedBy,
+    message: &str,
+) -> Failure {
+    let code = match blocked_by {
+        BlockedBy::GovernorUnavailable => -32003,
+        BlockedBy::VerdictDenied
+        | BlockedBy::VerdictExpired
+        | BlockedBy::VerdictMismatch
+        | BlockedBy::VerdictUntrusted
+        | BlockedBy::VerdictReplayed
+        | BlockedBy::CallerUnauthorized
+        | BlockedBy::IntentUntrusted
+        | BlockedBy::IntentReplayed
+        | BlockedBy::ConditionUnknown
+        | BlockedBy::EscalationPending
+        | BlockedBy::ScopeUnenforceable
+        | BlockedBy::StandingPolicy => -32000,
+    };
+    let mut failure = Failure::new(code, &blocked_by.as_str().to_ascii_uppercase(), message);
+    if let Some(intent) = intent {
+        failure = failure.with("intent_id", intent.to_string());
+    }
+    match risk_score {
+        Some(score) => failure.with("risk_score", score),
+        None => failure,
+    }
+}
+
+fn limited(receipt: &Receipt, limit: Limit) -> Failure {
+    let code = match limit {
+        Limit::Time => -32001,
+        Limit::Memory
+        | Limit::Output
+        | Limit::Stack
+        | Limit::Handles
+        | Limit::Written
+        | Limit::Created
+        | Limit::DirectoryEntries
+        | Limit::RandomBytes
+        | Limit::Subscriptions
+        | Limit::Fuel => -32000,
+    };
+    let failure = Failure::new(code, receipt.outcome.end.status().as_str(), &sentence(receipt));
+    failure.with("limit", limit.as_str()).with("intent_id", receipt.intent.to_string())
+}
+
+fn failed(receipt: &Receipt) -> Failure {
+    let status = receipt.outcome.end.status().as_str();
+    let failure = match &receipt.outcome.end {
+        End::ToolError { code, message, detail } => {
+            let failure = Failure::new(-32000, code, message);
+            match detail {
+                Some(detail) => failure.with("detail", detail.clone()),
+                None => failure,
+            }
+        }
+        End::Exited { code, stderr_tail } if !stderr_tail.trim().is_empty() => {
+            Failure::new(-32000, status, stderr_tail.trim()).with("exit_code", *code)
+        }
+        End::Exited { code, stderr_tail: _ } => {
+            Failure::new(-32000, status, &sentence(receipt)).with("exit_code", *code)
+        }
+        End::Unlinkable(_) => Failure::new(-32003, status, &sentence(receipt)),
+        End::Returned(_)
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::Crashed(_)
+        | End::LimitReached(_)
+        | End::Aborted(_) => Failure::new(-32000, status, &sentence(receipt)),
+    };
+    failure.with("intent_id", receipt.intent.to_string())
+}
+
+fn sentence(receipt: &Receipt) -> String {
+    sentence::of(&receipt.outcome).unwrap_or_else(|| "the tool did not succeed".to_owned())
+}
+
+/// A body that is not a request at all, which is answered in the form of the protocol.
+pub const UNKNOWN_ID: &str = "unknown";
+
+/// The data of a failure with what was asked for.
+#[must_use]
+pub(super) fn data(failure: &Failure, skill: Option<&str>, operation: Option<&str>) -> Value {
+    let mut data = failure.data.clone();
+    data.insert("skill".to_owned(), skill.into());
+    data.insert("operation".to_owned(), operation.into());
+    data.insert("status_code".to_owned(), json!(failure.status_code));
+    data.into()
+}

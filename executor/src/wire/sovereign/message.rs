@@ -1,0 +1,63 @@
+//! The messages of this door as they are written. Nothing outside this folder sees them.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// An answer to a message of JSON-RPC.
+#[derive(Serialize)]
+pub(super) struct Response<'a> {
+    pub(super) jsonrpc: &'static str,
+    pub(super) id: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) result: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<Reason<'a>>,
+    /// Clients of 2.0 know none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) metadata: Option<Metadata<'a>>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Reason<'a> {
+    pub(super) code: i64,
+    pub(super) message: &'a str,
+    pub(super) data: &'a Value,
+}
+
+#[derive(Serialize)]
+pub(super) struct Metadata<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) agent_card: Option<AgentCard<'a>>,
+    pub(super) context_hints: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) partial: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) remaining: Option<i64>,
+}
+
+/// What this agent can do, as it says with every success.
+#[derive(Serialize)]
+pub(super) struct AgentCard<'a> {
+    pub(super) name: &'static str,
+    pub(super) version: &'static str,
+    pub(super) skills: Vec<&'a str>,
+    pub(super) capabilities: [&'static str; 1],
+    pub(super) trust_level: &'static str,
+}
+
+/// An answer to the legacy form.
+#[derive(Serialize)]
+pub(super) struct Flat<'a> {
+    pub(super) request_id: &'a RawValue,
+    pub(super) success: bool,
+    pub(super) status_code: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) data: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error_code: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error_data: Option<&'a Value>,
+}
