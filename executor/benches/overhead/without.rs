@@ -100,7 +100,7 @@ async fn server(binary: PathBuf, folder: &Path) -> Server {
     });
     let tools = tools.collect::<Vec<_>>();
     let ahead = Ahead { waiting: 0, largest_file: 0, handles: 0, meters_fuel: false };
-    let isolate = Isolate::start(&tools, ahead, &sandbox, &clock).await.unwrap();
+    let isolate = Isolate::start(&tools, ahead, None, &sandbox, &clock).await.unwrap();
     let trust = Trust::read(&config.trust, config.did.clone()).unwrap();
     let local = LocalGovernor::new(PolicySet::builtin().unwrap(), clock);
     let governor = Governor::Local(Arc::new(local), Arc::new(Records::default()));

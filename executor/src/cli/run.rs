@@ -6,7 +6,7 @@ use super::arguments::Run;
 use super::log::start_logging;
 use super::output::{self, cell, note, one_line, print, table, verdict_cell};
 use super::serve::local_governor;
-use super::setup::{Workshop, check_containment, config};
+use super::setup::{Grouped, Workshop, check_containment, config};
 use crate::call::{Call, Door};
 use crate::capability::{Ceilings, Claims, Grant, Permit, Roots};
 use crate::catalog::{CompileJob, Compiled};
@@ -92,7 +92,8 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         arguments: tool_arguments(&arguments.arguments)?,
         context: None,
     };
-    let workshop = Workshop::new(&config, 1, |text| note(text))?;
+    let grouped = Grouped::set_up(&config);
+    let workshop = Workshop::new(&config, 1, grouped.share(), |text| note(text))?;
     let local = match &arguments.policy {
         Some(path) => policy(path, &workshop)?,
         None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&workshop.clock)),
@@ -280,7 +281,7 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     let (folders, env) = (folders(&arguments.mount)?, variables(&arguments.env)?);
     let path = Path::new(&arguments.tool);
     let wasm = std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))?;
-    let workshop = Workshop::new(config, 1, |text| note(text))?;
+    let workshop = Workshop::new(config, 1, None, |text| note(text))?;
     let compiled = workshop.compiler.run(&CompileJob { wasm: wasm.clone(), contract: Contract::Command })?;
     let Compiled { module, .. } = compiled;
     let component = is_component(&wasm);

@@ -2,7 +2,7 @@
 
 use super::arguments::{Serve, Setup};
 use super::output::print;
-use super::setup::{Workshop, check_containment, config, file};
+use super::setup::{Grouped, Workshop, check_containment, config, file};
 use crate::clock::Clock;
 use crate::config::{Config, Doors};
 use crate::deliver;
@@ -48,7 +48,8 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         .enable_all()
         .max_blocking_threads(config.capacity.concurrent.saturating_mul(2).saturating_add(16))
         .build()?;
-    let served = runtime.block_on(serve(&config, accept_unsigned, arguments.stdio));
+    let grouped = Grouped::set_up(&config);
+    let served = runtime.block_on(serve(&config, &grouped, accept_unsigned, arguments.stdio));
     // A guest that is stuck in a host call keeps its thread; the process does not wait for it.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
@@ -162,9 +163,14 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-async fn serve(config: &Config, accept_unsigned: Option<AcceptUnsigned>, stdio: bool) -> anyhow::Result<()> {
+async fn serve(
+    config: &Config,
+    grouped: &Grouped,
+    accept_unsigned: Option<AcceptUnsigned>,
+    stdio: bool,
+) -> anyhow::Result<()> {
     let concurrent = u32::try_from(config.capacity.concurrent)?;
-    let workshop = Workshop::new(config, concurrent, |text| tracing::info!("{text}"))?;
+    let workshop = Workshop::new(config, concurrent, grouped.share(), |text| tracing::info!("{text}"))?;
     let (governor, pushes) = governor(config, &workshop)?;
     let settings = Settings {
         ceilings: config.ceilings.clone(),

@@ -6,7 +6,7 @@ use crate::catalog::{Cache, Catalog, Compiler};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, DEFAULT_FILE};
 use crate::egress::Egress;
-use crate::isolate::{Ahead, Isolate, Isolation, Module, support};
+use crate::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, support};
 use crate::run::Loaded;
 use crate::sandbox::{Code, Sandbox};
 use anyhow::{Context as _, bail};
@@ -56,12 +56,43 @@ pub(super) fn check_containment(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The control groups of a command that runs tools. When it ends, nobody is left in them.
+pub(super) struct Grouped(Option<Arc<Cgroups>>);
+
+impl Grouped {
+    /// Makes them, where some are delegated and tools run in processes.
+    pub(super) fn set_up(config: &Config) -> Self {
+        Self(match config.isolation {
+            Isolation::Process => Cgroups::set_up().unwrap_or_else(|error| {
+                tracing::warn!(%error, "tools are contained without control groups");
+                None
+            }),
+            Isolation::Inline => None,
+        })
+    }
+
+    /// For those who put children into them.
+    pub(super) fn share(&self) -> Option<Arc<Cgroups>> {
+        self.0.clone()
+    }
+}
+
+impl Drop for Grouped {
+    fn drop(&mut self) {
+        if let Some(cgroups) = &self.0 {
+            cgroups.end();
+        }
+    }
+}
+
 /// The engine, and the places from which tools come.
 pub(super) struct Workshop {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) sandbox: Arc<Sandbox>,
     pub(super) cache: Cache,
     pub(super) compiler: Compiler,
+    /// The control groups of runs in processes, where some are delegated.
+    cgroups: Option<Arc<Cgroups>>,
     /// How the command tells what takes its time.
     tell: fn(std::fmt::Arguments<'_>),
 }
@@ -71,6 +102,7 @@ impl Workshop {
     pub(super) fn new(
         config: &Config,
         concurrent: u32,
+        cgroups: Option<Arc<Cgroups>>,
         tell: fn(std::fmt::Arguments<'_>),
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -79,7 +111,8 @@ impl Workshop {
         let sandbox = Arc::new(sandbox);
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
-        Ok(Self { clock, sandbox, cache, compiler: Compiler::new(this_program, meters_fuel), tell })
+        let compiler = Compiler::new(this_program, meters_fuel);
+        Ok(Self { clock, sandbox, cache, compiler, cgroups, tell })
     }
 
     /// The way out, when the configuration lets any run have a network.
@@ -133,7 +166,7 @@ impl Workshop {
             handles: budgets.handles,
             meters_fuel: budgets.fuel.is_some(),
         };
-        let isolate = Isolate::start(&tools, ahead, &self.sandbox, &self.clock)
+        let isolate = Isolate::start(&tools, ahead, self.cgroups.clone(), &self.sandbox, &self.clock)
             .await
             .context("the process that guests are made from cannot be started")?;
         for tool in &tools {

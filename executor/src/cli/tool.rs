@@ -16,7 +16,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     match command {
         Tool::List { setup, json } => {
             let config = config(&setup)?;
-            let catalog = Workshop::new(&config, 1, |text| note(text))?.catalog(&config)?;
+            let catalog = Workshop::new(&config, 1, None, |text| note(text))?.catalog(&config)?;
             let rows =
                 catalog.iter().map(|(name, entry)| (name, entry.as_ref().map(|tool| &tool.descriptor)));
             if json {
@@ -28,7 +28,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Inspect { setup, name, json } => {
             let config = config(&setup)?;
-            let catalog = Workshop::new(&config, 1, |text| note(text))?.catalog(&config)?;
+            let catalog = Workshop::new(&config, 1, None, |text| note(text))?.catalog(&config)?;
             let name = ToolName::parse(&name)?;
             let Some(entry) = catalog.get(&name) else {
                 bail!(
@@ -45,7 +45,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Add { setup, path } => {
             let config = config(&setup)?;
-            let workshop = Workshop::new(&config, 1, |text| note(text))?;
+            let workshop = Workshop::new(&config, 1, None, |text| note(text))?;
             let tool = install(&path, &config.catalog, &workshop.cache, &workshop.compiler)?;
             let Descriptor { name, version, digest, .. } = &tool.descriptor;
             let version = one_line(version);

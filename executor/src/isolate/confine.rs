@@ -7,6 +7,7 @@
 //! Each step only narrows. What this kernel lacks is skipped and named ([`Applied`], [`support`]); a
 //! control that it has and that fails is an error, and the child must not run its guest.
 
+use super::cgroup::Delegated;
 use crate::limit::Access;
 use crate::quantity::{MemoryLimit, OutputLimit};
 use landlock::{
@@ -487,12 +488,7 @@ impl Support {
             row(Self::SECCOMP, "only the system calls that a guest needs", true, seccomp),
             row(Self::LANDLOCK, "no file but below the granted folders", true, landlock),
             row(Self::NETWORK_NAMESPACE, "no network", true, network_namespace),
-            row(
-                Self::CGROUP,
-                "the kernel limits memory and CPU as well; not used by this version",
-                false,
-                cgroup,
-            ),
+            row(Self::CGROUP, "the kernel limits memory and CPU of each run as well", false, cgroup),
         ]
     }
 
@@ -527,46 +523,6 @@ pub fn support() -> Support {
         } else {
             Err("not allowed: run as root, or allow user namespaces (user.max_user_namespaces over 0, kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)".to_owned())
         },
-        cgroup: cgroup(),
+        cgroup: Delegated::find().map(|delegated| delegated.shown()),
     }
-}
-
-/// The cgroup of this process, when it may make others inside with memory and CPU.
-fn cgroup() -> Feature {
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let ours = own.lines().filter_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        Some((parts.next()?, parts.next()?.trim_start_matches('/')))
-    });
-    let mounted = Path::new("/sys/fs/cgroup");
-    let (mut memory, mut cpu) = (None, None);
-    for (controllers, path) in ours {
-        if controllers.is_empty() {
-            let folder = mounted.join(path);
-            let offers = std::fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
-            let offers = |controller| offers.split_whitespace().any(|offered| offered == controller);
-            if offers("memory") && offers("cpu") && writable(&folder) {
-                return Ok(format!("version 2, {}", folder.display()));
-            }
-        }
-        let folder = mounted.join(controllers).join(path);
-        for controller in controllers.split(',').filter(|_| writable(&folder)) {
-            match controller {
-                "memory" => memory = Some(folder.clone()),
-                "cpu" => cpu = Some(folder.clone()),
-                _ => {}
-            }
-        }
-    }
-    match (memory, cpu) {
-        (Some(memory), Some(cpu)) => Ok(format!("version 1, {} and {}", memory.display(), cpu.display())),
-        (None, _) | (_, None) => {
-            Err("none with memory and CPU is delegated to this user: with systemd, `Delegate=memory cpu` in the unit"
-                .to_owned())
-        }
-    }
-}
-
-fn writable(folder: &Path) -> bool {
-    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
 }

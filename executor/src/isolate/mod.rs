@@ -4,6 +4,7 @@
 //! is a hole in a process that has nothing. A tool that the operator trusts can run inline, on a
 //! thread of the server.
 
+mod cgroup;
 mod channel;
 mod child;
 mod confine;
@@ -13,6 +14,7 @@ mod process;
 mod ring;
 mod zygote;
 
+pub use cgroup::Cgroups;
 pub use confine::{
     Applied, ConfineError, Confinement, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, Row, Support,
     support,
@@ -96,13 +98,15 @@ enum Place {
 }
 
 impl Isolate {
-    /// Loads `tools`, with processes ahead of time for those that run in their own.
+    /// Loads `tools`, with processes ahead of time for those that run in their own, each in a group of `cgroups`
+    /// when there are any.
     ///
     /// # Errors
     /// When no zygote can be started.
     pub async fn start(
         tools: &[Module<'_>],
         ahead: Ahead,
+        cgroups: Option<Arc<Cgroups>>,
         sandbox: &Arc<Sandbox>,
         clock: &Arc<dyn Clock>,
     ) -> std::io::Result<Self> {
@@ -118,7 +122,7 @@ impl Isolate {
         let mut places = loaded.collect::<BTreeMap<_, _>>();
         let mut ring = None;
         if !apart.is_empty() {
-            let (started, unusable) = Ring::start(&apart, ahead, Arc::clone(clock)).await?;
+            let (started, unusable) = Ring::start(&apart, ahead, cgroups, Arc::clone(clock)).await?;
             ring = Some(started);
             places.extend(apart.iter().map(|tool| (tool.name.clone(), Place::Ring)));
             places.extend(unusable.into_iter().map(|(tool, reason)| (tool, Place::Nowhere(reason))));

@@ -7,6 +7,7 @@
 //! The server holds the deadline. It keeps its own books of what a child tells while it runs, takes
 //! CPU time and memory from the kernel, and ends every child with SIGKILL, however the guest ended.
 
+use super::cgroup::{Cgroups, Group};
 use super::channel::{Channel, Ended, Exit, FromChild, FromZygote, Job, ToZygote, Told};
 use super::network::carry;
 use super::process::{cpu_of, peak_resident_of};
@@ -62,6 +63,7 @@ pub(super) struct Ring {
 struct Nursery {
     tools: Vec<Loaded>,
     settings: Ahead,
+    cgroups: Option<Arc<Cgroups>>,
     current: Mutex<Option<Arc<Generation>>>,
 }
 
@@ -83,6 +85,8 @@ struct Child {
     pid: i32,
     pidfd: OwnedFd,
     exit: oneshot::Receiver<Exit>,
+    /// What the kernel limits of it, where control groups are delegated.
+    group: Option<Arc<Group>>,
     /// Keeps the zygote, and with it the child, alive.
     _zygote: mpsc::UnboundedSender<()>,
 }
@@ -92,6 +96,7 @@ impl Ring {
     pub(super) async fn start(
         tools: &[Module<'_>],
         settings: Ahead,
+        cgroups: Option<Arc<Cgroups>>,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Vec<(ToolName, String)>)> {
         let loaded = tools.iter().map(|tool| {
@@ -104,7 +109,8 @@ impl Ring {
             });
             Ok(Loaded { message, files: files.collect::<Result<_>>()? })
         });
-        let nursery = Nursery { tools: loaded.collect::<Result<_>>()?, settings, current: Mutex::default() };
+        let tools_loaded = loaded.collect::<Result<_>>()?;
+        let nursery = Nursery { tools: tools_loaded, settings, cgroups, current: Mutex::default() };
         let (generation, unusable) = nursery.generation().await?;
         *nursery.current.lock().await = Some(Arc::new(generation));
         let unusable = tools.iter().zip(unusable);
@@ -160,6 +166,9 @@ impl Ring {
         folders: &[OwnedFd],
         execution: &Execution,
     ) -> std::result::Result<Outcome, String> {
+        if let Some(group) = &child.group {
+            group.limit(execution.grant()).map_err(|error| error.to_string())?;
+        }
         let (_carried, network) = carried(execution).map_err(|error| error.to_string())?;
         let handles = folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
@@ -377,7 +386,8 @@ impl Nursery {
             fork: fork.downgrade(),
             made,
             asked: HashMap::new(),
-            exits: HashMap::new(),
+            living: HashMap::new(),
+            cgroups: self.cgroups.clone(),
         };
         tokio::spawn(async move {
             if let Err(error) = keeper.keep().await {
@@ -450,7 +460,14 @@ struct Keeper {
     asked: HashMap<u64, UnixStream>,
     /// Since when the zygote owes an answer.
     waits_since: Option<tokio::time::Instant>,
-    exits: HashMap<u64, oneshot::Sender<Exit>>,
+    living: HashMap<u64, Living>,
+    cgroups: Option<Arc<Cgroups>>,
+}
+
+/// What is kept of a child until the kernel is done with it.
+struct Living {
+    exit: oneshot::Sender<Exit>,
+    _group: Option<Arc<Group>>,
 }
 
 impl Keeper {
@@ -496,14 +513,24 @@ impl Keeper {
             FromZygote::Forked { child, pid } => {
                 let socket = self.asked.remove(&child).ok_or_else(unexpected)?;
                 let (gone, exit) = oneshot::channel();
-                self.exits.insert(child, gone);
+                let pidfd = self.control.handle();
+                // It may take the kernel milliseconds.
+                let group = tokio::task::block_in_place(|| self.group_of(pid));
+                let (group, ungrouped) = match group {
+                    Ok(group) => (group, None),
+                    Err(error) => (None, Some(error.to_string())),
+                };
+                self.living.insert(child, Living { exit: gone, _group: group.clone() });
                 let Some(zygote) = self.fork.upgrade() else { return Ok(()) };
                 // A descriptor that did not arrive, or a socket that cannot be watched, is for want of
                 // room here; the child ends when its socket closes.
-                let made = match (self.control.handle(), Channel::to_child(socket)) {
-                    (Some(pidfd), Ok(channel)) => Ok(Child { channel, pid, pidfd, exit, _zygote: zygote }),
-                    (None, _) => Err("the server has no room for a descriptor".to_owned()),
-                    (_, Err(error)) => Err(error.to_string()),
+                let made = match (pidfd, Channel::to_child(socket), ungrouped) {
+                    (Some(pidfd), Ok(channel), None) => {
+                        Ok(Child { channel, pid, pidfd, exit, group, _zygote: zygote })
+                    }
+                    (None, _, _) => Err("the server has no room for a descriptor".to_owned()),
+                    (_, Err(error), _) => Err(error.to_string()),
+                    (_, _, Some(ungrouped)) => Err(ungrouped),
                 };
                 let _nobody_waits = self.made.send(made);
             }
@@ -512,12 +539,22 @@ impl Keeper {
                 let _nobody_waits = self.made.send(Err(reason));
             }
             FromZygote::Exited { child, exit } => {
-                let gone = self.exits.remove(&child).ok_or_else(unexpected)?;
-                let _nobody_asks = gone.send(exit);
+                let gone = self.living.remove(&child).ok_or_else(unexpected)?;
+                let _nobody_asks = gone.exit.send(exit);
             }
             FromZygote::Ready { .. } => return Err(unexpected()),
         }
         Ok(())
+    }
+}
+
+impl Keeper {
+    /// A control group with a new child in it, where there are any.
+    fn group_of(&self, pid: i32) -> Result<Option<Arc<Group>>> {
+        let Some(cgroups) = &self.cgroups else { return Ok(None) };
+        let group = cgroups.group()?;
+        group.enter(pid)?;
+        Ok(Some(Arc::new(group)))
     }
 }
 

@@ -171,6 +171,12 @@ impl Execution {
         self.grant.output().value.bytes()
     }
 
+    /// What it may do.
+    #[must_use]
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
     /// The switch that stops it.
     #[must_use]
     pub fn abort(&self) -> &Arc<Abort> {

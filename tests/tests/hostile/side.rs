@@ -280,7 +280,8 @@ pub(super) struct Idle {
     descriptors_of_children: usize,
     /// How many threads of all of them compute at this moment.
     computing: usize,
-    cgroups: BTreeSet<PathBuf>,
+    /// The control groups that it made for runs: one for each process that waits, and one to be used again.
+    cgroups: BTreeSet<String>,
     temporary: BTreeSet<PathBuf>,
 }
 
@@ -332,9 +333,11 @@ impl Idle {
         if (now.children, now.waiting) < (self.children, self.waiting) {
             left.push("fewer processes than wait".to_owned());
         }
+        if now.cgroups.len() > self.waiting + 1 {
+            left.push(format!("the control groups {:?} for {} processes", now.cgroups, self.waiting));
+        }
         // Of temporary files none may ever stay, also of the start.
-        let names = now.cgroups.difference(&self.cgroups).chain(&now.temporary);
-        left.extend(names.map(|path| format!("{path:?}")));
+        left.extend(now.temporary.iter().map(|path| format!("{path:?}")));
         left
     }
 
@@ -386,23 +389,18 @@ fn computing(pid: u32) -> usize {
     threads.iter().filter(|thread| state(&thread.join("stat")).is_some_and(|(state, _)| state == 'R')).count()
 }
 
-/// The cgroups below those that a process is in.
-fn cgroups(pid: u32) -> BTreeSet<PathBuf> {
-    let own = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let mut left: Vec<PathBuf> = Vec::new();
-    for line in own.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        // The root is not the server's own: whoever else is there makes cgroups as they like.
-        let Some(path) = path.strip_prefix('/').filter(|path| !path.is_empty()) else { continue };
-        let hierarchies = [controllers.trim_start_matches("name="), "unified", ""];
-        left.extend(hierarchies.map(|hierarchy| Path::new("/sys/fs/cgroup").join(hierarchy).join(path)));
-    }
+/// The control groups that a server made for runs, by their names in whatever hierarchy.
+fn cgroups(server: u32) -> BTreeSet<String> {
+    let own = format!("a2g-executor-{server}");
+    let mut left = vec![PathBuf::from("/sys/fs/cgroup")];
     let mut found = BTreeSet::new();
     while let Some(folder) = left.pop() {
-        let below: Vec<_> = names(&folder).into_iter().filter(|path| path.is_dir()).collect();
-        found.extend(below.iter().cloned());
-        left.extend(below);
+        let below = names(&folder).into_iter().filter(|path| path.is_dir() && !path.is_symlink());
+        if folder.ends_with(&own) {
+            found.extend(below.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())));
+        } else {
+            left.extend(below);
+        }
     }
     found
 }

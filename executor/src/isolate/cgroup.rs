@@ -1,0 +1,360 @@
+//! The kernel's own limit on a run: a control group for each child, where some are delegated to this user.
+//!
+//! ```text
+//! delegated ─▶ set_up ─▶ group ─ enter(pid) ─ limit(grant) ─▶ guest ─▶ dropped: used again, or removed
+//!                └────────────────────── end: everybody in them is killed ──────────────┘
+//! ```
+//! The limiter, the throttle and `RLIMIT_DATA` hold a guest exactly. A group is for a child that has broken out
+//! of them, and for what they do not see: memory that the kernel holds for it, and files in memory. So its limits
+//! are a little wider, and a guest that is held by the others never meets it.
+
+use super::confine::{OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE};
+use crate::capability::Grant;
+use std::fs::{self, OpenOptions};
+use std::io::{Error, ErrorKind, Result, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Where control groups are mounted.
+const MOUNTED: &str = "/sys/fs/cgroup";
+/// What the folders of executors begin with, before the number of their process.
+const OURS: &str = "a2g-executor-";
+/// What the folder ends with in which version 2 wants the executor itself to be.
+const SERVER: &str = "-server";
+/// What a child may have that no other limit counts: its copy of the zygote's pages, and the kernel's memory
+/// for it.
+const BESIDE_BYTES: u64 = 64 << 20;
+/// What may be left of a run in a group that is used again, such as the kernel's names of files. A group with
+/// more is removed, because the next run would pay for it.
+const MOST_LEFT_BYTES: u64 = 8 << 20;
+/// The time over which the kernel counts CPU time, in microseconds: its longest, so that no guest that the
+/// throttle lets run in one piece is stopped here.
+const PERIOD_US: u64 = 1_000_000;
+/// How often, and after how long, it is tried again to remove a group whose processes were killed.
+const REMOVALS: (u32, Duration) = (100, Duration::from_millis(2));
+
+/// The folders in which this user may make groups with memory and CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Delegated {
+    /// Version 1: a hierarchy for each.
+    One { memory: PathBuf, cpu: PathBuf },
+    /// Version 2: one folder for both.
+    Two(PathBuf),
+}
+
+impl Delegated {
+    /// Looks for them. Nothing is changed.
+    ///
+    /// # Ambient Authority
+    /// Reads `/proc/self` and the folders of control groups.
+    ///
+    /// # Errors
+    /// In words, when there are none.
+    pub(super) fn find() -> std::result::Result<Self, String> {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::among(&own, Path::new(MOUNTED))
+    }
+
+    /// Those of a process whose `/proc/self/cgroup` says `own`, where groups are mounted below `mounted`.
+    fn among(own: &str, mounted: &Path) -> std::result::Result<Self, String> {
+        let ours = own.lines().filter_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            Some((parts.next()?, parts.next()?.trim_start_matches('/')))
+        });
+        let (mut memory, mut cpu) = (None, None);
+        for (controllers, path) in ours {
+            if controllers.is_empty() {
+                let folder = mounted.join(path);
+                if has_both(&folder, "cgroup.controllers") && writable(&folder) {
+                    return alone_in(&folder).map(|()| Self::Two(folder));
+                }
+            }
+            let folder = mounted.join(controllers).join(path);
+            for controller in controllers.split(',').filter(|_| writable(&folder)) {
+                match controller {
+                    "memory" => memory = Some(folder.clone()),
+                    "cpu" => cpu = Some(folder.clone()),
+                    _ => {}
+                }
+            }
+        }
+        match (memory, cpu) {
+            (Some(memory), Some(cpu)) => Ok(Self::One { memory, cpu }),
+            (None, _) | (_, None) => {
+                Err("none with memory and CPU is delegated to this user: with systemd, \
+                                          `Delegate=memory cpu` in the unit"
+                    .to_owned())
+            }
+        }
+    }
+
+    /// For people.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::One { memory, cpu } => format!("version 1, {} and {}", memory.display(), cpu.display()),
+            Self::Two(folder) => format!("version 2, {}", folder.display()),
+        }
+    }
+
+    /// The folders of a group of this name below, once for each hierarchy.
+    fn below(&self, name: &str) -> Self {
+        match self {
+            Self::One { memory, cpu } => Self::One { memory: memory.join(name), cpu: cpu.join(name) },
+            Self::Two(folder) => Self::Two(folder.join(name)),
+        }
+    }
+
+    fn folders(&self) -> impl Iterator<Item = &Path> {
+        let (first, second) = match self {
+            Self::One { memory, cpu } => (memory, Some(cpu)),
+            Self::Two(folder) => (folder, None),
+        };
+        std::iter::once(first).chain(second).map(PathBuf::as_path)
+    }
+
+    fn make(&self) -> Result<()> {
+        self.folders().try_for_each(|folder| match fs::create_dir(folder) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        })
+    }
+
+    /// Removes a group. A group that was removed before is no error.
+    fn remove(&self) -> Result<()> {
+        self.folders().try_for_each(|folder| match fs::remove_dir(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        })
+    }
+
+    /// The processes in it.
+    fn processes(&self) -> Vec<i32> {
+        let lists = self.folders().filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok());
+        lists.flat_map(|list| list.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+    }
+
+    /// Whether the runs before have left little in it.
+    fn is_clean(&self) -> bool {
+        let held = match self {
+            Self::One { memory, .. } => memory.join("memory.usage_in_bytes"),
+            Self::Two(folder) => folder.join("memory.current"),
+        };
+        let held = fs::read_to_string(held).ok().and_then(|bytes| bytes.trim().parse::<u64>().ok());
+        held.is_some_and(|bytes| bytes <= MOST_LEFT_BYTES)
+    }
+
+    /// Kills everybody in it, and removes it.
+    fn end(&self) {
+        // Who has no CPU time left would have to wait for some to die with.
+        let lifted = match self {
+            Self::One { cpu, .. } => write(&cpu.join("cpu.cfs_quota_us"), "-1"),
+            Self::Two(folder) => write(&folder.join("cpu.max"), "max"),
+        };
+        drop(lifted);
+        for _ in 0..REMOVALS.0 {
+            for pid in self.processes().into_iter().filter_map(rustix::process::Pid::from_raw) {
+                let _already_gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+            if self.remove().is_ok() {
+                return;
+            }
+            std::thread::sleep(REMOVALS.1);
+        }
+        tracing::warn!(groups = self.shown(), "a control group cannot be removed");
+    }
+
+    /// Those of this name's pattern that executors left which are gone.
+    fn left_behind(&self) -> Vec<Self> {
+        let Some(folder) = self.folders().last() else { return Vec::new() };
+        let names = fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let dead = names.filter(|name| {
+            let pid = name.strip_prefix(OURS).map(|pid| pid.strip_suffix(SERVER).unwrap_or(pid));
+            let pid = pid.filter(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()));
+            pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
+        });
+        dead.map(|name| self.below(&name)).collect()
+    }
+}
+
+/// Whether a list of controllers has memory and CPU.
+fn has_both(folder: &Path, list: &str) -> bool {
+    let list = fs::read_to_string(folder.join(list)).unwrap_or_default();
+    ["memory", "cpu"].iter().all(|wanted| list.split_whitespace().any(|has| has == *wanted))
+}
+
+/// In version 2 a group whose groups have limits can hold no process itself, so that only a group can be
+/// used in which there is nobody else to be moved.
+fn alone_in(folder: &Path) -> std::result::Result<(), String> {
+    let own = std::process::id().to_string();
+    let others = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    if has_both(folder, "cgroup.subtree_control") || others.lines().all(|pid| pid == own) {
+        return Ok(());
+    }
+    Err(format!(
+        "other processes are in {}: with systemd, start the executor as a unit with `Delegate=memory cpu`",
+        folder.display()
+    ))
+}
+
+fn writable(folder: &Path) -> bool {
+    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    let mut file = OpenOptions::new().write(true).open(file).map_err(|error| named(file, &error))?;
+    file.write_all(text.as_bytes())
+}
+
+fn named(file: &Path, error: &Error) -> Error {
+    Error::new(error.kind(), format!("{}: {error}", file.display()))
+}
+
+/// The groups of this process.
+#[derive(Debug)]
+pub struct Cgroups {
+    base: Delegated,
+    next: AtomicU64,
+    /// Those that no child is in any more, or will soon be.
+    free: Mutex<Vec<Delegated>>,
+}
+
+impl Cgroups {
+    /// Makes a place for the groups of this process, and removes what executors left behind that are gone.
+    /// `None` when nothing is delegated.
+    ///
+    /// # Ambient Authority
+    /// Makes and removes control groups, and in version 2 moves this process into one of its own.
+    ///
+    /// # Errors
+    /// When the kernel refuses what it seems to delegate.
+    pub fn set_up() -> Result<Option<Arc<Self>>> {
+        let Ok(delegated) = Delegated::find() else { return Ok(None) };
+        for left in delegated.left_behind() {
+            left.end_all();
+        }
+        if let Delegated::Two(folder) = &delegated {
+            let server = folder.join(format!("{OURS}{}{SERVER}", std::process::id()));
+            if !has_both(folder, "cgroup.subtree_control") {
+                fs::create_dir_all(&server)?;
+                write(&server.join("cgroup.procs"), &std::process::id().to_string())?;
+                write(&folder.join("cgroup.subtree_control"), "+memory +cpu")?;
+            }
+        }
+        let base = delegated.below(&format!("{OURS}{}", std::process::id()));
+        base.make()?;
+        if let Delegated::Two(folder) = &base {
+            write(&folder.join("cgroup.subtree_control"), "+memory +cpu")?;
+        }
+        Ok(Some(Arc::new(Self { base, next: AtomicU64::new(0), free: Mutex::default() })))
+    }
+
+    /// A group with nobody in it.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(super) fn group(self: &Arc<Self>) -> Result<Group> {
+        let mut free = std::mem::take(&mut *self.lock());
+        let mut found = None;
+        free.retain(|folders| {
+            // When a zygote has died, the kernel may not be done with its children.
+            if !folders.processes().is_empty() {
+                return true;
+            }
+            if found.is_none() && folders.is_clean() {
+                found = Some(folders.clone());
+                return false;
+            }
+            folders.remove().is_err()
+        });
+        self.lock().append(&mut free);
+        let folders = match found {
+            Some(folders) => folders,
+            None => {
+                let folders = self.base.below(&self.next.fetch_add(1, Ordering::Relaxed).to_string());
+                folders.make()?;
+                folders
+            }
+        };
+        Ok(Group { all: Arc::clone(self), folders })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Delegated>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills every child, and removes all groups.
+    pub fn end(&self) {
+        self.base.end_all();
+    }
+}
+
+impl Delegated {
+    /// Ends a group and those inside.
+    fn end_all(&self) {
+        let Some(folder) = self.folders().last() else { return };
+        let inside = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| {
+            let entry = entry.ok().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
+            entry.file_name().into_string().ok()
+        });
+        for name in inside.collect::<Vec<_>>() {
+            self.below(&name).end();
+        }
+        self.end();
+    }
+}
+
+/// The group of one child.
+#[derive(Debug)]
+pub(super) struct Group {
+    all: Arc<Cgroups>,
+    folders: Delegated,
+}
+
+impl Group {
+    /// Takes a process in, with all its threads.
+    pub(super) fn enter(&self, pid: i32) -> Result<()> {
+        self.folders.folders().try_for_each(|folder| write(&folder.join("cgroup.procs"), &pid.to_string()))
+    }
+
+    /// Sets what the child of a run may take: what its guest may have, and room for the executor's own. Files that
+    /// it writes may lie in memory.
+    pub(super) fn limit(&self, grant: &Grant) -> Result<()> {
+        let own = OVERHEAD_BYTES
+            .saturating_add(OVERHEAD_PER_OUTPUT_BYTE.saturating_mul(grant.output().value.bytes()))
+            .saturating_add(grant.budgets().written.bytes())
+            .saturating_add(BESIDE_BYTES);
+        let memory = grant.memory().value.bytes().saturating_add(own);
+        // A tenth and five points more than the throttle, which has to be the one that a guest meets.
+        let percent = u64::from(grant.cpu().value.get());
+        let quota = (percent * 11).div_ceil(10).saturating_add(5).saturating_mul(PERIOD_US / 100);
+        match &self.folders {
+            Delegated::One { memory: folder, cpu } => {
+                write(&folder.join("memory.limit_in_bytes"), &memory.to_string())?;
+                write(&cpu.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
+                write(&cpu.join("cpu.cfs_quota_us"), &quota.to_string())
+            }
+            Delegated::Two(folder) => {
+                write(&folder.join("memory.max"), &memory.to_string())?;
+                write(&folder.join("cpu.max"), &format!("{quota} {PERIOD_US}"))
+            }
+        }
+    }
+}
+
+impl Drop for Group {
+    /// One is kept to be used again. A group whose child is not quite gone is removed when another is asked for.
+    fn drop(&mut self) {
+        let mut free = self.all.lock();
+        if free.is_empty() || self.folders.remove().is_err() {
+            free.push(self.folders.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+use super::*;
+use crate::capability::{Ceilings, HostClaims};
+use crate::limit::{Access, Budgets, NetworkBudgets};
+use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    root
+}
+
+#[test]
+fn version_1_needs_both_hierarchies() {
+    let both = tree(&[("memory/box/tasks", ""), ("cpu,cpuacct/tasks", "")]);
+    let own = "4:memory:/box\n1:cpu,cpuacct:/\n0::/\n";
+    let found = Delegated::among(own, both.path()).unwrap();
+    let (memory, cpu) = (both.path().join("memory/box"), both.path().join("cpu,cpuacct"));
+    assert_eq!(found, Delegated::One { memory, cpu });
+    let reason = Delegated::among("4:memory:/box\n", both.path()).unwrap_err();
+    assert!(reason.contains("Delegate=memory cpu"), "{reason}");
+}
+
+#[test]
+fn version_2_needs_both_controllers_and_nobody_else_inside() {
+    let own = "0::/unit\n";
+    let us = std::process::id().to_string();
+    let among = |files: &[(&str, &str)]| {
+        let root = tree(files);
+        Delegated::among(own, root.path()).map(|found| found == Delegated::Two(root.path().join("unit")))
+    };
+    let controllers = ("unit/cgroup.controllers", "cpu io memory");
+    assert_eq!(among(&[controllers, ("unit/cgroup.procs", &us)]), Ok(true));
+    let others = format!("{us}\n1\n");
+    assert!(among(&[controllers, ("unit/cgroup.procs", &others)]).unwrap_err().contains("other processes"));
+    let shared = ("unit/cgroup.subtree_control", "cpu memory");
+    assert_eq!(among(&[controllers, ("unit/cgroup.procs", &others), shared]), Ok(true));
+    assert!(among(&[("unit/cgroup.controllers", "io memory"), ("unit/cgroup.procs", &us)]).is_err());
+}
+
+/// The groups of this process, or the news that this machine delegates none.
+fn groups() -> Option<Arc<Cgroups>> {
+    match Delegated::find() {
+        Ok(_) => Some(Cgroups::set_up().unwrap().unwrap()),
+        Err(reason) => {
+            println!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+fn grant(memory: u64, cpu: u64) -> Grant {
+    let ceilings = Ceilings {
+        memory: MemoryLimit::from_mb(memory).unwrap(),
+        cpu: CpuPercent::new(cpu).unwrap(),
+        timeout: Timeout::from_seconds(1).unwrap(),
+        output: OutputLimit::from_bytes(1024).unwrap(),
+        network: false,
+        hosts: HostClaims::default(),
+        network_budgets: NetworkBudgets { requests: 1, connections: 1, sent_bytes: 1, received_bytes: 1 },
+        areas: Vec::new(),
+        access: Access::ReadOnly,
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1).unwrap(),
+            created: 1,
+            handles: 32,
+            subscriptions: 1,
+            random_bytes: 1,
+            directory_entries: 1,
+            fuel: None,
+            hard_links: false,
+        },
+    };
+    Grant::new([], &ceilings).unwrap()
+}
+
+/// A program that waits for a line before it begins.
+fn program(script: &str) -> Child {
+    let script = format!("read line; {script}");
+    Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+fn go(child: &mut Child) {
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+}
+
+fn pid(child: &Child) -> i32 {
+    i32::try_from(child.id()).unwrap()
+}
+
+/// One test, because the groups are those of the process.
+#[test]
+fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
+    let Some(groups) = groups() else { return };
+    let here = groups.base.clone();
+    // Memory, kernel and files in memory included.
+    let mut greedy = program("exec tail /dev/zero");
+    let group = groups.group().unwrap();
+    group.enter(pid(&greedy)).unwrap();
+    group.limit(&grant(1, 100)).unwrap();
+    go(&mut greedy);
+    assert_eq!(greedy.wait().unwrap().signal(), Some(9), "the kernel ends it");
+    // CPU time.
+    let mut busy = program("while :; do :; done");
+    let second = groups.group().unwrap();
+    second.enter(pid(&busy)).unwrap();
+    second.limit(&grant(1, 1)).unwrap();
+    go(&mut busy);
+    let (began, first) = (Instant::now(), super::super::process::cpu_of(pid(&busy)).unwrap());
+    std::thread::sleep(Duration::from_secs(3));
+    let used = super::super::process::cpu_of(pid(&busy)).unwrap() - first;
+    let share = used.as_secs_f64() / began.elapsed().as_secs_f64();
+    assert!((0.01..0.25).contains(&share), "{share}: 7 % and what a period more may have");
+    // A group is used again when nobody is in it.
+    let (folders, in_use) = (group.folders.clone(), second.folders.clone());
+    drop((group, second));
+    let third = groups.group().unwrap();
+    assert_ne!(third.folders, in_use, "somebody is in it");
+    let fourth = groups.group().unwrap();
+    assert!([third.folders.clone(), fourth.folders.clone()].contains(&folders));
+    // At the end nobody is left in any.
+    groups.end();
+    assert_eq!(busy.wait().unwrap().signal(), Some(9));
+    assert!(here.folders().all(|folder| !folder.exists()));
+}
