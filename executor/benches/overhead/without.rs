@@ -12,7 +12,7 @@ use a2g_executor::govern::{
 };
 use a2g_executor::isolate::{Ahead, Isolate, Isolation, Module};
 use a2g_executor::outcome::Receipt;
-use a2g_executor::sandbox::{Code, Sandbox};
+use a2g_executor::sandbox::{Code, Sandbox, Witness};
 use a2g_executor::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc};
 use a2g_executor::wire::a2g::{decode, encode};
 use jsonrpsee::RpcModule;
@@ -63,6 +63,7 @@ async fn serve(binary: PathBuf, folder: &Path) {
         .unwrap();
     let rpc = Rpc::new(methods.into(), bounds, &[]);
     let settings = HttpSettings {
+        doorways: Vec::new(),
         allowed_hosts,
         allowed_origins,
         callers: KnownCallers::new(Callers::anybody(None)),
@@ -123,7 +124,7 @@ async fn execute(server: Arc<Server>, params: String) -> Box<RawValue> {
     let run = tokio::spawn(async move {
         let call = admitted.call();
         let permit = Permit::new(grant, roots);
-        let execution = server.isolate.begin(&permit, Network::Off, Arc::default());
+        let execution = server.isolate.begin(&permit, Network::Off, Arc::default(), Witness::default());
         let arguments = Value::Object(call.arguments.clone()).to_string();
         let outcome = server.isolate.run(&call.tool, permit, arguments, &execution).await;
         let (agent, intent, tool) = (call.agent.clone(), call.intent, call.tool.clone());

@@ -8,12 +8,15 @@ use super::grant::Grant;
 use super::root::Root;
 use super::scope::{Area, ScopeError, Tree};
 use cap_std::fs::Dir;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A guest path that stands for a host folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,12 +223,44 @@ fn open_root(root: &Arc<Root>, mounts: &Mounts, ceilings: &[Area]) -> Result<Ope
 /// and no resolution beneath the folder stops at.
 fn mount_below(folder: &OwnedFd) -> std::io::Result<Option<String>> {
     let folder = std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd()))?;
-    let mounts = std::fs::read("/proc/self/mountinfo")?;
-    let points =
-        mounts.split(|&byte| byte == b'\n').filter_map(|line| line.split(|&byte| byte == b' ').nth(4));
-    let mut points = points.map(|point| PathBuf::from(OsString::from_vec(unescaped(point))));
-    let below = points.find(|point| *point != folder && point.starts_with(&folder));
+    let points = MountPoints::now()?;
+    let below = points.iter().find(|point| **point != folder && point.starts_with(&folder));
     Ok(below.map(|point| point.display().to_string()))
+}
+
+/// Where something is mounted, as the kernel last said.
+struct MountPoints {
+    /// `/proc/self/mountinfo`. It can be polled for a change since it was opened, or last polled.
+    list: File,
+    points: Arc<[PathBuf]>,
+}
+
+impl MountPoints {
+    /// All of them. Reading the list takes longer than everything else about opening a folder, so that it is
+    /// read again only when the kernel says that it has changed.
+    fn now() -> std::io::Result<Arc<[PathBuf]>> {
+        static KNOWN: Mutex<Option<MountPoints>> = Mutex::new(None);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = match &mut *known {
+            Some(known) => known,
+            unknown => unknown.insert(Self::read(File::open("/proc/self/mountinfo")?)?),
+        };
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&known.list, PollFlags::PRI)], Some(&at_once))? > 0 {
+            known.points = Self::read(known.list.try_clone()?)?.points;
+        }
+        Ok(Arc::clone(&known.points))
+    }
+
+    fn read(mut list: File) -> std::io::Result<Self> {
+        let mut text = Vec::new();
+        list.rewind()?;
+        list.read_to_end(&mut text)?;
+        let points =
+            text.split(|&byte| byte == b'\n').filter_map(|line| line.split(|&byte| byte == b' ').nth(4));
+        let points = points.map(|point| PathBuf::from(OsString::from_vec(unescaped(point)))).collect();
+        Ok(Self { list, points })
+    }
 }
 
 /// The kernel writes a space as `\040`, and other such characters likewise.
@@ -251,5 +286,26 @@ mod tests {
         let open = |path: &str| OwnedFd::from(std::fs::File::open(path).unwrap());
         assert!(mount_below(&open("/")).unwrap().is_some(), "/proc is below /");
         assert_eq!(mount_below(&open("/proc/self")).unwrap(), None);
+    }
+
+    /// Whoever may not mount anything cannot see this.
+    #[test]
+    fn a_mount_that_comes_later_is_seen() {
+        let run = |program: &str, arguments: &[&str], last: &Path| {
+            let run = std::process::Command::new(program).args(arguments).arg(last).output();
+            run.is_ok_and(|output| output.status.success())
+        };
+        let outer = tempfile::tempdir().unwrap();
+        let inner = outer.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let seen = || mount_below(&OwnedFd::from(File::open(outer.path()).unwrap())).unwrap();
+        assert_eq!(seen(), None);
+        if !run("mount", &["-t", "tmpfs", "none"], &inner) {
+            println!("skipped: nothing may be mounted here");
+            return;
+        }
+        let then = seen();
+        assert!(run("umount", &["-l"], &inner));
+        assert_eq!((then, seen()), (Some(inner.display().to_string()), None));
     }
 }
