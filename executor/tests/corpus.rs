@@ -33,6 +33,11 @@ fn strict_json() {
 }
 
 #[test]
+fn sovereign() {
+    replay("sovereign", decoders::sovereign);
+}
+
+#[test]
 fn intent() {
     replay("intent", decoders::intent);
 }

@@ -33,4 +33,5 @@ mod methods;
 mod observability;
 mod proofs;
 mod replays;
+mod sovereign;
 mod tools;

@@ -9,3 +9,5 @@ pub mod encode;
 pub mod fault;
 mod message;
 pub mod skills;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,384 @@
+//! The sovereign door: JSON-RPC 3.0 on `/run`, its legacy form, and `/capabilities`.
+
+use crate::harness::*;
+use crate::methods::{ESCALATES, policy_folder, write};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A command that writes a line to standard error and exits with 3.
+const FAILS: &str = r#"(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 16) "IMAP connection refused\n")
+  (func (export "_start")
+    (i32.store (i32.const 0) (i32.const 16))
+    (i32.store (i32.const 4) (i32.const 24))
+    (drop (call $write (i32.const 2) (i32.const 0) (i32.const 1) (i32.const 8)))
+    (call $exit (i32.const 3))))"#;
+
+/// What every test serves: two operations of one skill, and tools that are skills by themselves.
+struct Served {
+    catalogue: Catalogue,
+    policies: TempDir,
+}
+
+impl Served {
+    fn new() -> Self {
+        let catalogue = Catalogue::with_tools()
+            .add(Tool::command("gate", GATE))
+            .add(Tool::command("email.check_unread", FAILS))
+            .add(Tool::command("email.send", FAILS));
+        let anywhere = json!({ "paths": ["/workspace/**"] });
+        let tools = ["write_file", "read_file", "search_text", "gate", "email.check_unread"];
+        let policy = policy_for_all(&tools.map(|tool| (tool, anywhere.clone())));
+        Self { catalogue, policies: policy_folder(&[policy]) }
+    }
+
+    fn options(&self) -> Options {
+        Options::new().catalogue(&self.catalogue).policies(self.policies.path())
+    }
+}
+
+fn request(method: &str, payload: Value) -> Value {
+    json!({ "jsonrpc": "3.0", "id": "req-abc123", "method": method, "params": { "payload": payload } })
+}
+
+fn send(executor: &Executor, body: &[u8]) -> Answer {
+    let mut client = HttpClient::connect(executor.address());
+    client.request("POST", "/run", &[("Content-Type", "application/json")], body)
+}
+
+fn run(executor: &Executor, request: &Value) -> Value {
+    let answer = send(executor, request.to_string().as_bytes());
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()
+}
+
+/// Checks that an answer is an error of this code, and gives it.
+fn failed(answer: &Value, code: i64) -> &Value {
+    let error = &answer["error"];
+    assert_eq!((&answer["jsonrpc"], &error["code"]), (&json!("3.0"), &json!(code)), "{answer}");
+    assert!(answer.get("result").is_none() && answer["metadata"]["context_hints"].is_object(), "{answer}");
+    let data = error["data"].as_object().unwrap();
+    assert!(
+        ["skill", "operation", "status_code"].iter().all(|member| data.contains_key(*member)),
+        "{answer}"
+    );
+    error
+}
+
+#[test]
+fn the_examples_of_the_document() {
+    let served = Served::new();
+    let executor = Executor::start(served.options());
+    // Success, with the card and how it came about.
+    let answer = run(&executor, &request("write_file", write("one", "hi")));
+    assert_eq!(answer["id"], "req-abc123");
+    let result = json!({ "success": true, "status_code": "SUCCESS",
+        "data": { "bytes_written": 2, "path": "/workspace/one" } });
+    assert_eq!(answer["result"], result, "{answer}");
+    let card = &answer["metadata"]["agent_card"];
+    assert_eq!((&card["name"], &card["trust_level"]), (&json!("a2g-executor"), &json!("governed")));
+    assert_eq!(card["capabilities"], json!(["partial_results"]));
+    assert!(card["skills"].as_array().unwrap().contains(&json!("email")), "{card}");
+    let hints = &answer["metadata"]["context_hints"];
+    assert_eq!(hints["execution_path"], "governor/wasm");
+    let intent = hints["intent_id"].as_str().unwrap().to_owned();
+    let status = executor.rpc("a2g/status", &json!({ "intent_id": intent }));
+    assert_eq!(status["result"]["report"]["status"], "SUCCESS", "one core behind every door: {status}");
+    assert_eq!(executor.file("one").as_deref(), Some("hi"));
+
+    // The request as the document writes it, whose tool fails in its own words.
+    let documented = json!({
+        "jsonrpc": "3.0",
+        "id": "req-abc123",
+        "method": "email/check_unread",
+        "params": { "skill": "email", "operation": "check_unread",
+            "payload": { "account": "business", "limit": 10 } },
+        "metadata": { "priority": "normal", "stream": false, "capabilities": [],
+            "context_hints": { "tier": "LOW", "retry_strategy": "correct_payload" } }
+    });
+    let answer = run(&executor, &documented);
+    let error = failed(&answer, -32000);
+    assert_eq!(error["message"], "IMAP connection refused");
+    let data = &error["data"];
+    assert_eq!(
+        (&data["skill"], &data["operation"], &data["exit_code"], &data["status_code"]),
+        (&json!("email"), &json!("check_unread"), &json!(3), &json!("FAILURE"))
+    );
+
+    let mut client = HttpClient::connect(executor.address());
+    let capabilities = client.request("GET", "/capabilities", &[], b"").json();
+    let email = capabilities["skills"].as_array().unwrap().iter().find(|skill| skill["name"] == "email");
+    let operations = email.unwrap()["operations"].as_array().unwrap();
+    let names = operations.iter().map(|operation| &operation["name"]).collect::<Vec<_>>();
+    assert_eq!(names, [&json!("check_unread"), &json!("send")]);
+    assert!(operations[0]["payload_schema"].is_object() && capabilities["agent_card"]["version"].is_string());
+    assert_eq!(client.request("GET", "/health", &[], b"").status, 200);
+}
+
+#[test]
+fn every_way_to_name_a_tool_and_every_form() {
+    let served = Served::new();
+    let executor = Executor::start(served.options());
+    let payload = write("one", "hi");
+    for (method, params) in [
+        (json!("write_file"), json!({ "payload": payload })),
+        (json!("write_file/run"), json!({ "payload": payload })),
+        (json!(null), json!({ "skill": "write_file", "payload": payload })),
+        (json!(null), json!({ "skill": "write_file", "operation": "run", "payload": payload })),
+        (json!("write_file"), json!({ "skill": "write_file", "operation": "run", "payload": payload })),
+    ] {
+        let mut request = json!({ "jsonrpc": "3.0", "id": 7, "params": params });
+        if !method.is_null() {
+            request["method"] = method;
+        }
+        let answer = run(&executor, &request);
+        assert_eq!((&answer["id"], &answer["result"]["success"]), (&json!(7), &json!(true)), "{answer}");
+    }
+    // Without an id one is made.
+    let mut anonymous = request("write_file", payload.clone());
+    anonymous.as_object_mut().unwrap().remove("id");
+    let made = run(&executor, &anonymous)["id"].as_str().unwrap().to_owned();
+    assert_eq!(made.len(), 36);
+    // A client of 2.0 is answered in 2.0.
+    let mut older = request("write_file", payload.clone());
+    older["jsonrpc"] = json!("2.0");
+    let answer = run(&executor, &older);
+    assert_eq!((&answer["jsonrpc"], &answer["result"]["success"]), (&json!("2.0"), &json!(true)));
+    assert_eq!(answer.get("metadata"), None, "{answer}");
+    // The legacy form is answered flat.
+    for (operation, arguments) in [("action", "params"), ("operation", "payload")] {
+        let legacy = json!({ "skill": "write_file", operation: "run", arguments: payload,
+            "context": { "user": "x" }, "request_id": "r1", "timeout_ms": 60_000 });
+        let answer = run(&executor, &legacy);
+        let data = json!({ "bytes_written": 2, "path": "/workspace/one" });
+        let flat = json!({ "request_id": "r1", "success": true, "status_code": "SUCCESS", "data": data });
+        assert_eq!(answer, flat);
+    }
+    let answer = run(&executor, &json!({ "skill": "nothing", "request_id": 1 }));
+    assert_eq!((&answer["success"], &answer["error_code"]), (&json!(false), &json!(-32002)), "{answer}");
+}
+
+#[test]
+fn what_does_not_succeed_in_this_doors_words() {
+    let served = Served::new();
+    let executor = Executor::start(served.options());
+    let denied = run(&executor, &request("write_file", json!({ "path": "/etc/passwd", "content": "x" })));
+    assert_eq!(failed(&denied, -32000)["data"]["status_code"], "VERDICT_DENIED");
+    let escalated = run(&executor, &request("write_file", write("secret", ESCALATES)));
+    let escalated = failed(&escalated, -32000);
+    assert_eq!(escalated["data"]["status_code"], "ESCALATION_PENDING");
+    assert!(escalated["data"]["intent_id"].is_string() && escalated["data"]["risk_score"].is_number());
+    assert_eq!(executor.file("secret"), None);
+
+    // The caller's own timeout is the limit, and says so.
+    let mut slow = request("gate", json!({ "path": "/workspace" }));
+    slow["metadata"] = json!({ "context_hints": { "timeout_ms": 250 } });
+    let late = run(&executor, &slow);
+    let late = failed(&late, -32001);
+    assert!(late["message"].as_str().unwrap().contains("0.25 s, set by the caller"), "{late}");
+    assert_eq!((&late["data"]["status_code"], &late["data"]["limit"]), (&json!("TIMEOUT"), &json!("time")));
+    let intent = late["data"]["intent_id"].clone();
+    let report = eventually("the report", || {
+        executor.reports().into_iter().find(|report| report["intent_id"] == intent)
+    });
+    let limit = &report["usage"]["limits"]["timeout_seconds"];
+    assert_eq!((&limit["granted"], &limit["set_by"]), (&json!(0.25), &json!("caller")), "{report}");
+    // It can only be less than what is granted.
+    slow["metadata"]["context_hints"]["timeout_ms"] = json!(600_000_000);
+    let id = json!({ "jsonrpc": "3.0", "method": "write_file", "params": { "payload": write("one", "x") },
+        "metadata": slow["metadata"] });
+    let intent = run(&executor, &id)["metadata"]["context_hints"]["intent_id"].clone();
+    let report = eventually("the report", || {
+        executor.reports().into_iter().find(|report| report["intent_id"] == intent)
+    });
+    assert_ne!(report["usage"]["limits"]["timeout_seconds"]["set_by"], "caller", "{report}");
+
+    // Cancelled, from another door.
+    let runs = executor.file("runs").map_or(0, |runs| runs.len());
+    let (address, body) = (executor.address(), request("gate", json!({ "path": "/workspace" })).to_string());
+    let waiting = std::thread::spawn(move || {
+        let mut client = HttpClient::connect(address);
+        client.request("POST", "/run", &[("Content-Type", "application/json")], body.as_bytes()).json()
+    });
+    eventually("the gate runs", || (executor.file("runs")?.len() > runs).then_some(()));
+    let revoked = executor.rpc("g2a/revoke", &json!({ "agent_did": "did:a2g:agent:1.0:sovereign" }));
+    assert!(revoked.get("error").is_none(), "{revoked}");
+    let aborted = waiting.join().unwrap();
+    assert_eq!(failed(&aborted, -32000)["data"]["status_code"], "ABORTED");
+
+    // A tool's own error, in its own words.
+    let missing = run(&executor, &request("read_file", json!({ "path": "/workspace/none" })));
+    let missing = failed(&missing, -32000);
+    assert!(!missing["message"].as_str().unwrap().contains("the tool failed with"), "{missing}");
+}
+
+#[test]
+fn a_result_that_comes_in_parts() {
+    let served = Served::new();
+    let executor = Executor::start(served.options());
+    run(&executor, &request("write_file", write("one", "hi")));
+    let mut streamed = request("search_text", json!({ "path": "/workspace", "pattern": "hi" }));
+    streamed["metadata"] = json!({ "stream": true });
+    let answer = send(&executor, streamed.to_string().as_bytes());
+    let kind = answer.headers.iter().find(|(name, _)| name == "content-type").unwrap();
+    assert_eq!(kind.1, "application/x-ndjson");
+    let text = answer.text();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect::<Vec<_>>();
+    let (last, parts) = lines.split_last().unwrap();
+    assert!(!parts.is_empty(), "{text}");
+    for (index, part) in parts.iter().enumerate() {
+        assert_eq!(
+            (&part["metadata"]["partial"], &part["metadata"]["remaining"]),
+            (&json!(true), &json!(-1))
+        );
+        assert_eq!((&part["result"]["index"], &part["id"]), (&json!(index), &json!("req-abc123")), "{part}");
+        assert!(part["result"]["chunk"]["kind"].is_string(), "{part}");
+    }
+    assert_eq!((&last["result"]["success"], last["metadata"].get("partial")), (&json!(true), None), "{last}");
+
+    // A client that goes away in the middle changes nothing, and neither does one that never reads.
+    let mut streamed = request("gate", json!({ "path": "/workspace" }));
+    streamed["metadata"] = json!({ "stream": true });
+    let body = streamed.to_string();
+    let head = format!(
+        "POST /run HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        executor.address(),
+        body.len()
+    );
+    let gone = HttpClient::send_only(executor.address(), format!("{head}{body}").as_bytes());
+    let before = executor.reports().len();
+    eventually("the gate runs", || executor.file("runs").filter(|runs| !runs.is_empty()));
+    drop(gone);
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    let report = eventually("its report", || executor.reports().into_iter().nth(before));
+    assert_eq!(report["status"], "SUCCESS", "{report}");
+}
+
+#[test]
+fn bad_input_runs_nothing() {
+    let served = Served::new();
+    let executor = Executor::start(served.options());
+    let write = |more: Value| {
+        let mut request = request("write_file", write("bad", "x"));
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        request
+    };
+    for body in ["", "{", "{\"jsonrpc\":\"3.0\",\"jsonrpc\":\"3.0\"}", "{\"a\":1,\"\\u0061\":2}", "nul"] {
+        let answer = send(&executor, body.as_bytes());
+        assert_eq!(answer.status, 400, "{body}");
+        let answer = answer.json();
+        assert_eq!(failed(&answer, -32700)["data"]["status_code"], "PARSE_ERROR");
+        assert_eq!(answer["id"], "unknown");
+    }
+    let long = format!("{{\"jsonrpc\":\"3.0\",\"x\":\"{}\"}}", "x".repeat(1 << 20));
+    let answer = send(&executor, long.as_bytes());
+    assert_eq!(answer.status, 400);
+    assert!(failed(&answer.json(), -32700)["message"].as_str().unwrap().contains("1048576"));
+    for (wrong, code) in [
+        (write(json!({ "jsonrpc": "1.0" })), -32600),
+        (write(json!({ "jsonrpc": 3.0 })), -32600),
+        (json!({ "jsonrpc": "3.0", "id": 1 }), -32600),
+        (json!({ "jsonrpc": "3.0", "id": 1, "method": "" }), -32600),
+        (write(json!({ "id": {} })), -32600),
+        (write(json!({ "id": "x".repeat(200) })), -32600),
+        (write(json!({ "method": "write_file/other" })), -32601),
+        (write(json!({ "method": "email" })), -32601),
+        (write(json!({ "method": "no_such_skill/x" })), -32002),
+        (write(json!({ "method": 1 })), -32602),
+        (write(json!({ "params": [] })), -32602),
+        (write(json!({ "params": { "payload": [] } })), -32602),
+        (write(json!({ "params": { "skill": "read_file", "payload": {} } })), -32602),
+        (write(json!({ "params": { "payload": { "path": 1 } } })), -32602),
+        (write(json!({ "metadata": { "stream": "yes" } })), -32602),
+        (write(json!({ "metadata": { "context_hints": { "tier": "TOP" } } })), -32602),
+        (write(json!({ "metadata": { "context_hints": { "timeout_ms": 0 } } })), -32602),
+        (write(json!({ "metadata": { "context_hints": { "timeout_ms": 1.5 } } })), -32602),
+        (write(json!({ "metadata": { "context_hints": { "retry_strategy": "again" } } })), -32602),
+    ] {
+        let answer = run(&executor, &wrong);
+        failed(&answer, code);
+    }
+    let answer = send(&executor, b"[]").json();
+    failed(&answer, -32600);
+    let operations = run(&executor, &write(json!({ "method": "email/none" })));
+    assert_eq!(failed(&operations, -32601)["data"]["available"], json!(["check_unread", "send"]));
+    // Whoever will correct its payload is told the schema.
+    let mut corrects = request("write_file", json!({ "path": 1 }));
+    corrects["metadata"] = json!({ "context_hints": { "retry_strategy": "correct_payload" } });
+    let told = run(&executor, &corrects);
+    let told = &failed(&told, -32602)["data"];
+    assert!(told["payload_schema"]["properties"].is_object(), "{told}");
+    assert!(told["pointer"].as_str().unwrap().starts_with("/params/payload"), "{told}");
+    let mut client = HttpClient::connect(executor.address());
+    assert_eq!(client.request("POST", "/run", &[("Content-Type", "text/plain")], b"{}").status, 415);
+    assert_eq!(client.request("GET", "/run", &[], b"").status, 405);
+    assert_eq!((executor.file("bad"), executor.reports().len()), (None, 0));
+    // And the door is as usable as before.
+    assert_eq!(run(&executor, &write(json!({})))["result"]["success"], true);
+}
+
+#[test]
+fn a_caller_is_known_by_its_key_and_speaks_for_its_agent() {
+    let served = Served::new();
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("callers.toml");
+    let path = list.to_str().unwrap();
+    let new = |name: &str, role: &str, agent: &[&str]| {
+        let arguments = [&["caller", "new", name, "--callers", path, "--role", role][..], agent].concat();
+        String::from_utf8(succeeds(&arguments)).unwrap().trim_end().to_owned()
+    };
+    let agent = "did:aeon:mail:1.0:a";
+    let (mail, operator) = (new("mail", "agent", &["--agent", agent]), new("operator", "operator", &[]));
+    let executor = Executor::start(served.options().signed_only().set("server.callers", path));
+    let body = request("write_file", write("one", "hi")).to_string();
+    let mut client = HttpClient::connect(executor.address());
+    let mut send = |headers: &[(&str, &str)]| {
+        let headers = [&[("Content-Type", "application/json")][..], headers].concat();
+        client.request("POST", "/run", &headers, body.as_bytes())
+    };
+    let bearer = format!("Bearer {mail}");
+    for shown in [
+        &[][..],
+        &[("X-API-Key", "a2g_nobody")],
+        &[("X-API-Key", "")],
+        &[("X-API-Key", &mail), ("X-API-Key", &mail)],
+        &[("X-API-Key", &mail), ("Authorization", &bearer)],
+        &[("Authorization", "Basic YTpi")],
+    ] {
+        assert_eq!(send(shown).status, 401, "{shown:?}");
+    }
+    assert_eq!(executor.file("one"), None);
+    // An operator is no agent.
+    let answer = send(&[("X-API-Key", &operator)]).json();
+    assert_eq!(failed(&answer, -32000)["data"]["status_code"], "CALLER_UNAUTHORIZED");
+    assert_eq!(executor.file("one"), None);
+    for shown in [("X-API-Key", mail.as_str()), ("Authorization", bearer.as_str())] {
+        assert_eq!(send(&[shown]).json()["result"]["success"], true);
+    }
+    let reports = eventually("two reports", || Some(executor.reports()).filter(|all| all.len() == 2));
+    assert!(reports.iter().all(|report| report["agent_did"] == agent), "{reports:?}");
+    // `X-API-Key` is no way into the A2G door.
+    let headers = [("Content-Type", "application/json"), ("X-API-Key", mail.as_str())];
+    assert_eq!(client.request("POST", "/jsonrpc", &headers, b"{}").status, 401);
+}
+
+#[test]
+fn it_can_be_switched_off_and_opened() {
+    let served = Served::new();
+    let off = Executor::start(served.options().set("doors.sovereign", json!({ "enabled": false })));
+    assert_eq!(send(&off, b"{}").status, 404);
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("callers.toml");
+    let path = list.to_str().unwrap();
+    succeeds(&["caller", "new", "x", "--callers", path, "--role", "operator"]);
+    let open = json!({ "open_to": "everybody", "agent": "did:aeon:guest:1.0:g" });
+    let options = served.options().set("server.callers", path).set("doors.sovereign", open);
+    let executor = Executor::start(options.signed_only());
+    let answer = run(&executor, &request("write_file", write("one", "hi")));
+    assert_eq!(answer["result"]["success"], true, "{answer}");
+    let report = eventually("its report", || executor.reports().into_iter().next());
+    assert_eq!(report["agent_did"], "did:aeon:guest:1.0:g");
+}
