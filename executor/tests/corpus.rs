@@ -33,6 +33,11 @@ fn strict_json() {
 }
 
 #[test]
+fn a2e() {
+    replay("a2e", decoders::a2e);
+}
+
+#[test]
 fn intent() {
     replay("intent", decoders::intent);
 }
