@@ -99,6 +99,11 @@ fn wait_for_runs(executor: &Executor, count: usize) {
     eventually("the gate runs", || (runs(executor) >= count).then_some(()));
 }
 
+/// What the gate is asked for: the governor grants what the arguments name.
+fn waits() -> Value {
+    json!({ "path": "/workspace/x" })
+}
+
 fn open_the_gate(executor: &Executor) {
     std::fs::write(executor.workspace().join("go"), "").unwrap();
 }
@@ -310,7 +315,7 @@ fn failing(peer: &mut impl A2ePeer, file: &dyn Fn(&str) -> Option<String>) {
     assert!(escalated["message"].as_str().unwrap().contains("a person has to decide"));
     assert_eq!(file("secret"), None);
 
-    let mut slow = a2e_call("slow", "gate", json!({}));
+    let mut slow = a2e_call("slow", "gate", waits());
     slow["timeout"] = json!(1);
     let late = peer.ask(&slow);
     let late = ran(&late, "gate");
@@ -519,7 +524,7 @@ fn a_session_is_its_callers_and_its_agent_is_the_callers_own() {
     assert!(!executor.stderr().contains(&planner), "a token is in the log");
 
     // A caller who is removed is not heard any more, and the session ends.
-    session.tell(&a2e_call("last", "gate", json!({})));
+    session.tell(&a2e_call("last", "gate", waits()));
     wait_for_runs(&executor, 1);
     let path = list.path();
     succeeds(&["caller", "remove", "planner", "--callers", path.to_str().unwrap()]);
@@ -572,7 +577,7 @@ fn no_more_than_max_parallel_run_at_once_and_the_rest_in_order() {
     let executor = Executor::start(served.with(json!({ "max_parallel": 2 })));
     let mut session = A2eSession::open(&executor, None);
     assert_eq!(session.shake_hands("planner", "")["max_parallel"], 2);
-    let mut call = a2e_call("0", "gate", json!({}));
+    let mut call = a2e_call("0", "gate", waits());
     call["streaming"] = json!(true);
     for nth in 0..5 {
         call["id"] = json!(nth.to_string());
@@ -606,7 +611,7 @@ fn more_calls_than_may_wait_are_refused() {
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
     for nth in 0..66 {
-        session.tell(&a2e_call(&nth.to_string(), "gate", json!({})));
+        session.tell(&a2e_call(&nth.to_string(), "gate", waits()));
     }
     let refused = session.next();
     assert_eq!(failed(&refused, "runtime_error")["req_id"], "65");
@@ -622,7 +627,7 @@ fn the_calls_of_an_agent_that_is_gone_are_cancelled() {
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
     let id = intent_id();
-    session.tell(&a2e_call(&id, "gate", json!({})));
+    session.tell(&a2e_call(&id, "gate", waits()));
     session.tell(&a2e_call("waits", "write_file", write("waits", "x")));
     wait_for_runs(&executor, 1);
     session.detach();
@@ -639,7 +644,7 @@ fn an_agent_that_comes_back_in_time_finds_its_answers() {
     let executor = Executor::start(served.with(json!({ "reconnect_seconds": 60 })));
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
-    session.tell(&a2e_call("1", "gate", json!({})));
+    session.tell(&a2e_call("1", "gate", waits()));
     wait_for_runs(&executor, 1);
     session.detach();
     open_the_gate(&executor);
@@ -659,7 +664,7 @@ fn a_call_that_a_second_session_waits_for_goes_on_without_the_first() {
     let executor = Executor::start(served.with(json!({ "reconnect_seconds": 1 })));
     let mut first = A2eSession::open(&executor, None);
     first.shake_hands("planner", "");
-    let call = a2e_call(&intent_id(), "gate", json!({}));
+    let call = a2e_call(&intent_id(), "gate", waits());
     first.tell(&call);
     wait_for_runs(&executor, 1);
     let mut second = A2eSession::open(&executor, None);
@@ -719,7 +724,7 @@ fn an_operator_cancels_a_call_and_its_agent_is_told() {
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
     let id = intent_id();
-    session.tell(&a2e_call(&id, "gate", json!({})));
+    session.tell(&a2e_call(&id, "gate", waits()));
     wait_for_runs(&executor, 1);
     result(&executor.rpc("a2g/cancel", &json!({ "intent_id": id })));
     let (_, answer) = session.answer(&id);
@@ -751,10 +756,10 @@ fn a_shutdown_lets_calls_end_and_cancels_those_that_do_not() {
     let executor = Executor::start(served.with(json!({ "max_parallel": 1 })));
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
-    session.tell(&a2e_call("runs", "gate", json!({})));
+    session.tell(&a2e_call("runs", "gate", waits()));
     session.tell(&a2e_call("waits", "write_file", write("waits", "x")));
     wait_for_runs(&executor, 1);
-    session.tell(&a2e("shutdown", "bye", json!({ "timeout": 1 })));
+    session.tell(&a2e("shutdown", "bye", json!({ "timeout": 3 })));
     let refused = session.ask(&a2e_call("late", "write_file", write("late", "x")));
     failed(&refused, "runtime_error");
     let refused = session.ask(&a2e_handshake("planner", ""));
@@ -768,7 +773,7 @@ fn a_shutdown_lets_calls_end_and_cancels_those_that_do_not() {
 
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
-    session.tell(&a2e_call("runs", "gate", json!({ "again": true })));
+    session.tell(&a2e_call("runs", "gate", json!({ "path": "/workspace/y" })));
     wait_for_runs(&executor, 2);
     session.tell(&a2e("shutdown", "bye", json!({ "timeout": 60 })));
     open_the_gate(&executor);
@@ -783,7 +788,7 @@ fn the_end_of_standard_input_lets_calls_end() {
     let mut door = StdioClient::start_as("--a2e-stdio", served.with(json!({ "max_parallel": 1 })));
     door.shake_hands("planner", "");
     let workspace = door.workspace();
-    door.tell(&a2e_call("1", "gate", json!({})));
+    door.tell(&a2e_call("1", "gate", waits()));
     door.tell(&a2e_call("2", "write_file", write("2", "x")));
     eventually("the gate runs", || workspace.join("runs").exists().then_some(()));
     std::fs::write(workspace.join("go"), "").unwrap();
@@ -799,7 +804,7 @@ fn sigterm_lets_calls_end_and_be_answered() {
     let mut executor = Executor::start(served.options().set("executor.drain_seconds", 60));
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
-    session.tell(&a2e_call("1", "gate", json!({})));
+    session.tell(&a2e_call("1", "gate", waits()));
     wait_for_runs(&executor, 1);
     executor.process().terminate();
     open_the_gate(&executor);
@@ -810,7 +815,7 @@ fn sigterm_lets_calls_end_and_be_answered() {
 
     let mut door = StdioClient::start_as("--a2e-stdio", served.options().set("executor.drain_seconds", 1));
     door.shake_hands("planner", "");
-    door.tell(&a2e_call("1", "gate", json!({})));
+    door.tell(&a2e_call("1", "gate", waits()));
     let workspace = door.workspace();
     eventually("the gate runs", || workspace.join("runs").exists().then_some(()));
     door.process().terminate();
@@ -826,14 +831,14 @@ fn sessions_are_bounded_and_end_when_nobody_comes() {
     let executor = Executor::start(served.with(door));
     let mut first = A2eSession::open(&executor, None);
     first.shake_hands("planner", "");
-    first.tell(&a2e_call("1", "gate", json!({})));
+    first.tell(&a2e_call("1", "gate", waits()));
     wait_for_runs(&executor, 1);
     let mut second = A2eSession::open(&executor, None);
     let mut third = A2eSession::open(&executor, None);
     assert_eq!(second.rest(), [] as [Value; 0], "the one that is idle goes");
     assert_eq!((first.post(b""), second.post(b""), third.post(b"")), (202, 404, 202));
     third.shake_hands("planner", "");
-    third.tell(&a2e_call("3", "gate", json!({})));
+    third.tell(&a2e_call("3", "gate", waits()));
     wait_for_runs(&executor, 2);
     assert_eq!(executor.client().request("POST", "/a2e/session", &[], b"").status, 429, "all have calls");
     open_the_gate(&executor);

@@ -47,8 +47,8 @@ impl Default for A2e {
             open_to: OpenTo::Callers,
             agent: None,
             max_parallel: 4,
-            max_sessions: 256,
-            max_sessions_per_caller: 64,
+            max_sessions: 128,
+            max_sessions_per_caller: 32,
             reconnect_seconds: 15,
             idle_seconds: 300,
         }

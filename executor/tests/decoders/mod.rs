@@ -183,7 +183,10 @@ pub(crate) fn a2e(body: &[u8]) {
             let answer = a2e::encode::error(id.as_deref(), &failure, 0.0);
             assert!(answer.len() < 4096 && !answer.contains('\n'), "{answer}");
             let members = serde_json::from_str::<Members<'_>>(&answer).unwrap().0;
-            assert_eq!(serde_json::from_str::<String>(members["req_id"].get()).unwrap(), id.unwrap_or_default());
+            assert_eq!(
+                serde_json::from_str::<String>(members["req_id"].get()).unwrap(),
+                id.unwrap_or_default()
+            );
         }
     }
 }

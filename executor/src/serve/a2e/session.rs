@@ -33,6 +33,8 @@ use tokio::time::Instant;
 
 /// How many calls of one session may wait for their turn.
 const MOST_WAITING: usize = 64;
+/// How many bytes of messages.
+const MOST_WAITING_BYTES: usize = 8 << 20;
 /// How long calls that were cancelled may still take to be answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long somebody may take nothing of what waits before they count as gone.
@@ -89,6 +91,8 @@ struct Queued {
     req_id: String,
     call: Call,
     streaming: bool,
+    /// How long its message was.
+    bytes: usize,
 }
 
 /// Why a handshake does not hold.
@@ -176,7 +180,7 @@ impl Session {
             return;
         }
         match text.map(decode::message) {
-            Ok(Ok(message)) => self.handle(&mut state, message),
+            Ok(Ok(message)) => self.handle(&mut state, message, line.map_or(0, <[u8]>::len)),
             Ok(Err(Malformed::Ignored { kind })) => {
                 tracing::debug!(kind, "a message that has no answer");
             }
@@ -199,7 +203,7 @@ impl Session {
         self.out.push(encode::refused(req_id, reason, self.host.settings.max_parallel, self.host.ts()));
     }
 
-    fn handle(self: &Arc<Self>, state: &mut State, message: Message) {
+    fn handle(self: &Arc<Self>, state: &mut State, message: Message, bytes: usize) {
         let Message { id, body } = message;
         let ts = self.host.ts();
         match body {
@@ -227,7 +231,7 @@ impl Session {
                 Err(failure) => self.fail(Some(&id), &failure),
             },
             Body::ToolCall(call) => {
-                if let Err(failure) = self.call(state, &id, call) {
+                if let Err(failure) = self.call(state, &id, call, bytes) {
                     self.fail(Some(&id), &failure);
                 }
             }
@@ -301,7 +305,7 @@ impl Session {
         Ok((caller, agreed.agent.clone()))
     }
 
-    fn call(&self, state: &mut State, req_id: &str, asked: ToolCall) -> Result<(), Failure> {
+    fn call(&self, state: &mut State, req_id: &str, asked: ToolCall, bytes: usize) -> Result<(), Failure> {
         let (caller, agent) = self.agreed(state)?;
         let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } = asked;
         if !session_id.is_empty() && session_id != *self.id {
@@ -313,7 +317,8 @@ impl Session {
             return busy("the session is shutting down");
         }
         let tool = ToolName::parse(&tool_name).map_err(|_| fault::unknown_tool(&tool_name))?;
-        if state.waiting.len() >= MOST_WAITING {
+        let waiting: usize = state.waiting.iter().map(|queued| queued.bytes).sum();
+        if state.waiting.len() >= MOST_WAITING || waiting + bytes > MOST_WAITING_BYTES {
             return busy("too many calls of this session wait already: take their results first");
         }
         let context = (!correlation_id.is_empty())
@@ -328,7 +333,7 @@ impl Session {
             at_most: Some(timeout),
         };
         in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::of(&fault))?;
-        state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming });
+        state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming, bytes });
         self.open.send_replace(state.open());
         Ok(())
     }
@@ -363,7 +368,7 @@ impl Session {
     }
 
     async fn run(self: &Arc<Self>, queued: Queued) {
-        let Queued { req_id, call, streaming } = queued;
+        let Queued { req_id, call, streaming, bytes: _ } = queued;
         let (intent, agent, tool) = (call.intent, call.agent.clone(), call.tool.clone());
         let asking = Asking::new(&self.host, intent);
         let told = Arc::new(Told::new(Arc::clone(self), req_id));
