@@ -687,11 +687,12 @@ fn whoever_never_reads_holds_up_no_run_and_nobody_else() {
     let mut handshake = a2e_handshake("planner", "");
     handshake["id"] = json!("h");
     deaf.tell(&handshake);
-    for nth in 0..8 {
+    let calls = (0..8).map(|nth| {
         let mut call = a2e_call(&nth.to_string(), "floods", json!({}));
         call["streaming"] = json!(true);
-        deaf.tell(&call);
-    }
+        format!("{call}\n")
+    });
+    deaf.send_line(calls.collect::<String>().as_bytes());
     // Four run at once, whatever is taken of them, and those end.
     let reports = executor.wait_for_reports(4);
     assert!(reports.iter().all(|report| report["status"] == "SUCCESS"), "{reports:?}");

@@ -26,12 +26,14 @@ pub async fn serve_a2e_stdio(
     let host = Host::new(Arc::clone(&executor), settings, bounds, known);
     let session = Session::new(host, Who::Shown(Credential::default()));
     let reader = session.out.attach();
+    // What was read to its end is still answered: only the writer says that all is done.
+    let reading = async {
+        read(&session, input, bounds, &executor).await?;
+        std::future::pending().await
+    };
     tokio::select! {
         written = write(&session, reader) => written,
-        read = read(&session, input, bounds, &executor) => {
-            read?;
-            std::future::pending().await
-        }
+        failed = reading => failed,
     }
 }
 
