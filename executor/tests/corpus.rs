@@ -38,6 +38,11 @@ fn sovereign() {
 }
 
 #[test]
+fn a2e() {
+    replay("a2e", decoders::a2e);
+}
+
+#[test]
 fn intent() {
     replay("intent", decoders::intent);
 }

@@ -157,7 +157,8 @@ the policies of `--policies`.
 Examples:
   a2g-executor serve
   a2g-executor serve --governor ws://127.0.0.1:7410/jsonrpc
-  a2g-executor serve --stdio < requests.ndjson")]
+  a2g-executor serve --stdio < requests.ndjson
+  a2g-executor serve --a2e-stdio < messages.ndjson")]
 pub(super) struct Serve {
     #[command(flatten)]
     pub(super) setup: Setup,
@@ -176,6 +177,9 @@ pub(super) struct Serve {
     /// Serve one JSON-RPC message a line on standard input and output instead of listening
     #[arg(long)]
     pub(super) stdio: bool,
+    /// Serve one session of A2E on standard input and output instead of listening
+    #[arg(long, conflicts_with = "stdio")]
+    pub(super) a2e_stdio: bool,
     /// Run any verdict that comes with a call, and obey anyone who sends `g2a/…`. For a developer's
     /// own machine: only loopback addresses are listened on
     #[arg(long)]

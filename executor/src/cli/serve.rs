@@ -14,6 +14,7 @@ use crate::govern::{
 use crate::isolate::Isolation;
 use crate::journal::{Journal, Recovered};
 use crate::run::{Capacity, Executor, Settings};
+use crate::serve::a2e::{self, A2eSettings, serve_a2e_stdio};
 use crate::serve::{Doorway, HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2g, serve_stdio, sovereign};
 use anyhow::{Context as _, bail};
 use std::path::Path;
@@ -28,11 +29,39 @@ const LAST_DELIVERIES: Duration = Duration::from_secs(5);
 /// How long the last receipts may still find no room on the disk.
 const LAST_RECEIPTS: Duration = Duration::from_secs(5);
 
+/// Where messages come from.
+enum Transport {
+    /// HTTP and WebSocket.
+    Listen,
+    /// JSON-RPC on standard input and output.
+    Stdio,
+    /// A2E there.
+    A2eStdio(A2eSettings),
+}
+
+impl Transport {
+    fn of(arguments: &Serve, config: &Config) -> Result<Self, super::Usage> {
+        match (&config.doors.a2e, arguments) {
+            (_, Serve { stdio: true, .. }) => Ok(Self::Stdio),
+            (Some(settings), Serve { a2e_stdio: true, .. }) => Ok(Self::A2eStdio(settings.clone())),
+            (None, Serve { a2e_stdio: true, .. }) => {
+                Err(super::Usage("`--a2e-stdio`, and `doors.a2e.enabled` is false".to_owned()))
+            }
+            (_, _) => Ok(Self::Listen),
+        }
+    }
+
+    fn listens(&self) -> bool {
+        matches!(self, Self::Listen)
+    }
+}
+
 pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     let config = configured(&arguments)?;
+    let transport = Transport::of(&arguments, &config)?;
     let accept_unsigned = arguments.insecure_accept_unsigned.then(AcceptUnsigned::given_on_the_command_line);
     if accept_unsigned.is_some() {
-        if !arguments.stdio && !config.listen.is_local() {
+        if transport.listens() && !config.listen.is_local() {
             bail!(super::Usage(format!(
                 "`--insecure-accept-unsigned` listens on loopback addresses and sockets only, and {} is neither",
                 config.listen
@@ -40,7 +69,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         }
         tracing::warn!("--insecure-accept-unsigned: whoever reaches this door decides what runs");
     }
-    if !arguments.stdio {
+    if transport.listens() {
         check_callers_are_known(&config)?;
     }
     check_containment(&config)?;
@@ -49,7 +78,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         .max_blocking_threads(config.capacity.concurrent.saturating_mul(2).saturating_add(16))
         .build()?;
     let grouped = Grouped::set_up(&config);
-    let served = runtime.block_on(serve(&config, &grouped, accept_unsigned, arguments.stdio));
+    let served = runtime.block_on(serve(&config, &grouped, accept_unsigned, transport));
     // A guest that is stuck in a host call keeps its thread; the process does not wait for it.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
@@ -167,7 +196,7 @@ async fn serve(
     config: &Config,
     grouped: &Grouped,
     accept_unsigned: Option<AcceptUnsigned>,
-    stdio: bool,
+    transport: Transport,
 ) -> anyhow::Result<()> {
     let concurrent = u32::try_from(config.capacity.concurrent)?;
     let workshop = Workshop::new(config, concurrent, grouped.share(), |text| tracing::info!("{text}"))?;
@@ -191,7 +220,11 @@ async fn serve(
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     let known = Known::read(config, accept_unsigned)?;
     // Who cannot be reached must not say that it is there.
-    let door = if stdio { None } else { Some(bind(config, rpc.clone(), &known, &executor).await?) };
+    let door = match &transport {
+        Transport::Listen => Some(bind(config, rpc.clone(), &known, &executor).await?),
+        Transport::Stdio | Transport::A2eStdio(_) => None,
+    };
+    let callers = known.callers.clone();
     if let Some(pushes) = pushes {
         tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
     }
@@ -216,13 +249,29 @@ async fn serve(
         let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
         return Ok(());
     }
-    tokio::select! {
-        served = tokio::spawn(serve_stdio(rpc, Arc::new(Caller::anybody(accept_unsigned)))) => served??,
-        () = stop_signal() => {}
+    let (serving, bounds) = (Arc::clone(&executor), config.bounds);
+    let mut serving = tokio::spawn(async move {
+        match transport {
+            Transport::A2eStdio(settings) => serve_a2e_stdio(serving, settings, bounds, callers).await,
+            Transport::Listen | Transport::Stdio => {
+                serve_stdio(rpc, Arc::new(Caller::anybody(accept_unsigned))).await
+            }
+        }
+    });
+    let served = tokio::select! {
+        served = &mut serving => Some(served),
+        () = stop_signal() => None,
         reason = executor.journal().broken() => return Err(broken(&executor, &reason)),
-    }
+    };
     executor.close();
-    drain(&executor, config.drain).await
+    drain(&executor, config.drain).await?;
+    match served {
+        Some(served) => Ok(served??),
+        None => {
+            let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
+            Ok(())
+        }
+    }
 }
 
 /// The journal of the configuration, with what an earlier process left in it.
@@ -313,7 +362,7 @@ async fn bind(
         connections: config.connections,
         pushes: None,
         executor: Some(Arc::clone(executor)),
-        doorways: doorways(config, executor),
+        doorways: doorways(config, executor, &known.callers),
     };
     HttpDoor::bind(&config.listen, rpc, http)
         .await
@@ -321,11 +370,12 @@ async fn bind(
 }
 
 /// The doors of the other protocols that are switched on.
-fn doorways(config: &Config, executor: &Arc<Executor>) -> Vec<Doorway> {
-    let Doors { sovereign } = config.doors.clone();
+fn doorways(config: &Config, executor: &Arc<Executor>, known: &KnownCallers) -> Vec<Doorway> {
+    let Doors { a2e, sovereign } = config.doors.clone();
+    let a2e = a2e.map(|settings| a2e::doorway(Arc::clone(executor), settings, config.bounds, known.clone()));
     let sovereign =
         sovereign.map(|settings| sovereign::doorway(Arc::clone(executor), settings, config.bounds));
-    sovereign.into_iter().collect()
+    [a2e, sovereign].into_iter().flatten().collect()
 }
 
 /// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that

@@ -1,27 +1,37 @@
 //! The doors of the other protocols, as the operator wants them.
 
-use super::{Wrong, file, wrong};
+use super::{Wrong, file, size, within, wrong};
 use crate::call::Door;
 use crate::ident::AgentDid;
+use crate::serve::a2e::A2eSettings;
 use crate::serve::{DoorSettings, Listen, OpenTo};
+use std::time::Duration;
 
 /// The doors that are served beside A2G; `None` is one that is switched off.
 #[derive(Debug, Clone)]
 pub struct Doors {
+    /// A2E 1.0.
+    pub a2e: Option<A2eSettings>,
     /// sovereign JSON-RPC 3.0.
     pub sovereign: Option<DoorSettings>,
 }
 
 impl Doors {
     pub(super) fn check(written: file::Doors) -> Result<Self, Wrong> {
-        let file::Doors { sovereign } = written;
-        Ok(Self { sovereign: door(Door::Sovereign, "doors.sovereign.agent", sovereign)? })
+        let file::Doors { a2e, sovereign } = written;
+        Ok(Self {
+            a2e: self::a2e(a2e)?,
+            sovereign: door(Door::Sovereign, "doors.sovereign.agent", sovereign)?,
+        })
     }
 
     /// A door that is open to everybody is for local callers only.
     pub(super) fn check_reach(&self, listen: &Listen) -> Result<(), Wrong> {
-        let Self { sovereign } = self;
-        let doors = [("doors.sovereign.open_to", sovereign.as_ref())];
+        let Self { a2e, sovereign } = self;
+        let doors = [
+            ("doors.a2e.open_to", a2e.as_ref().map(|a2e| &a2e.door)),
+            ("doors.sovereign.open_to", sovereign.as_ref()),
+        ];
         let open = doors.into_iter().find(|(_, door)| door.is_some_and(|d| d.open_to == OpenTo::Everybody));
         match open {
             Some((key, _)) if !listen.is_local() => Err(wrong(key)(&format_args!(
@@ -30,6 +40,34 @@ impl Doors {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+fn a2e(written: file::A2e) -> Result<Option<A2eSettings>, Wrong> {
+    let file::A2e {
+        enabled,
+        open_to,
+        agent,
+        max_parallel,
+        max_sessions,
+        max_sessions_per_caller,
+        reconnect_seconds,
+        idle_seconds,
+    } = written;
+    let door = door(Door::A2e, "doors.a2e.agent", file::Door { enabled, open_to, agent })?;
+    let max_sessions = within("doors.a2e.max_sessions", max_sessions, 100_000)?;
+    let per_caller = within("doors.a2e.max_sessions_per_caller", max_sessions_per_caller, 100_000)?;
+    let seconds = |key, value| within(key, value, 86_400).map(Duration::from_secs);
+    let settings = |door| {
+        Ok(A2eSettings {
+            door,
+            max_parallel: size(within("doors.a2e.max_parallel", max_parallel, 1024)?),
+            max_sessions: size(max_sessions),
+            max_sessions_per_caller: size(per_caller),
+            reconnect: seconds("doors.a2e.reconnect_seconds", reconnect_seconds)?,
+            idle: seconds("doors.a2e.idle_seconds", idle_seconds)?,
+        })
+    };
+    door.map(settings).transpose()
 }
 
 fn door(door: Door, key: &'static str, written: file::Door) -> Result<Option<DoorSettings>, Wrong> {

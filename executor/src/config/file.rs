@@ -23,7 +23,36 @@ pub(super) struct File {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Doors {
+    pub(super) a2e: A2e,
     pub(super) sovereign: Door,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct A2e {
+    pub(super) enabled: bool,
+    pub(super) open_to: OpenTo,
+    pub(super) agent: Option<String>,
+    pub(super) max_parallel: u64,
+    pub(super) max_sessions: u64,
+    pub(super) max_sessions_per_caller: u64,
+    pub(super) reconnect_seconds: u64,
+    pub(super) idle_seconds: u64,
+}
+
+impl Default for A2e {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            open_to: OpenTo::Callers,
+            agent: None,
+            max_parallel: 4,
+            max_sessions: 128,
+            max_sessions_per_caller: 32,
+            reconnect_seconds: 15,
+            idle_seconds: 300,
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -64,6 +64,11 @@ impl KnownCallers {
     fn now(&self) -> Arc<Callers> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// Who shows this, as of now.
+    pub(super) fn identify(&self, shown: &Credential, clock: &dyn Clock) -> Option<Arc<Caller>> {
+        self.now().identify(shown, clock.now())
+    }
 }
 
 /// Who may talk to the door, and what it offers beside its methods.
@@ -325,11 +330,14 @@ async fn next_push(pushes: &mut Option<broadcast::Receiver<Arc<str>>>) -> Arc<st
 }
 
 pub(super) fn is_json(headers: &HeaderMap) -> bool {
+    media_type(headers) == "application/json"
+}
+
+/// The media type of a body in lower case, without its parameters; empty when none is said.
+pub(super) fn media_type(headers: &HeaderMap) -> String {
     let essence = |value: &str| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| essence(value) == "application/json")
+    let said = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    said.map(essence).unwrap_or_default()
 }
 
 /// Refuses callers who are not known, and says to the others' handlers who calls.
@@ -454,7 +462,7 @@ async fn only_friends(State(door): State<Arc<Door>>, request: Request, next: Nex
 
 impl Door {
     fn caller(&self, shown: &Credential) -> Option<Arc<Caller>> {
-        self.settings.callers.now().identify(shown, self.settings.clock.now())
+        self.settings.callers.identify(shown, &*self.settings.clock)
     }
 
     fn knows_host(&self, authority: &str) -> bool {

@@ -4,11 +4,13 @@
 //! method table sees them. What the methods do is in [`a2g`], the executor's door, and [`governor`],
 //! the door of the governor to pair with.
 
+pub mod a2e;
 pub mod a2g;
 mod connections;
 mod doorway;
 pub mod governor;
 mod http;
+mod lines;
 mod listen;
 mod rpc;
 pub mod sovereign;

@@ -4,6 +4,12 @@
 //! Each compares the decoder with something that does the same in another way, so that not only a panic is
 //! a finding.
 
+mod a2e;
+mod sovereign;
+
+pub(crate) use a2e::a2e;
+pub(crate) use sovereign::sovereign;
+
 use a2g_executor::call::Call;
 use a2g_executor::capability::{Area, Ceilings, Claims, Grant, HostClaims, Tree};
 use a2g_executor::fault::Fault;
@@ -14,7 +20,6 @@ use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::verdict::{Decision, Proof, Verdict};
 use a2g_executor::wire::a2g::{decode, encode};
 use a2g_executor::wire::jsonrpc::{self, Body, MAX_BATCH};
-use a2g_executor::wire::sovereign;
 use a2g_executor::wire::strict_json::{self, JsonBounds};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -168,43 +173,6 @@ fn admits_what_it_says(verdict: Verdict) {
     assert_eq!(verdict.intent, CALL.intent);
     assert!(verdict.expires_at.is_some_and(|at| at > now()), "{verdict:?}");
     assert!(admitted.check_expiry(now()).is_ok() && admitted.remember_until() >= admitted.expires_at());
-}
-
-// --- requests of the sovereign door ---
-
-/// A request that is read names the skill that another reader finds in it; one that is not is answered in one
-/// short line of JSON.
-pub(crate) fn sovereign(body: &[u8]) {
-    use sovereign::decode::{Form, Malformed, request};
-    let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
-    match request(text) {
-        Ok(request) => {
-            let body = serde_json::from_str::<Value>(text).unwrap();
-            let version = match request.form {
-                Form::Sovereign => json!("3.0"),
-                Form::JsonRpc2 => json!("2.0"),
-                Form::Legacy => Value::Null,
-            };
-            assert_eq!(body["jsonrpc"], version);
-            let named = body["method"].as_str().map_or_else(
-                || if version.is_null() { body["skill"].as_str() } else { body["params"]["skill"].as_str() },
-                |method| method.split('/').next(),
-            );
-            if version.is_null() {
-                assert_eq!(body["skill"].as_str(), Some(request.skill.as_str()));
-            } else {
-                assert_eq!(named, Some(request.skill.as_str()));
-            }
-            assert!(!request.skill.is_empty());
-        }
-        Err(malformed) => {
-            let Malformed { form, id, named: (skill, operation), fault } = *malformed;
-            let failure = sovereign::fault::of(&fault);
-            let id = id.unwrap_or_else(jsonrpc::Id::null);
-            let answer = sovereign::encode::Reply { form, id, skill, operation }.failure(&failure);
-            assert!(!answer.contains('\n') && serde_json::from_str::<Value>(&answer).unwrap().is_object());
-        }
-    }
 }
 
 // --- scopes ---

@@ -11,6 +11,7 @@
 
 #![allow(dead_code, unused_imports, reason = "a harness offers more than each state of the tests uses")]
 
+mod a2e;
 mod binary;
 mod catalogue;
 mod collector;
@@ -26,6 +27,7 @@ mod stdio;
 mod wall_clock;
 mod web_socket;
 
+pub use a2e::{A2ePeer, A2eSession, a2e, a2e_call, a2e_handshake, a2e_members};
 pub use binary::{cache, guest, guest_wasip2, program, run, run_in, run_with_input, seeds, tools, vectors};
 pub use catalogue::{Catalogue, GATE, Tool};
 pub use collector::{Collector, Span};

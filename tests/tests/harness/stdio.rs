@@ -1,4 +1,4 @@
-//! `a2g-executor serve --stdio` and the two ends of its pipe.
+//! `a2g-executor serve --stdio`, or `--a2e-stdio`, and the two ends of its pipe.
 
 use super::executor::Home;
 use super::{Options, PATIENCE, Process};
@@ -17,9 +17,14 @@ pub struct StdioClient {
 }
 
 impl StdioClient {
-    /// Starts one.
+    /// Starts one that speaks A2G.
     pub fn start(options: Options) -> Self {
-        let home = Home::new(options.argument("--stdio"));
+        Self::start_as("--stdio", options)
+    }
+
+    /// Starts one that speaks what an argument says.
+    pub fn start_as(argument: &str, options: Options) -> Self {
+        let home = Home::new(options.argument(argument));
         let mut process =
             Process::spawn("executor", home.command().stdin(Stdio::piped()).stdout(Stdio::piped()));
         let stdin = process.child().stdin.take();

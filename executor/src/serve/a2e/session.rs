@@ -1,0 +1,563 @@
+//! One session: who speaks, what was negotiated, and the calls that wait and run.
+//!
+//! ```text
+//! Open ─ shutdown, end of input, the executor closes ─▶ Draining ─ all calls answered ─▶ over
+//!   └──────────── its agent is gone ────────────▶ Gone: its calls are cancelled
+//! ```
+//! Messages are worked on in the order in which they arrive. A call is checked at once and begins in its turn,
+//! so that a `ping` behind it is answered while it runs. Every run goes through [`Executor::intent`]: what is
+//! dropped of it when the agent is gone has not begun, and what has begun is cancelled by its intent.
+//!
+//! [`Executor::intent`]: crate::run::Executor::intent
+
+use super::outgoing::{Outgoing, Presence};
+use super::{Asking, Host};
+use crate::call::{Call, Door};
+use crate::fault::Fault;
+use crate::govern::{Caller, Credential};
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::run::{Answer, Happening, Watcher};
+use crate::serve::doorway::in_own_name;
+use crate::tool::Digest;
+use crate::wire::a2e::decode::{self, Body, Handshake, Malformed, Message, ToolCall};
+use crate::wire::a2e::encode::{self, Accepted, Happened, Reason};
+use crate::wire::a2e::fault::{self, Code, Failure};
+use crate::wire::a2e::{TOOLS, means_tools};
+use crate::wire::strict_json;
+use serde_json::Map;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// How many calls of one session may wait for their turn.
+const MOST_WAITING: usize = 64;
+/// How many bytes of messages.
+const MOST_WAITING_BYTES: usize = 8 << 20;
+/// How long calls that were cancelled may still take to be answered.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// How long somebody may take nothing of what waits before they count as gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What agents can be asked to take, and this executor gives them; no capability of its own.
+const FEATURES: [&str; 2] = ["streaming", "artifacts"];
+
+/// Who speaks in a session.
+pub(super) enum Who {
+    /// Whoever it is, at a door that is open to everybody.
+    Open(Arc<Caller>),
+    /// Whoever shows this, asked again with every message.
+    Shown(Credential),
+}
+
+/// One session.
+pub(super) struct Session {
+    host: Arc<Host>,
+    id: Box<str>,
+    pub(super) out: Outgoing,
+    state: Mutex<State>,
+    /// Whether the agent is gone.
+    gone: watch::Sender<bool>,
+    /// How many calls wait or run.
+    open: watch::Sender<usize>,
+}
+
+struct State {
+    who: Who,
+    agreed: Option<Agreed>,
+    phase: Phase,
+    waiting: VecDeque<Queued>,
+    running: BTreeMap<u64, (IntentId, AgentDid)>,
+    next: u64,
+    /// When it last had anything to do.
+    active: Instant,
+}
+
+/// What a handshake came to.
+struct Agreed {
+    agent: AgentDid,
+    tools: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    Draining,
+    Gone,
+}
+
+/// A call that was checked.
+struct Queued {
+    req_id: String,
+    call: Call,
+    streaming: bool,
+    /// How long its message was.
+    bytes: usize,
+}
+
+/// Why a handshake does not hold.
+enum NoHandshake {
+    Refused(Reason),
+    Wrong(Failure),
+}
+
+impl Session {
+    pub(super) fn new(host: Arc<Host>, who: Who) -> Arc<Self> {
+        let state = State {
+            who,
+            agreed: None,
+            phase: Phase::Open,
+            waiting: VecDeque::new(),
+            running: BTreeMap::new(),
+            next: 0,
+            active: Instant::now(),
+        };
+        Arc::new(Self {
+            host,
+            id: encode::fresh_id().into(),
+            out: Outgoing::new(),
+            state: Mutex::new(state),
+            gone: watch::Sender::new(false),
+            open: watch::Sender::new(0),
+        })
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether whoever made it is still known.
+    pub(super) fn is_known(&self) -> bool {
+        self.caller(&self.lock().who).is_some()
+    }
+
+    /// For how long it has had nothing to do; `None` while calls wait or run.
+    pub(super) fn idle(&self) -> Option<Duration> {
+        let state = self.lock();
+        (state.open() == 0).then(|| state.active.elapsed())
+    }
+
+    /// Whether its agent has been away, or has taken nothing, for longer than is waited.
+    pub(super) fn is_deserted(&self) -> bool {
+        let settings = &self.host.settings;
+        match self.out.presence() {
+            Presence::There(stalled) => stalled > PATIENCE,
+            Presence::Away(away) => match self.idle() {
+                None => away > settings.reconnect,
+                Some(idle) => away.min(idle) > settings.idle,
+            },
+        }
+    }
+
+    /// Whether it has ended, and its last answers are taken or nobody comes for them.
+    pub(super) fn is_over(&self) -> bool {
+        let abandoned = match self.out.presence() {
+            Presence::There(_) => false,
+            Presence::Away(away) => away > self.host.settings.reconnect,
+        };
+        self.out.is_over() || (self.out.is_closed() && abandoned)
+    }
+
+    fn caller(&self, who: &Who) -> Option<Arc<Caller>> {
+        match who {
+            Who::Open(caller) => Some(Arc::clone(caller)),
+            Who::Shown(shown) => self.host.identify(shown),
+        }
+    }
+
+    /// Takes one line, or says that it was too long to be kept.
+    pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>) {
+        let bounds = &self.host.bounds;
+        let too_long = || Fault::Parse(format!("the message is longer than {} bytes", bounds.max_bytes));
+        let text = line.ok_or_else(too_long).and_then(|line| strict_json::check(line, bounds));
+        let mut state = self.lock();
+        state.active = Instant::now();
+        if state.phase == Phase::Gone {
+            return;
+        }
+        match text.map(decode::message) {
+            Ok(Ok(message)) => self.handle(&mut state, message, line.map_or(0, <[u8]>::len)),
+            Ok(Err(Malformed::Ignored { kind })) => {
+                tracing::debug!(kind, "a message that has no answer");
+            }
+            Ok(Err(Malformed::Refused { id: Some(id), handshake: true, failure: _ })) => {
+                self.no_handshake(&id, Reason::VersionMismatch);
+            }
+            Ok(Err(Malformed::Refused { id, handshake: _, failure })) => self.fail(id.as_deref(), &failure),
+            Err(fault) => self.fail(None, &fault::of(&fault)),
+        }
+        drop(state);
+        self.start_waiting();
+    }
+
+    fn fail(&self, req_id: Option<&str>, failure: &Failure) {
+        self.out.push(encode::error(req_id, failure, self.host.ts()));
+    }
+
+    fn no_handshake(&self, req_id: &str, reason: Reason) {
+        tracing::info!(reason = reason.as_str(), "a handshake is refused");
+        self.out.push(encode::refused(req_id, reason, self.host.settings.max_parallel, self.host.ts()));
+    }
+
+    fn handle(self: &Arc<Self>, state: &mut State, message: Message, bytes: usize) {
+        let Message { id, body } = message;
+        let ts = self.host.ts();
+        match body {
+            Body::Ping => self.out.push(encode::pong(&id, self.host.uptime_seconds(), ts)),
+            Body::Shutdown(timeout) => {
+                state.phase = Phase::Draining;
+                tokio::spawn(Arc::clone(self).drained(Some(timeout.duration())));
+            }
+            Body::Handshake(handshake) => match self.shake_hands(state, &handshake) {
+                Ok(()) => {
+                    let accepted = Accepted {
+                        session_id: &self.id,
+                        asked: &handshake.agent_caps,
+                        max_parallel: self.host.settings.max_parallel,
+                        bounds: self.host.bounds,
+                        tools: self.host.executor.tools().len(),
+                    };
+                    self.out.push(encode::accepted(&id, &accepted, ts));
+                }
+                Err(NoHandshake::Refused(reason)) => self.no_handshake(&id, reason),
+                Err(NoHandshake::Wrong(failure)) => self.fail(Some(&id), &failure),
+            },
+            Body::ToolList(filter) => match self.agreed(state) {
+                Ok(_) => self.out.push(encode::tools(&id, &self.host.executor.tools(), &filter, ts)),
+                Err(failure) => self.fail(Some(&id), &failure),
+            },
+            Body::ToolCall(call) => {
+                if let Err(failure) = self.call(state, &id, call, bytes) {
+                    self.fail(Some(&id), &failure);
+                }
+            }
+            Body::Other { kind, capability: Some(capability) } => {
+                let message = format!("`{kind}` needs the capability `{capability}`, which is not here");
+                self.fail(Some(&id), &Failure::new(Code::CapabilityMissing, message).of(capability));
+            }
+            Body::Other { kind, capability: None } => {
+                let message = format!("`{}` is no type that is read here", crate::ident::excerpt(&kind));
+                self.fail(Some(&id), &Failure::new(Code::InvalidMessage, message));
+            }
+        }
+    }
+
+    /// A handshake binds the session to one agent; a later one of the same agent negotiates anew.
+    fn shake_hands(&self, state: &mut State, handshake: &Handshake) -> Result<(), NoHandshake> {
+        let Handshake { agent_id, agent_caps, auth_token } = handshake;
+        let auth_failed = || NoHandshake::Refused(Reason::AuthFailed);
+        if state.phase != Phase::Open {
+            return Err(NoHandshake::Refused(Reason::ServerError));
+        }
+        let mut shown = None;
+        let known = self.caller(&state.who);
+        let caller = if auth_token.is_empty() {
+            known
+        } else {
+            let credential = Credential::new(Some(auth_token.as_bytes()), Arc::default());
+            let caller = self.host.identify(&credential);
+            // Whom the transport knows is not somebody else here.
+            let another = match (&state.who, &known, &caller) {
+                (Who::Shown(_), Some(known), Some(caller)) => known.name() != caller.name(),
+                (Who::Shown(_) | Who::Open(_), _, _) => false,
+            };
+            shown = Some(credential);
+            caller.filter(|_| !another)
+        };
+        let caller = caller.ok_or_else(auth_failed)?;
+        let claimed = Some(agent_id.as_str()).filter(|name| !name.is_empty());
+        let agent = self.host.settings.door.agent_of(Door::A2e, &caller, claimed).map_err(|fault| {
+            let Failure { message, .. } = fault::of(&fault);
+            NoHandshake::Wrong(fault::of(&Fault::invalid("/agent_id", message)))
+        })?;
+        let another = state.agreed.as_ref().is_some_and(|agreed| agreed.agent != agent);
+        if another || !caller.speaks_for(&agent) {
+            return Err(auth_failed());
+        }
+        let tools = agent_caps.iter().any(|asked| means_tools(asked));
+        if !tools && !agent_caps.iter().any(|asked| FEATURES.contains(&asked.as_str())) {
+            return Err(NoHandshake::Refused(Reason::NoCaps));
+        }
+        tracing::debug!(%agent, caller = caller.name(), tools, "a session begins");
+        if let Some(shown) = shown {
+            state.who = Who::Shown(shown);
+        }
+        state.agreed = Some(Agreed { agent, tools });
+        Ok(())
+    }
+
+    /// Who asks for something that needs the capability.
+    fn agreed(&self, state: &State) -> Result<(Arc<Caller>, AgentDid), Failure> {
+        let nobody = |message: &str| Failure::new(Code::Unauthorized, message).of(TOOLS);
+        let agreed = state
+            .agreed
+            .as_ref()
+            .ok_or_else(|| nobody("send `handshake/req` first: no handshake holds in this session"))?;
+        let caller = self.caller(&state.who).ok_or_else(|| nobody("the caller is not known any more"))?;
+        if !agreed.tools {
+            let message = "the handshake did not ask for `tools` in `agent_caps`";
+            return Err(Failure::new(Code::CapabilityMissing, message).of(TOOLS));
+        }
+        Ok((caller, agreed.agent.clone()))
+    }
+
+    fn call(&self, state: &mut State, req_id: &str, asked: ToolCall, bytes: usize) -> Result<(), Failure> {
+        let (caller, agent) = self.agreed(state)?;
+        let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } = asked;
+        if !session_id.is_empty() && session_id != *self.id {
+            let message = "`session_id` is not the one of this session's `handshake/resp`";
+            return Err(Failure::new(Code::Unauthorized, message).of(TOOLS));
+        }
+        let busy = |message: &str| Err(Failure::new(Code::RuntimeError, message).of(TOOLS));
+        if state.phase != Phase::Open {
+            return busy("the session is shutting down");
+        }
+        let tool = ToolName::parse(&tool_name).map_err(|_| fault::unknown_tool(&tool_name))?;
+        let waiting: usize = state.waiting.iter().map(|queued| queued.bytes).sum();
+        if state.waiting.len() >= MOST_WAITING || waiting + bytes > MOST_WAITING_BYTES {
+            return busy("too many calls of this session wait already: take their results first");
+        }
+        let context = (!correlation_id.is_empty())
+            .then(|| Map::from_iter([("correlation_id".to_owned(), correlation_id.into())]));
+        let call = Call {
+            door: Door::A2e,
+            agent,
+            intent: intent.unwrap_or_else(|| self.intent_of(req_id)),
+            tool,
+            arguments,
+            context,
+            at_most: Some(timeout),
+        };
+        in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::of(&fault))?;
+        state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming, bytes });
+        self.open.send_replace(state.open());
+        Ok(())
+    }
+
+    /// The intent of an id that is no UUID: the same for the same message of this session, and no other's.
+    fn intent_of(&self, req_id: &str) -> IntentId {
+        let Digest(digest) = Digest::of(format!("a2e/{}/{req_id}", self.id).as_bytes());
+        let mut bytes = [0; 16];
+        bytes.iter_mut().zip(digest).for_each(|(byte, of)| *byte = of);
+        IntentId::from_bytes(bytes)
+    }
+
+    /// Begins calls in the order in which they came, as many as may run and find their results taken.
+    fn start_waiting(self: &Arc<Self>) {
+        let mut started = Vec::new();
+        let mut state = self.lock();
+        while state.phase != Phase::Gone
+            && state.running.len() < self.host.settings.max_parallel
+            && self.out.has_room()
+            && let Some(queued) = state.waiting.pop_front()
+        {
+            state.next += 1;
+            let turn = state.next;
+            state.running.insert(turn, (queued.call.intent, queued.call.agent.clone()));
+            started.push((Place { session: Arc::clone(self), turn }, queued));
+        }
+        // A task may be dropped as soon as it is made, and its place with it.
+        drop(state);
+        for (place, queued) in started {
+            tokio::spawn(async move { place.session.run(queued).await });
+        }
+    }
+
+    async fn run(self: &Arc<Self>, queued: Queued) {
+        let Queued { req_id, call, streaming, bytes: _ } = queued;
+        let (intent, agent, tool) = (call.intent, call.agent.clone(), call.tool.clone());
+        let asking = Asking::new(&self.host, intent);
+        let told = Arc::new(Told::new(Arc::clone(self), req_id));
+        let watcher = if streaming { told.watcher() } else { Watcher::nobody() };
+        let mut gone = self.gone.subscribe();
+        let answered = tokio::select! {
+            answered = self.host.executor.intent(call, watcher) => answered,
+            () = async { drop(gone.wait_for(|gone| *gone).await) } => {
+                if asking.is_alone()
+                    && let Err(fault) = self.host.executor.cancel(intent, &|whose| *whose == agent).await
+                {
+                    tracing::warn!(%intent, ?fault, "a call whose agent is gone cannot be cancelled");
+                }
+                return;
+            }
+        };
+        match answered {
+            Ok(Answer { verdict: _, receipt: Some(receipt) }) => told.answer(|req_id, heard| {
+                let output = &receipt.outcome.output;
+                let all = heard.logs == output.logs.len() && heard.artifacts == output.artifacts.len();
+                let from = (!all || heard.left_out).then_some(heard.next);
+                encode::result(req_id, &receipt, from, self.host.ts())
+            }),
+            Ok(Answer { verdict, receipt: None }) => {
+                let failure = fault::escalated(intent, verdict.risk.as_ref().map(|risk| risk.score));
+                told.answer(|req_id, _| encode::error(Some(req_id), &failure, self.host.ts()));
+            }
+            Err(fault) => {
+                let failure = match &fault {
+                    Fault::InvalidParams { pointer, .. } if pointer == "/tool" => {
+                        fault::unknown_tool(tool.as_str())
+                    }
+                    other => fault::of(other),
+                };
+                if let Fault::Internal(detail) = &fault {
+                    tracing::error!(%intent, detail, "a call could not be run");
+                }
+                told.answer(|req_id, _| encode::error(Some(req_id), &failure, self.host.ts()));
+            }
+        }
+    }
+
+    /// The next line for whoever takes them.
+    pub(super) async fn next(self: &Arc<Self>, reader: u64) -> Option<String> {
+        let line = self.out.next(reader).await;
+        // There may be room for another call now.
+        self.start_waiting();
+        line
+    }
+
+    /// Takes no more calls, answers those that it has, and says that there will be no more. What still runs
+    /// after `limit` is cancelled.
+    pub(super) async fn drained(self: Arc<Self>, limit: Option<Duration>) {
+        {
+            let mut state = self.lock();
+            if state.phase == Phase::Open {
+                state.phase = Phase::Draining;
+            }
+        }
+        let mut open = self.open.subscribe();
+        let mut quiet = async || drop(open.wait_for(|open| *open == 0).await);
+        match limit {
+            None => quiet().await,
+            Some(limit) => {
+                if tokio::time::timeout(limit, quiet()).await.is_err() {
+                    self.cancel_all().await;
+                    if tokio::time::timeout(LAST_ANSWERS, quiet()).await.is_err() {
+                        return self.desert();
+                    }
+                }
+            }
+        }
+        self.out.close();
+    }
+
+    /// Cancels what runs, and answers what waits.
+    async fn cancel_all(self: &Arc<Self>) {
+        let (waiting, running) = {
+            let mut state = self.lock();
+            let waiting = std::mem::take(&mut state.waiting);
+            self.open.send_replace(state.open());
+            (waiting, state.running.values().cloned().collect::<Vec<_>>())
+        };
+        let failure = Failure::new(Code::RuntimeError, "the session was shut down before the call began");
+        waiting.iter().for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().of(TOOLS)));
+        for (intent, agent) in running {
+            if let Err(fault) = self.host.executor.cancel(intent, &|whose| *whose == agent).await {
+                tracing::warn!(%intent, ?fault, "a call of a session that ends cannot be cancelled");
+            }
+        }
+    }
+
+    /// Its agent is gone: what runs is cancelled, what waits never begins, and nothing is answered any more.
+    pub(super) fn desert(&self) {
+        let mut state = self.lock();
+        state.phase = Phase::Gone;
+        state.waiting.clear();
+        self.open.send_replace(state.open());
+        drop(state);
+        self.out.discard();
+        self.gone.send_replace(true);
+    }
+}
+
+impl State {
+    /// How many calls wait or run.
+    fn open(&self) -> usize {
+        self.waiting.len() + self.running.len()
+    }
+}
+
+/// The place of a running call, which is another's when it is over, however it ends.
+struct Place {
+    session: Arc<Session>,
+    turn: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.session.lock();
+        state.running.remove(&self.turn);
+        state.active = Instant::now();
+        self.session.open.send_replace(state.open());
+        drop(state);
+        self.session.start_waiting();
+    }
+}
+
+/// What an agent was told of one call: events while it runs, then one answer, and nothing after that.
+struct Told {
+    session: Arc<Session>,
+    req_id: String,
+    heard: Mutex<Heard>,
+}
+
+/// The events that were taken.
+#[derive(Default)]
+struct Heard {
+    /// The `seq` of the next.
+    next: u64,
+    logs: usize,
+    artifacts: usize,
+    left_out: bool,
+    answered: bool,
+}
+
+impl Told {
+    fn new(session: Arc<Session>, req_id: String) -> Self {
+        Self { session, req_id, heard: Mutex::default() }
+    }
+
+    fn watcher(self: &Arc<Self>) -> Watcher {
+        let told = Arc::clone(self);
+        Watcher::new(move |happening| told.tell(&happening))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Called by the run itself: it must not wait for the agent.
+    fn tell(&self, happening: &Happening) {
+        let mut heard = self.lock();
+        if heard.answered {
+            return;
+        }
+        let happened = match happening {
+            Happening::Started => Happened::Status("started"),
+            Happening::Progress(progress) => Happened::Progress(progress),
+            Happening::Log(line) => Happened::Log(line),
+            Happening::Artifact(artifact) => Happened::Artifact(artifact),
+        };
+        let lines = encode::events(&self.req_id, heard.next, happened, self.session.host.ts());
+        let count = u64::try_from(lines.len()).unwrap_or(u64::MAX);
+        if !self.session.out.offer(lines) {
+            heard.left_out = true;
+            return;
+        }
+        heard.next = heard.next.saturating_add(count);
+        match happening {
+            Happening::Started | Happening::Progress(_) => {}
+            Happening::Log(_) => heard.logs += 1,
+            Happening::Artifact(_) => heard.artifacts += 1,
+        }
+    }
+
+    fn answer(&self, write: impl FnOnce(&str, &Heard) -> String) {
+        let mut heard = self.lock();
+        heard.answered = true;
+        self.session.out.push(write(&self.req_id, &heard));
+    }
+}

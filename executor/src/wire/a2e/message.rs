@@ -1,0 +1,112 @@
+//! The messages of this door as they are written. Nothing outside this folder sees them.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// What every message has, around what it says.
+#[derive(Serialize)]
+pub(super) struct Envelope<B: Serialize> {
+    pub(super) a2e: &'static str,
+    pub(super) version: &'static str,
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    pub(super) id: String,
+    pub(super) ts: f64,
+    #[serde(flatten)]
+    pub(super) body: B,
+}
+
+#[derive(Serialize)]
+pub(super) struct HandshakeResponse<'a> {
+    pub(super) req_id: &'a str,
+    pub(super) session_id: &'a str,
+    pub(super) accepted_caps: Vec<Capability<'a>>,
+    pub(super) max_parallel: usize,
+    pub(super) ok: bool,
+    pub(super) reason: &'static str,
+}
+
+#[derive(Serialize)]
+pub(super) struct Capability<'a> {
+    pub(super) capability: &'a str,
+    pub(super) enabled: bool,
+    pub(super) metadata: Value,
+}
+
+#[derive(Serialize)]
+pub(super) struct Pong<'a> {
+    pub(super) req_id: &'a str,
+    pub(super) uptime_seconds: f64,
+}
+
+#[derive(Serialize)]
+pub(super) struct ToolListResponse<'a> {
+    pub(super) req_id: &'a str,
+    pub(super) tools: &'a [ToolDefinition<'a>],
+}
+
+#[derive(Serialize)]
+pub(super) struct ToolDefinition<'a> {
+    pub(super) name: &'a str,
+    pub(super) description: &'a str,
+    pub(super) input_parameters: Vec<ToolParameter>,
+    pub(super) output_parameters: [ToolParameter; 0],
+    pub(super) streaming: bool,
+    pub(super) idempotent: bool,
+    pub(super) tags: Vec<&'static str>,
+    pub(super) version: &'a str,
+    pub(super) toolkit: Option<&'a str>,
+    pub(super) defer_loading: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct ToolParameter {
+    pub(super) name: String,
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    pub(super) description: String,
+    pub(super) required: bool,
+    #[serde(rename = "enum", skip_serializing_if = "Option::is_none")]
+    pub(super) words: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) properties: Option<Map<String, Value>>,
+}
+
+#[derive(Serialize)]
+pub(super) struct ToolEvent<'a> {
+    pub(super) kind: &'static str,
+    pub(super) req_id: &'a str,
+    pub(super) data: Value,
+    pub(super) seq: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct ToolCallResponse<'a> {
+    pub(super) req_id: &'a str,
+    pub(super) data: ToolResult<'a>,
+    pub(super) created_at: f64,
+}
+
+#[derive(Serialize)]
+pub(super) struct ToolResult<'a> {
+    pub(super) success: bool,
+    pub(super) tool_name: &'a str,
+    pub(super) data: Option<&'a Value>,
+    pub(super) summary: Value,
+    pub(super) truncated: bool,
+    pub(super) exit_code: Option<i32>,
+    pub(super) error: Option<String>,
+    pub(super) error_code: Option<&'static str>,
+    pub(super) duration_ms: u64,
+    pub(super) events: Vec<Envelope<ToolEvent<'a>>>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Error<'a> {
+    pub(super) req_id: &'a str,
+    pub(super) code: &'static str,
+    pub(super) message: &'a str,
+    pub(super) detail: &'a Map<String, Value>,
+    pub(super) retryable: bool,
+    pub(super) capability_name: &'static str,
+}

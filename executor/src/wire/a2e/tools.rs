@@ -1,0 +1,136 @@
+//! The catalogue as this door lists it.
+//!
+//! A parameter of the protocol says less than a JSON Schema does: it is for people and models to read. What
+//! a call's arguments have to fit is the schema.
+
+use super::decode::ToolFilter;
+use super::message::{ToolDefinition, ToolParameter};
+use crate::tool::{Contract, DeclaredFilesystem, Descriptor};
+use serde_json::{Map, Value};
+
+/// How deep objects inside parameters are described.
+const DEEPEST: usize = 4;
+
+/// The tools that a filter lets through.
+pub(super) fn definitions<'a>(tools: &'a [Descriptor], filter: &ToolFilter) -> Vec<ToolDefinition<'a>> {
+    tools.iter().filter(|tool| passes(tool, filter)).map(definition).collect()
+}
+
+fn passes(tool: &Descriptor, filter: &ToolFilter) -> bool {
+    let ToolFilter { kind, tags, query } = filter;
+    let of = self::tags(tool);
+    let query = query.to_lowercase();
+    let found = |text: &str| text.to_lowercase().contains(&query);
+    (kind.is_empty() || kind == tool.contract.as_str())
+        && tags.iter().all(|tag| of.contains(&tag.as_str()))
+        && (found(tool.name.as_str()) || found(&tool.description) || of.iter().any(|tag| found(tag)))
+}
+
+fn definition(tool: &Descriptor) -> ToolDefinition<'_> {
+    let Descriptor { name, version, description, contract: _, digest: _, arguments_schema, capabilities } =
+        tool;
+    let changes_nothing = capabilities.filesystem != DeclaredFilesystem::ReadWrite && !capabilities.network;
+    ToolDefinition {
+        name: name.as_str(),
+        description,
+        input_parameters: parameters(arguments_schema, arguments_schema, 0),
+        output_parameters: [],
+        streaming: true,
+        idempotent: changes_nothing,
+        tags: tags(tool),
+        version,
+        toolkit: None,
+        defer_loading: false,
+    }
+}
+
+/// The contract of a tool and what it declares that it needs.
+fn tags(tool: &Descriptor) -> Vec<&'static str> {
+    let contract = match tool.contract {
+        Contract::Command => "command",
+        Contract::Typed => "typed",
+    };
+    let files: &[&str] = match tool.capabilities.filesystem {
+        DeclaredFilesystem::None => &[],
+        DeclaredFilesystem::Read => &["filesystem", "read-only"],
+        DeclaredFilesystem::ReadWrite => &["filesystem", "read-write"],
+    };
+    let network: &[&str] = if tool.capabilities.network { &["network"] } else { &[] };
+    [&[contract], files, network].concat()
+}
+
+fn parameters(schema: &Value, whole: &Value, depth: usize) -> Vec<ToolParameter> {
+    let schema = meant(schema, whole);
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return Vec::new() };
+    let required = schema.get("required").and_then(Value::as_array);
+    let needed = |name: &str| required.is_some_and(|required| required.iter().any(|one| one == name));
+    properties.iter().map(|(name, property)| parameter(name, property, needed(name), whole, depth)).collect()
+}
+
+fn parameter(name: &str, written: &Value, required: bool, whole: &Value, depth: usize) -> ToolParameter {
+    let schema = meant(written, whole);
+    let described = [written, schema].into_iter().find_map(|schema| schema.get("description")?.as_str());
+    let kind = kind(schema);
+    let inside =
+        if kind == "object" && depth < DEEPEST { parameters(schema, whole, depth + 1) } else { Vec::new() };
+    let inside = inside.into_iter().filter_map(|one| {
+        let name = one.name.clone();
+        Some((name, serde_json::to_value(one).ok()?))
+    });
+    let inside = inside.collect::<Map<String, Value>>();
+    ToolParameter {
+        name: name.to_owned(),
+        kind,
+        description: described.unwrap_or_default().to_owned(),
+        required,
+        words: words(schema),
+        properties: (!inside.is_empty()).then_some(inside),
+    }
+}
+
+/// The schema that one stands for: behind a reference into the whole, and the first of several that is not
+/// `null`. One that leads round in a circle is left as it is.
+fn meant<'a>(schema: &'a Value, whole: &'a Value) -> &'a Value {
+    let mut schema = schema;
+    for _ in 0..8 {
+        let referred = schema.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix('#'));
+        let several = ["anyOf", "oneOf", "allOf"].into_iter().find_map(|of| schema.get(of)?.as_array());
+        let is_null = |one: &&Value| one.get("type").is_some_and(|kind| kind == "null");
+        let first = several.and_then(|several| several.iter().find(|one| !is_null(one)));
+        schema = match referred.and_then(|to| whole.pointer(to)).or(first) {
+            Some(next) => next,
+            None => return schema,
+        };
+    }
+    schema
+}
+
+/// The word for what a schema describes: its type, or what the rest of it is about.
+fn kind(schema: &Value) -> &'static str {
+    const KINDS: [&str; 6] = ["string", "integer", "number", "boolean", "object", "array"];
+    let named = match schema.get("type") {
+        Some(Value::Array(several)) => several.iter().find(|one| *one != "null"),
+        one => one,
+    };
+    let named = named.and_then(Value::as_str);
+    if let Some(kind) = KINDS.into_iter().find(|kind| named == Some(kind)) {
+        return kind;
+    }
+    let example = schema.get("const").or_else(|| schema.get("enum")?.get(0));
+    match example {
+        Some(Value::String(_)) => "string",
+        Some(Value::Bool(_)) => "boolean",
+        Some(Value::Number(number)) if number.is_f64() => "number",
+        Some(Value::Number(_)) => "integer",
+        Some(Value::Array(_)) => "array",
+        Some(Value::Object(_) | Value::Null) => "object",
+        None if schema.get("items").is_some() => "array",
+        None => "object",
+    }
+}
+
+/// The words of a closed set, when all of them are strings.
+fn words(schema: &Value) -> Option<Vec<String>> {
+    let listed = schema.get("enum")?.as_array()?;
+    listed.iter().map(|word| word.as_str().map(str::to_owned)).collect()
+}

@@ -1,0 +1,41 @@
+//! Requests of the sovereign door.
+
+use a2g_executor::wire::jsonrpc;
+use a2g_executor::wire::sovereign;
+use a2g_executor::wire::strict_json::{self, JsonBounds};
+use serde_json::{Value, json};
+
+/// A request that is read names the skill that another reader finds in it; one that is not is answered in one
+/// short line of JSON.
+pub(crate) fn sovereign(body: &[u8]) {
+    use sovereign::decode::{Form, Malformed, request};
+    let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
+    match request(text) {
+        Ok(request) => {
+            let body = serde_json::from_str::<Value>(text).unwrap();
+            let version = match request.form {
+                Form::Sovereign => json!("3.0"),
+                Form::JsonRpc2 => json!("2.0"),
+                Form::Legacy => Value::Null,
+            };
+            assert_eq!(body["jsonrpc"], version);
+            let named = body["method"].as_str().map_or_else(
+                || if version.is_null() { body["skill"].as_str() } else { body["params"]["skill"].as_str() },
+                |method| method.split('/').next(),
+            );
+            if version.is_null() {
+                assert_eq!(body["skill"].as_str(), Some(request.skill.as_str()));
+            } else {
+                assert_eq!(named, Some(request.skill.as_str()));
+            }
+            assert!(!request.skill.is_empty());
+        }
+        Err(malformed) => {
+            let Malformed { form, id, named: (skill, operation), fault } = *malformed;
+            let failure = sovereign::fault::of(&fault);
+            let id = id.unwrap_or_else(jsonrpc::Id::null);
+            let answer = sovereign::encode::Reply { form, id, skill, operation }.failure(&failure);
+            assert!(!answer.contains('\n') && serde_json::from_str::<Value>(&answer).unwrap().is_object());
+        }
+    }
+}

@@ -1,0 +1,865 @@
+//! A2E over HTTP with server-sent events, and over standard input and output.
+
+use crate::harness::*;
+use crate::methods::{self, ESCALATES, write};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const AGENT_DID: &str = "did:a2e:planner";
+
+/// A command that ends with a code.
+const EXITS: &str = r#"(module
+  (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+  (memory (export "memory") 1)
+  (func (export "_start") (call $exit (i32.const 3))))"#;
+
+/// A command that traps.
+const TRAPS: &str = r#"(module (memory (export "memory") 1) (func (export "_start") unreachable))"#;
+
+/// A command that writes `lines` log lines of 1000 bytes, and answers 1.
+fn chatters(lines: u32) -> String {
+    format!(
+        r#"(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 16) "1")
+  (func (export "_start") (local $left i32)
+    (memory.fill (i32.const 1024) (i32.const 120) (i32.const 999))
+    (i32.store8 (i32.const 2023) (i32.const 10))
+    (i32.store (i32.const 0) (i32.const 1024))
+    (i32.store (i32.const 4) (i32.const 1000))
+    (local.set $left (i32.const {lines}))
+    (loop $more
+      (if (call $write (i32.const 2) (i32.const 0) (i32.const 1) (i32.const 8)) (then (unreachable)))
+      (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+      (br_if $more (local.get $left)))
+    (i32.store (i32.const 0) (i32.const 16))
+    (i32.store (i32.const 4) (i32.const 1))
+    (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#
+    )
+}
+
+/// What every test serves.
+struct Served {
+    catalogue: Catalogue,
+    policies: TempDir,
+}
+
+impl Served {
+    fn new() -> Self {
+        let catalogue = methods::catalogue()
+            .add(Tool::command("exits", EXITS))
+            .add(Tool::command("traps", TRAPS))
+            .add(Tool::command("chatters", &chatters(5)))
+            .add(Tool::command("floods", &chatters(6000)));
+        let anywhere = json!({ "paths": ["/workspace/**"] });
+        let tools =
+            ["write_file", "read_file", "search_text", "gate", "exits", "traps", "chatters", "floods"];
+        let policy = policy_for_all(&tools.map(|tool| (tool, anywhere.clone())));
+        Self { catalogue, policies: methods::policy_folder(&[policy]) }
+    }
+
+    fn options(&self) -> Options {
+        Options::new().catalogue(&self.catalogue).policies(self.policies.path())
+    }
+
+    fn with(&self, door: Value) -> Options {
+        self.options().set("doors.a2e", door)
+    }
+}
+
+/// A list of callers, made by the command line.
+struct List(TempDir);
+
+impl List {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("callers.toml")
+    }
+
+    /// Adds an agent's caller, and gives its token.
+    fn agent(&self, name: &str, did: &str) -> String {
+        let path = self.path();
+        let path = path.to_str().unwrap();
+        let arguments = ["caller", "new", name, "--callers", path, "--role", "agent", "--agent", did];
+        String::from_utf8(succeeds(&arguments)).unwrap().trim_end().to_owned()
+    }
+}
+
+fn runs(executor: &Executor) -> usize {
+    executor.file("runs").map_or(0, |runs| runs.len())
+}
+
+fn wait_for_runs(executor: &Executor, count: usize) {
+    eventually("the gate runs", || (runs(executor) >= count).then_some(()));
+}
+
+/// What the gate is asked for: the governor grants what the arguments name.
+fn waits() -> Value {
+    json!({ "path": "/workspace/x" })
+}
+
+fn open_the_gate(executor: &Executor) {
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+}
+
+/// Checks that a message is an error with this code, and gives it.
+fn failed<'a>(message: &'a Value, code: &str) -> &'a Value {
+    assert_eq!((&message["type"], &message["code"]), (&json!("error"), &json!(code)), "{message}");
+    let words = message["message"].as_str().unwrap();
+    assert!(!words.is_empty() && !words.contains("a2g/"), "{message}");
+    assert!(message["detail"].is_object() && message["retryable"].is_boolean(), "{message}");
+    message
+}
+
+/// Checks that a message is the result of a tool that ran, and gives that.
+fn ran<'a>(message: &'a Value, tool: &str) -> &'a Value {
+    assert_eq!(
+        (&message["type"], &message["data"]["tool_name"]),
+        (&json!("tool/call/resp"), &json!(tool)),
+        "{message}"
+    );
+    assert!(message["data"]["duration_ms"].as_u64().is_some_and(|ms| ms > 0), "{message}");
+    assert!(message["created_at"].is_f64(), "{message}");
+    &message["data"]
+}
+
+fn succeeded<'a>(message: &'a Value, tool: &str) -> &'a Value {
+    let result = ran(message, tool);
+    assert_eq!((&result["success"], &result["error_code"]), (&json!(true), &json!(null)), "{message}");
+    &result["data"]
+}
+
+/// Everything that a session is for, whatever carries it.
+fn converse(peer: &mut impl A2ePeer, file: &dyn Fn(&str) -> Option<String>) {
+    let pong = peer.ask(&a2e("ping", "p0", json!({})));
+    assert_eq!(pong["type"], "pong", "{pong}");
+    assert!(pong["uptime_seconds"].as_f64().is_some_and(|seconds| seconds >= 0.0), "{pong}");
+    let list = a2e("tool/list/req", "early", json!({}));
+    failed(&peer.ask(&list), "unauthorized");
+    failed(&peer.ask(&a2e_call("early", "write_file", write("early", "x"))), "unauthorized");
+
+    negotiating(peer);
+    listing(peer);
+    calling(peer, file);
+    failing(peer, file);
+}
+
+fn negotiating(peer: &mut impl A2ePeer) {
+    let shake = |peer: &mut dyn FnMut(&Value) -> Value, caps: Value, more: Value| {
+        let mut handshake = a2e_handshake("planner", "");
+        handshake["agent_caps"] = caps;
+        handshake.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        peer(&handshake)
+    };
+    let mut ask = |message: &Value| peer.ask(message);
+    for (caps, more, reason) in [
+        (json!(["memory", "env"]), json!({}), "no_caps"),
+        (json!([]), json!({}), "no_caps"),
+        (json!(["tools"]), json!({ "a2e": "2.0" }), "version_mismatch"),
+        (json!(["tools"]), json!({ "version": "1.1" }), "version_mismatch"),
+    ] {
+        let answer = shake(&mut ask, caps, more);
+        assert_eq!((&answer["ok"], &answer["reason"]), (&json!(false), &json!(reason)), "{answer}");
+        assert_eq!(answer["accepted_caps"], json!([]));
+    }
+    failed(&shake(&mut ask, json!("tools"), json!({})), "schema_violation");
+    failed(&shake(&mut ask, json!(["tools"]), json!({ "agent_id": "did:NOT:one" })), "schema_violation");
+
+    // What an agent can take is no capability: the session holds, and has no tools.
+    let answer = shake(&mut ask, json!(["streaming", "artifacts"]), json!({}));
+    assert_eq!((&answer["ok"], &answer["accepted_caps"]), (&json!(true), &json!([])), "{answer}");
+    let missing = ask(&a2e_call("none", "write_file", write("none", "x")));
+    assert_eq!(failed(&missing, "capability_missing")["capability_name"], "tools");
+    failed(&ask(&a2e("tool/list/req", "none", json!({}))), "capability_missing");
+
+    let answer = shake(&mut ask, json!(["tools", "memory", "mine"]), json!({}));
+    let session = answer["session_id"].as_str().unwrap().to_owned();
+    assert_eq!(
+        (session.len(), &answer["ok"], &answer["max_parallel"]),
+        (32, &json!(true), &json!(4)),
+        "{answer}"
+    );
+    let caps = answer["accepted_caps"].as_array().unwrap();
+    let caps = caps.iter().map(|cap| (cap["capability"].as_str().unwrap(), cap["enabled"] == true));
+    assert_eq!(caps.collect::<Vec<_>>(), [("tools", true), ("memory", false)]);
+    let members = a2e_members(&answer);
+    let names = members.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>();
+    let documented = ["accepted_caps", "max_parallel", "ok", "reason", "req_id", "session_id", "type"];
+    assert_eq!(names, documented.into());
+
+    // One session is one agent's.
+    let other = shake(&mut ask, json!(["tools"]), json!({ "agent_id": "somebody" }));
+    assert_eq!((&other["ok"], &other["reason"]), (&json!(false), &json!("auth_failed")), "{other}");
+    let missing = ask(&a2e("memory/store/req", "m", json!({ "entries": [] })));
+    assert_eq!(failed(&missing, "capability_missing")["capability_name"], "memory");
+    let mut call = a2e_call("of-another", "write_file", write("of-another", "x"));
+    call["session_id"] = json!("0".repeat(32));
+    failed(&ask(&call), "unauthorized");
+    call["id"] = json!("of-this");
+    call["session_id"] = json!(session);
+    succeeded(&ask(&call), "write_file");
+}
+
+fn listing(peer: &mut impl A2ePeer) {
+    let mut list = |more: Value| {
+        let answer = peer.ask(&a2e("tool/list/req", "l", more));
+        assert_eq!(answer["type"], "tool/list/resp", "{answer}");
+        let tools = answer["tools"].as_array().unwrap().clone();
+        let names = tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+        (tools, names)
+    };
+    let (tools, names) = list(json!({}));
+    assert_eq!(names.len(), 12, "{names:?}");
+    let tool = tools.iter().find(|tool| tool["name"] == "write_file").unwrap();
+    let documented = [
+        "name",
+        "description",
+        "input_parameters",
+        "output_parameters",
+        "streaming",
+        "idempotent",
+        "tags",
+        "version",
+        "toolkit",
+        "defer_loading",
+    ];
+    assert_eq!(tool.as_object().unwrap().keys().collect::<Vec<_>>(), documented);
+    let path = tool["input_parameters"].as_array().unwrap().iter().find(|one| one["name"] == "path").unwrap();
+    assert_eq!((&path["type"], &path["required"]), (&json!("string"), &json!(true)), "{path}");
+    assert!(!path["description"].as_str().unwrap().is_empty(), "{path}");
+    assert_eq!(tool["idempotent"], false);
+    assert_eq!(list(json!({ "filter_tags": ["network"] })).1, ["http_fetch"]);
+    assert_eq!(list(json!({ "filter_tags": ["network", "command"] })).1, [""; 0]);
+    assert_eq!(list(json!({ "filter_kind": "command", "query": "GATE" })).1, ["gate"]);
+    assert_eq!(list(json!({ "query": "hash", "include_deferred": true })).1, ["hash_file"]);
+    assert_eq!(list(json!({ "query": "no such thing" })).1, [""; 0]);
+}
+
+fn calling(peer: &mut impl A2ePeer, file: &dyn Fn(&str) -> Option<String>) {
+    // The same message again is the same call: by its UUID, and within a session by any id.
+    let append = json!({ "path": "/workspace/log", "content": "x", "mode": "append" });
+    let id = intent_id().replace('-', "");
+    for id in [id.as_str(), "short"] {
+        let first = peer.ask(&a2e_call(id, "write_file", append.clone()));
+        assert_eq!(succeeded(&first, "write_file")["path"], "/workspace/log");
+        let again = peer.ask(&a2e_call(id, "write_file", append.clone()));
+        assert_eq!(ran(&again, "write_file"), ran(&first, "write_file"));
+        let other = peer.ask(&a2e_call(id, "write_file", write("other", "x")));
+        failed(&other, "invalid_message");
+    }
+    assert_eq!((file("log").as_deref(), file("other")), (Some("xx"), None));
+    let listed = ran(&peer.ask(&a2e_call(&id, "write_file", append)), "write_file")["summary"].clone();
+    assert_eq!(listed["intent_id"].as_str().unwrap().replace('-', ""), id);
+
+    // Events come first, in order, and the result does not repeat what came.
+    let mut call = a2e_call("streamed", "chatters", json!({}));
+    call["streaming"] = json!(true);
+    peer.tell(&call);
+    let (events, answer) = peer.answer("streamed");
+    let kinds = events.iter().map(|event| event["kind"].as_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!(kinds, ["status", "log", "log", "log", "log", "log"]);
+    let seqs = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!(seqs, [0, 1, 2, 3, 4, 5]);
+    assert_eq!(events[0]["data"], json!({ "message": "started" }));
+    assert_eq!(events[1]["data"]["message"], "x".repeat(999));
+    assert_eq!(ran(&answer, "chatters")["events"], json!([]));
+    // Whoever did not ask for them has them with the result, and so has whoever asks again.
+    for call in [a2e_call("quiet", "chatters", json!({})), call] {
+        let id = call["id"].as_str().unwrap().to_owned();
+        peer.tell(&call);
+        let (events, answer) = peer.answer(&id);
+        assert_eq!(events, [] as [Value; 0]);
+        let collected = ran(&answer, "chatters")["events"].as_array().unwrap().clone();
+        assert_eq!(collected.len(), 5, "{answer}");
+        assert!(collected.iter().all(|event| event["kind"] == "log" && event["req_id"] == id), "{answer}");
+    }
+    // A tool that says how far it is.
+    let mut call = a2e_call("progress", "search_text", json!({ "path": "/workspace", "pattern": "x" }));
+    call["streaming"] = json!(true);
+    peer.tell(&call);
+    let (events, answer) = peer.answer("progress");
+    assert!(events.iter().any(|event| event["data"]["message"] == "listing files"), "{events:?}");
+    let progress = events.iter().find(|event| event["kind"] == "progress").expect("progress");
+    assert!(progress["data"]["pct"].as_u64().is_some_and(|pct| pct <= 100), "{progress}");
+    succeeded(&answer, "search_text");
+}
+
+fn failing(peer: &mut impl A2ePeer, file: &dyn Fn(&str) -> Option<String>) {
+    for name in ["no_such_tool", "", "../write_file", "tool/call"] {
+        let unknown = peer.ask(&a2e_call(&format!("u{name}"), name, json!({})));
+        assert_eq!(failed(&unknown, "unknown_tool")["retryable"], false);
+    }
+    let wrong = peer.ask(&a2e_call("wrong", "write_file", json!({ "path": 1 })));
+    assert!(failed(&wrong, "schema_violation")["detail"]["pointer"].is_string());
+    let denied =
+        peer.ask(&a2e_call("denied", "write_file", json!({ "path": "/etc/passwd", "content": "x" })));
+    let denied = failed(&denied, "tool_denied");
+    assert_eq!(
+        (&denied["detail"]["blocked_by"], &denied["retryable"]),
+        (&json!("verdict_denied"), &json!(false))
+    );
+    let not_allowed = peer.ask(&a2e_call("not-allowed", "hash_file", json!({ "path": "/workspace/log" })));
+    failed(&not_allowed, "tool_denied");
+
+    let id = intent_id();
+    let escalated = peer.ask(&a2e_call(&id, "write_file", write("secret", ESCALATES)));
+    let escalated = failed(&escalated, "tool_denied");
+    assert_eq!(escalated["detail"]["blocked_by"], "escalation_pending");
+    assert_eq!((&escalated["retryable"], &escalated["detail"]["intent_id"]), (&json!(true), &json!(id)));
+    assert!(escalated["message"].as_str().unwrap().contains("a person has to decide"));
+    assert_eq!(file("secret"), None);
+
+    let mut slow = a2e_call("slow", "gate", waits());
+    slow["timeout"] = json!(1);
+    let late = peer.ask(&slow);
+    let late = ran(&late, "gate");
+    assert_eq!((&late["success"], &late["error_code"]), (&json!(false), &json!("timeout")), "{late}");
+    assert!(late["error"].as_str().unwrap().contains("1 s, set by the caller"), "{late}");
+    assert_eq!((&late["summary"]["status"], &late["summary"]["limit"]), (&json!("TIMEOUT"), &json!("time")));
+
+    let exited = peer.ask(&a2e_call("exits", "exits", json!({})));
+    let exited = ran(&exited, "exits");
+    assert_eq!((&exited["error_code"], &exited["exit_code"]), (&json!("tool_error"), &json!(3)), "{exited}");
+    let trapped = peer.ask(&a2e_call("traps", "traps", json!({})));
+    assert_eq!(ran(&trapped, "traps")["error_code"], "sandbox_crash");
+    let missing = peer.ask(&a2e_call("missing", "read_file", json!({ "path": "/workspace/none" })));
+    assert_eq!(ran(&missing, "read_file")["error_code"], "tool_error");
+}
+
+#[test]
+fn a_session_over_http_can_do_everything() {
+    let served = Served::new();
+    let executor = Executor::start(served.options());
+    let mut session = A2eSession::open(&executor, None);
+    converse(&mut session, &|name| executor.file(name));
+    let health = session.request("GET", "/a2e/health", b"");
+    assert_eq!(
+        (health.status, &health.json()["status"], &health.json()["a2e"]),
+        (200, &json!("ok"), &json!("1.0"))
+    );
+    session.tell(&a2e("shutdown", "bye", json!({ "timeout": 5 })));
+    assert_eq!(session.rest(), [] as [Value; 0]);
+    eventually("the session is gone", || (session.post(b"").eq(&404)).then_some(()));
+    let agents = executor.reports().iter().map(|report| report["agent_did"].clone()).collect::<Vec<_>>();
+    assert!(agents.len() > 5 && agents.iter().all(|agent| agent == AGENT_DID), "{agents:?}");
+}
+
+#[test]
+fn a_session_over_stdio_can_do_everything() {
+    let served = Served::new();
+    let mut door = StdioClient::start_as("--a2e-stdio", served.options());
+    let workspace = door.workspace();
+    converse(&mut door, &|name| std::fs::read_to_string(workspace.join(name)).ok());
+    door.tell(&a2e("shutdown", "bye", json!({})));
+    let (status, lines) = door.finish();
+    assert!(status.success() && lines.is_empty(), "{status} {lines:?}");
+}
+
+/// What is wrong with a line, and how it is answered: the id, and the code.
+fn bad_lines() -> Vec<(Vec<u8>, &'static str, &'static str)> {
+    let call = a2e_call("bad", "write_file", write("bad", "x"));
+    let with = |name: &str, value: Value| {
+        let mut call = call.clone();
+        call[name] = value;
+        call.to_string().into_bytes()
+    };
+    let without = |name: &str| {
+        let mut call = call.clone();
+        call.as_object_mut().unwrap().shift_remove(name);
+        call.to_string().into_bytes()
+    };
+    let text = call.to_string();
+    let nested = format!("{}{}", "[".repeat(100), "]".repeat(100));
+    vec![
+        (b"{".to_vec(), "", "parse_error"),
+        (b"\xff".to_vec(), "", "parse_error"),
+        (b"\xef\xbb\xbf{}".to_vec(), "", "parse_error"),
+        (text.as_bytes()[..text.len() - 1].to_vec(), "", "parse_error"),
+        (text.replacen('{', r#"{"id":"bad","#, 1).into_bytes(), "", "parse_error"),
+        (text.replacen('{', r#"{"typ\u0065":"ping","#, 1).into_bytes(), "", "parse_error"),
+        (format!("{text}{text}").into_bytes(), "", "parse_error"),
+        (with("arguments", serde_json::from_str(&nested).unwrap()), "", "parse_error"),
+        (with("x", json!("y".repeat(5000))), "", "parse_error"),
+        (b"[]".to_vec(), "", "invalid_message"),
+        (format!("[{text}]").into_bytes(), "", "invalid_message"),
+        (b"{}".to_vec(), "", "invalid_message"),
+        (without("type"), "bad", "invalid_message"),
+        (with("type", json!(7)), "bad", "invalid_message"),
+        (with("type", json!("tool/call")), "bad", "invalid_message"),
+        (with("type", json!("tool/call/resp")), "bad", "invalid_message"),
+        (with("type", json!("handshake/resp")), "bad", "invalid_message"),
+        (with("type", json!("chain/req")), "bad", "capability_missing"),
+        (without("id"), "", "schema_violation"),
+        (with("id", json!(1)), "", "schema_violation"),
+        (with("id", json!("")), "", "schema_violation"),
+        (with("id", json!("x".repeat(129))), "", "schema_violation"),
+        (without("a2e"), "bad", "schema_violation"),
+        (with("a2e", json!("1.1")), "bad", "version_mismatch"),
+        (with("version", json!("2.0")), "bad", "version_mismatch"),
+        (without("ts"), "bad", "schema_violation"),
+        (with("ts", json!("now")), "bad", "schema_violation"),
+        (without("tool_name"), "bad", "schema_violation"),
+        (with("tool_name", json!(["write_file"])), "bad", "schema_violation"),
+        (without("arguments"), "bad", "schema_violation"),
+        (with("arguments", json!(null)), "bad", "schema_violation"),
+        (with("arguments", json!([1])), "bad", "schema_violation"),
+        (with("streaming", json!("yes")), "bad", "schema_violation"),
+        (with("timeout", json!(0)), "bad", "schema_violation"),
+        (with("timeout", json!(-1)), "bad", "schema_violation"),
+        (with("timeout", json!(1.5)), "bad", "schema_violation"),
+        (with("timeout", json!(null)), "bad", "schema_violation"),
+        (with("timeout", json!("30")), "bad", "schema_violation"),
+        (with("session_id", json!("nobody's")), "bad", "unauthorized"),
+        (with("correlation_id", json!(1)), "bad", "schema_violation"),
+    ]
+}
+
+fn refuses_bad_lines(peer: &mut impl A2ePeer) {
+    peer.shake_hands("planner", "");
+    for (line, id, code) in bad_lines() {
+        peer.send_line(&line);
+        let answer = peer.next();
+        assert_eq!(failed(&answer, code)["req_id"], id, "{}", String::from_utf8_lossy(&line));
+        assert!(answer.to_string().len() < 1000, "{answer}");
+    }
+    // Nobody is answered who cannot be, and an answer is not answered.
+    for line in [r#"{"a2e":"1.0","type":"x/y","ts":1}"#, r#"{"a2e":"1.0","type":"error","id":"e","ts":1}"#] {
+        peer.send_line(line.as_bytes());
+    }
+    let pong = peer.ask(&a2e("ping", "still here", json!({})));
+    assert_eq!(pong["type"], "pong", "{pong}");
+}
+
+#[test]
+fn what_is_no_message_is_answered_and_runs_nothing() {
+    let served = Served::new();
+    let small = |options: Options| options.set("server.max_body_bytes", 4096);
+    let executor = Executor::start(small(served.options()));
+    let mut session = A2eSession::open(&executor, None);
+    refuses_bad_lines(&mut session);
+    executor.assert_workspace_is_empty("bad lines");
+    assert_eq!(executor.reports(), [] as [Value; 0]);
+    succeeded(&session.ask(&a2e_call("good", "write_file", write("good", "x"))), "write_file");
+
+    let mut door = StdioClient::start_as("--a2e-stdio", small(served.options()));
+    refuses_bad_lines(&mut door);
+    assert_eq!(std::fs::read_dir(door.workspace()).unwrap().count(), 0);
+    for blank in ["", "  ", "\t\r"] {
+        door.send(blank.as_bytes());
+    }
+    succeeded(&door.ask(&a2e_call("good", "write_file", write("good", "x"))), "write_file");
+}
+
+#[test]
+fn http_says_what_is_wrong_with_a_request() {
+    let served = Served::new();
+    let executor = Executor::start(served.options());
+    let mut session = A2eSession::open(&executor, None);
+    let mut client = executor.client();
+    let kind = ("Content-Type", "application/json");
+    let id = session.id.clone();
+    let named = ("X-Session-Id", id.as_str());
+    for (method, path, headers, status) in [
+        ("POST", "/a2e/send", vec![kind], 400),
+        ("GET", "/a2e/stream", vec![], 400),
+        ("POST", "/a2e/send", vec![kind, named, named], 400),
+        ("POST", "/a2e/send", vec![kind, ("X-Session-Id", "nobody's")], 404),
+        ("GET", "/a2e/stream", vec![("X-Session-Id", "")], 404),
+        ("POST", "/a2e/send", vec![("Content-Type", "text/html"), named], 415),
+        ("POST", "/a2e/send", vec![named], 415),
+        ("POST", "/a2e/send", vec![("Content-Type", "text/plain; charset=utf-8"), named], 202),
+        ("POST", "/a2e/send", vec![kind, named, ("Origin", "https://evil.example")], 403),
+        ("POST", "/a2e/session", vec![("Origin", "https://evil.example")], 403),
+        ("GET", "/a2e/send", vec![named], 405),
+        ("POST", "/a2e/stream", vec![named], 405),
+    ] {
+        let answer = client.request(method, path, &headers, b"");
+        assert_eq!(answer.status, status, "{method} {path} {headers:?}: {}", answer.text());
+    }
+    // Several messages in one body are several messages, in order.
+    let lines = format!("{}\r\n\n{}", a2e("ping", "1", json!({})), a2e("ping", "2", json!({})));
+    session.send_line(lines.as_bytes());
+    assert_eq!(
+        (session.next()["req_id"].clone(), session.next()["req_id"].clone()),
+        (json!("1"), json!("2"))
+    );
+    let many = format!("{}\n", a2e("ping", "1", json!({}))).repeat(17);
+    assert_eq!(session.post(many.as_bytes()), 413);
+    assert_eq!(session.ask(&a2e("ping", "3", json!({})))["type"], "pong", "nothing of the many was read");
+}
+
+#[test]
+fn a_session_is_its_callers_and_its_agent_is_the_callers_own() {
+    let (served, list) = (Served::new(), List::new());
+    let (planner, other) = (list.agent("planner", AGENT_DID), list.agent("other", "did:a2e:other"));
+    let options = served.options().set("server.callers", json!(list.path()));
+    let mut executor = Executor::start(options);
+    assert_eq!(executor.client().request("POST", "/a2e/session", &[], b"").status, 401);
+    let mut session = A2eSession::open(&executor, Some(&planner));
+    assert_eq!(session.as_seen_by(Some(&other)).post(b""), 404, "another's session is not there");
+    assert_eq!(session.as_seen_by(Some(&other)).request("GET", "/a2e/stream", b"").status, 404);
+    assert_eq!(session.as_seen_by(None).post(b""), 401);
+    for (agent, token) in [
+        ("other", ""),
+        ("did:a2e:nobody", ""),
+        ("planner", "a2g_wrong"),
+        ("planner", other.as_str()),
+        ("other", &other),
+    ] {
+        let answer = session.ask(&a2e_handshake(agent, token));
+        assert_eq!((&answer["ok"], &answer["reason"]), (&json!(false), &json!("auth_failed")), "{answer}");
+        failed(&session.ask(&a2e_call("no", "write_file", write("no", "x"))), "unauthorized");
+    }
+    executor.assert_workspace_is_empty("calls without a handshake");
+    // Who names no agent speaks for the one it may speak for.
+    session.shake_hands("", &planner);
+    succeeded(&session.ask(&a2e_call("yes", "write_file", write("yes", "x"))), "write_file");
+    assert_eq!(executor.wait_for_reports(1)[0]["agent_did"], AGENT_DID);
+    assert!(!executor.stderr().contains(&planner), "a token is in the log");
+
+    // A caller who is removed is not heard any more, and the session ends.
+    session.tell(&a2e_call("last", "gate", waits()));
+    wait_for_runs(&executor, 1);
+    let path = list.path();
+    succeeds(&["caller", "remove", "planner", "--callers", path.to_str().unwrap()]);
+    executor.process().hang_up();
+    assert_eq!(session.rest(), [] as [Value; 0]);
+    assert_eq!(session.post(b""), 401);
+    assert_eq!(executor.wait_for_reports(2)[1]["status"], "ABORTED");
+}
+
+#[test]
+fn over_stdio_the_handshake_shows_a_token_where_callers_are_listed() {
+    let (served, list) = (Served::new(), List::new());
+    let token = list.agent("planner", AGENT_DID);
+    let options = served.options().set("server.callers", json!(list.path()));
+    let mut door = StdioClient::start_as("--a2e-stdio", options);
+    for (agent, token) in [("planner", ""), ("planner", "a2g_wrong"), ("other", token.as_str())] {
+        let answer = door.ask(&a2e_handshake(agent, token));
+        assert_eq!((&answer["ok"], &answer["reason"]), (&json!(false), &json!("auth_failed")), "{answer}");
+        failed(&door.ask(&a2e_call("no", "write_file", write("no", "x"))), "unauthorized");
+    }
+    assert_eq!(std::fs::read_dir(door.workspace()).unwrap().count(), 0);
+    door.shake_hands("planner", &token);
+    succeeded(&door.ask(&a2e_call("yes", "write_file", write("yes", "x"))), "write_file");
+}
+
+#[test]
+fn a_door_that_is_open_to_everybody_still_checks_a_token_that_is_shown() {
+    let (served, list) = (Served::new(), List::new());
+    let token = list.agent("planner", AGENT_DID);
+    let options = served.with(json!({ "open_to": "everybody", "agent": "did:a2e:guest" }));
+    let executor = Executor::start(options.set("server.callers", json!(list.path())));
+    let mut session = A2eSession::open(&executor, None);
+    let refused = session.ask(&a2e_handshake("planner", "a2g_wrong"));
+    assert_eq!(refused["reason"], "auth_failed", "{refused}");
+    let refused = session.ask(&a2e_handshake("other", &token));
+    assert_eq!(refused["reason"], "auth_failed", "its bearer is no longer everybody: {refused}");
+    session.shake_hands("", &token);
+    succeeded(&session.ask(&a2e_call("1", "write_file", write("1", "x"))), "write_file");
+    let mut session = A2eSession::open(&executor, None);
+    session.shake_hands("", "");
+    succeeded(&session.ask(&a2e_call("2", "write_file", write("2", "x"))), "write_file");
+    let reports = executor.wait_for_reports(2);
+    let agents = reports.iter().map(|report| report["agent_did"].as_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!(agents, [AGENT_DID, "did:a2e:guest"]);
+}
+
+#[test]
+fn no_more_than_max_parallel_run_at_once_and_the_rest_in_order() {
+    let served = Served::new();
+    let executor = Executor::start(served.with(json!({ "max_parallel": 2 })));
+    let mut session = A2eSession::open(&executor, None);
+    assert_eq!(session.shake_hands("planner", "")["max_parallel"], 2);
+    let mut call = a2e_call("0", "gate", waits());
+    call["streaming"] = json!(true);
+    for nth in 0..5 {
+        call["id"] = json!(nth.to_string());
+        session.tell(&call);
+    }
+    let mut started = vec![session.next(), session.next()];
+    wait_for_runs(&executor, 2);
+    // A ping is answered meanwhile; the third has not begun.
+    assert_eq!(session.ask(&a2e("ping", "p", json!({})))["type"], "pong");
+    assert_eq!(runs(&executor), 2);
+    open_the_gate(&executor);
+    let mut ended = 0;
+    while ended < 5 {
+        let message = session.next();
+        if message["type"] == "tool/event" {
+            started.push(message);
+        } else {
+            succeeded(&message, "gate");
+            ended += 1;
+        }
+    }
+    let order = started.iter().map(|event| event["req_id"].as_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!(order[2], "2", "{order:?}");
+    assert_eq!((order.len(), runs(&executor)), (5, 5));
+}
+
+#[test]
+fn more_calls_than_may_wait_are_refused() {
+    let served = Served::new();
+    let executor = Executor::start(served.with(json!({ "max_parallel": 1 })));
+    let mut session = A2eSession::open(&executor, None);
+    session.shake_hands("planner", "");
+    for nth in 0..66 {
+        session.tell(&a2e_call(&nth.to_string(), "gate", waits()));
+    }
+    let refused = session.next();
+    assert_eq!(failed(&refused, "runtime_error")["req_id"], "65");
+    assert_eq!(refused["retryable"], true);
+    session.detach();
+}
+
+#[test]
+fn the_calls_of_an_agent_that_is_gone_are_cancelled() {
+    let served = Served::new();
+    let door = json!({ "max_parallel": 1, "reconnect_seconds": 1 });
+    let executor = Executor::start(served.with(door));
+    let mut session = A2eSession::open(&executor, None);
+    session.shake_hands("planner", "");
+    let id = intent_id();
+    session.tell(&a2e_call(&id, "gate", waits()));
+    session.tell(&a2e_call("waits", "write_file", write("waits", "x")));
+    wait_for_runs(&executor, 1);
+    session.detach();
+    let report = executor.wait_for_reports(1)[0].clone();
+    assert_eq!((&report["intent_id"], &report["status"]), (&json!(id), &json!("ABORTED")), "{report}");
+    assert_eq!(session.post(b""), 404);
+    assert_eq!(executor.file("waits"), None, "what waited never began");
+    assert_eq!(executor.reports().len(), 1);
+}
+
+#[test]
+fn an_agent_that_comes_back_in_time_finds_its_answers() {
+    let served = Served::new();
+    let executor = Executor::start(served.with(json!({ "reconnect_seconds": 60 })));
+    let mut session = A2eSession::open(&executor, None);
+    session.shake_hands("planner", "");
+    session.tell(&a2e_call("1", "gate", waits()));
+    wait_for_runs(&executor, 1);
+    session.detach();
+    open_the_gate(&executor);
+    executor.wait_for_reports(1);
+    session.attach();
+    succeeded(&session.answer("1").1, "gate");
+    // A second stream takes the place of the first.
+    let mut second = session.as_seen_by(None);
+    second.attach();
+    assert_eq!(session.rest(), [] as [Value; 0]);
+    assert_eq!(second.ask(&a2e("ping", "2", json!({})))["type"], "pong");
+}
+
+#[test]
+fn a_call_that_a_second_session_waits_for_goes_on_without_the_first() {
+    let served = Served::new();
+    let executor = Executor::start(served.with(json!({ "reconnect_seconds": 1 })));
+    let mut first = A2eSession::open(&executor, None);
+    first.shake_hands("planner", "");
+    let call = a2e_call(&intent_id(), "gate", waits());
+    first.tell(&call);
+    wait_for_runs(&executor, 1);
+    let mut second = A2eSession::open(&executor, None);
+    second.shake_hands("planner", "");
+    second.tell(&call);
+    assert_eq!(second.ask(&a2e("ping", "p", json!({})))["type"], "pong", "the call before it is read");
+    first.detach();
+    eventually("the first session is gone", || (first.post(b"") == 404).then_some(()));
+    open_the_gate(&executor);
+    succeeded(&second.answer(call["id"].as_str().unwrap()).1, "gate");
+    assert_eq!((runs(&executor), executor.wait_for_reports(1).len()), (1, 1));
+}
+
+#[test]
+fn whoever_never_reads_holds_up_no_run_and_nobody_else() {
+    let served = Served::new();
+    let executor = Executor::start(served.with(json!({ "reconnect_seconds": 60 })));
+    let mut deaf = A2eSession::begin(&executor, None);
+    let unread = deaf.attach_unread();
+    let mut handshake = a2e_handshake("planner", "");
+    handshake["id"] = json!("h");
+    deaf.tell(&handshake);
+    let calls = (0..8).map(|nth| {
+        let mut call = a2e_call(&nth.to_string(), "floods", json!({}));
+        call["streaming"] = json!(true);
+        format!("{call}\n")
+    });
+    deaf.send_line(calls.collect::<String>().as_bytes());
+    // Four run at once, whatever is taken of them, and those end.
+    let reports = executor.wait_for_reports(4);
+    assert!(reports.iter().all(|report| report["status"] == "SUCCESS"), "{reports:?}");
+    let mut other = A2eSession::open(&executor, None);
+    other.shake_hands("planner", "");
+    succeeded(&other.ask(&a2e_call("1", "write_file", write("1", "x"))), "write_file");
+    // What waits is bounded, and then nothing more is taken.
+    eventually("there is no room", || (deaf.post(b"") == 429).then_some(()));
+    // Whoever begins to read has everything: what did not come as an event is in the result.
+    drop(unread);
+    deaf.attach();
+    let (mut ended, mut whole) = (0, 0);
+    let deadline = Instant::now() + PATIENCE;
+    while ended < 6 && Instant::now() < deadline {
+        let message = deaf.next();
+        if message["type"] == "tool/call/resp" {
+            ended += 1;
+            let events = ran(&message, "floods")["events"].as_array().unwrap();
+            assert!(events.is_empty() || events.len() == 6000, "{}", events.len());
+            whole += usize::from(!events.is_empty());
+        }
+    }
+    assert!(whole > 0, "no result had events, though some were left out");
+}
+
+#[test]
+fn an_operator_cancels_a_call_and_its_agent_is_told() {
+    let served = Served::new();
+    let executor = Executor::start(served.options());
+    let mut session = A2eSession::open(&executor, None);
+    session.shake_hands("planner", "");
+    let id = intent_id();
+    session.tell(&a2e_call(&id, "gate", waits()));
+    wait_for_runs(&executor, 1);
+    result(&executor.rpc("a2g/cancel", &json!({ "intent_id": id })));
+    let (_, answer) = session.answer(&id);
+    let cancelled = ran(&answer, "gate");
+    assert_eq!((&cancelled["success"], &cancelled["error_code"]), (&json!(false), &json!("runtime_error")));
+    assert_eq!(
+        (&cancelled["error"], &cancelled["summary"]["status"]),
+        (&json!("the call was cancelled"), &json!("ABORTED"))
+    );
+}
+
+#[test]
+fn what_a_person_approved_is_there_for_the_same_call() {
+    let served = Served::new();
+    let executor = Executor::start(served.options());
+    let mut session = A2eSession::open(&executor, None);
+    session.shake_hands("planner", "");
+    let call = a2e_call(&intent_id(), "write_file", write("secret", ESCALATES));
+    failed(&session.ask(&call), "tool_denied");
+    result(&executor.rpc("g2a/directive", &json!({ "intent_id": call["id"], "decision": "APPROVED" })));
+    executor.wait_for_reports(1);
+    succeeded(&session.ask(&call), "write_file");
+    assert_eq!((executor.file("secret").as_deref(), executor.reports().len()), (Some(ESCALATES), 1));
+}
+
+#[test]
+fn a_shutdown_lets_calls_end_and_cancels_those_that_do_not() {
+    let served = Served::new();
+    let executor = Executor::start(served.with(json!({ "max_parallel": 1 })));
+    let mut session = A2eSession::open(&executor, None);
+    session.shake_hands("planner", "");
+    session.tell(&a2e_call("runs", "gate", waits()));
+    session.tell(&a2e_call("waits", "write_file", write("waits", "x")));
+    wait_for_runs(&executor, 1);
+    session.tell(&a2e("shutdown", "bye", json!({ "timeout": 3 })));
+    let refused = session.ask(&a2e_call("late", "write_file", write("late", "x")));
+    failed(&refused, "runtime_error");
+    let refused = session.ask(&a2e_handshake("planner", ""));
+    assert_eq!(refused["reason"], "server_error", "{refused}");
+    let rest = session.rest();
+    assert_eq!(rest.len(), 2, "{rest:?}");
+    let of = |id: &str| rest.iter().find(|message| message["req_id"] == id).unwrap();
+    failed(of("waits"), "runtime_error");
+    assert_eq!(ran(of("runs"), "gate")["summary"]["status"], "ABORTED");
+    assert_eq!((executor.file("waits"), executor.file("late")), (None, None));
+
+    let mut session = A2eSession::open(&executor, None);
+    session.shake_hands("planner", "");
+    session.tell(&a2e_call("runs", "gate", json!({ "path": "/workspace/y" })));
+    wait_for_runs(&executor, 2);
+    session.tell(&a2e("shutdown", "bye", json!({ "timeout": 60 })));
+    open_the_gate(&executor);
+    let rest = session.rest();
+    assert_eq!(rest.len(), 1, "{rest:?}");
+    succeeded(&rest[0], "gate");
+}
+
+#[test]
+fn the_end_of_standard_input_lets_calls_end() {
+    let served = Served::new();
+    let mut door = StdioClient::start_as("--a2e-stdio", served.with(json!({ "max_parallel": 1 })));
+    door.shake_hands("planner", "");
+    let workspace = door.workspace();
+    door.tell(&a2e_call("1", "gate", waits()));
+    door.tell(&a2e_call("2", "write_file", write("2", "x")));
+    eventually("the gate runs", || workspace.join("runs").exists().then_some(()));
+    std::fs::write(workspace.join("go"), "").unwrap();
+    let (status, lines) = door.finish();
+    assert!(status.success(), "{status}");
+    let ids = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap()["req_id"].clone());
+    assert_eq!(ids.collect::<Vec<_>>(), ["1", "2"]);
+}
+
+#[test]
+fn sigterm_lets_calls_end_and_be_answered() {
+    let served = Served::new();
+    let mut executor = Executor::start(served.options().set("executor.drain_seconds", 60));
+    let mut session = A2eSession::open(&executor, None);
+    session.shake_hands("planner", "");
+    session.tell(&a2e_call("1", "gate", waits()));
+    wait_for_runs(&executor, 1);
+    executor.process().terminate();
+    open_the_gate(&executor);
+    let rest = session.rest();
+    assert_eq!(rest.len(), 1, "{rest:?}");
+    succeeded(&rest[0], "gate");
+    assert!(executor.process().ended().success());
+
+    let mut door = StdioClient::start_as("--a2e-stdio", served.options().set("executor.drain_seconds", 1));
+    door.shake_hands("planner", "");
+    door.tell(&a2e_call("1", "gate", waits()));
+    let workspace = door.workspace();
+    eventually("the gate runs", || workspace.join("runs").exists().then_some(()));
+    door.process().terminate();
+    let answer = door.answer("1").1;
+    assert_eq!(ran(&answer, "gate")["summary"]["status"], "ABORTED");
+    assert!(door.process().ended().success());
+}
+
+#[test]
+fn sessions_are_bounded_and_end_when_nobody_comes() {
+    let served = Served::new();
+    let door = json!({ "max_sessions_per_caller": 2, "max_sessions": 8, "idle_seconds": 1 });
+    let executor = Executor::start(served.with(door));
+    let mut first = A2eSession::open(&executor, None);
+    first.shake_hands("planner", "");
+    first.tell(&a2e_call("1", "gate", waits()));
+    wait_for_runs(&executor, 1);
+    let mut second = A2eSession::open(&executor, None);
+    let mut third = A2eSession::open(&executor, None);
+    assert_eq!(second.rest(), [] as [Value; 0], "the one that is idle goes");
+    assert_eq!((first.post(b""), second.post(b""), third.post(b"")), (202, 404, 202));
+    third.shake_hands("planner", "");
+    third.tell(&a2e_call("3", "gate", waits()));
+    wait_for_runs(&executor, 2);
+    assert_eq!(executor.client().request("POST", "/a2e/session", &[], b"").status, 429, "all have calls");
+    open_the_gate(&executor);
+    succeeded(&first.answer("1").1, "gate");
+    succeeded(&third.answer("3").1, "gate");
+    third.detach();
+    eventually("who is away is forgotten", || (third.post(b"") == 404).then_some(()));
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(first.ask(&a2e("ping", "p", json!({})))["type"], "pong", "who is there is not");
+}
+
+#[test]
+fn a_door_that_is_switched_off_is_not_there() {
+    let served = Served::new();
+    let executor = Executor::start(served.with(json!({ "enabled": false })));
+    assert_eq!(executor.client().request("POST", "/a2e/session", &[], b"").status, 404);
+    let home = Home::new(served.with(json!({ "enabled": false })).argument("--a2e-stdio"));
+    let mut process = Process::spawn("executor", &mut home.command());
+    assert_eq!(process.ended().code(), Some(2), "{}", process.stderr());
+    let home = Home::new(served.options().argument("--a2e-stdio").argument("--stdio"));
+    let mut process = Process::spawn("executor", &mut home.command());
+    assert_eq!(process.ended().code(), Some(2), "{}", process.stderr());
+}
