@@ -38,6 +38,11 @@ fn intent() {
 }
 
 #[test]
+fn nexus() {
+    replay("nexus", decoders::nexus);
+}
+
+#[test]
 fn verdict() {
     replay("verdict", decoders::verdict);
 }
