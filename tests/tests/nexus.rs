@@ -440,11 +440,17 @@ fn an_id_is_used_once_and_a_command_runs_once() {
     );
     reused["id"] = message["id"].clone();
     failure(&ask(&executor, PLANNER, &PLANNER.signed(reused)), "VALIDATION_ERROR");
-    // The journal knows it after a restart.
+    // The journal knows it after a restart; what else was used is not known, and refused.
     executor.wait_for_reports(1);
+    let early = PLANNER.query("get_status", "executor");
     let executor = Executor::start_in(executor.killed());
     assert_eq!(succeeded(&ask(&executor, PLANNER, &message)), &first);
     failure(&ask(&executor, PLANNER, &other("three")), "VALIDATION_ERROR");
+    assert_eq!(
+        failure(&ask(&executor, PLANNER, &early), "VALIDATION_ERROR")["details"]["pointer"],
+        "/timestamp"
+    );
+    succeeded(&ask(&executor, PLANNER, &PLANNER.query("get_status", "executor")));
     executor.assert_workspace_is_empty("repeats");
 }
 
@@ -948,6 +954,9 @@ fn the_door_is_there_when_it_has_keys_that_are_its_own() {
     set_mode(&keys.path(), 0o600);
     std::fs::write(keys.path(), format!("{EXECUTOR} {} -\n", PLANNER.secret)).unwrap();
     refused("the executor's own id");
+    let twice = format!("planner {} -\ndid:nexus:planner {} -\n", PLANNER.secret, OTHER.secret);
+    std::fs::write(keys.path(), twice).unwrap();
+    refused("under two ids");
     std::fs::write(keys.path(), format!("planner {}\n", PLANNER.secret)).unwrap();
     refused("line 1 has to be three parts");
 }

@@ -21,6 +21,7 @@ use crate::serve::{
 };
 use crate::wire::nexus::keys::{AgentKeys, Keyring};
 use anyhow::{Context as _, bail};
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -351,6 +352,15 @@ fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Result<Keyring> 
         bail!(super::Usage(format!(
             "`doors.nexus.key_file` has an agent with the executor's own id `{own}`"
         )));
+    }
+    let mut agents = HashSet::new();
+    for AgentSecret { agent, .. } in &secrets {
+        let did = nexus::agent_of(agent);
+        let did =
+            did.map_err(|_| super::Usage(format!("`doors.nexus.key_file`: no agent can be `{agent}`")))?;
+        if !agents.insert(did) {
+            bail!(super::Usage(format!("`doors.nexus.key_file` has the agent `{agent}` under two ids")));
+        }
     }
     let keys = secrets.into_iter().map(|AgentSecret { agent, signing, sealing }| {
         let keys = AgentKeys::new(&signing, sealing.as_deref());

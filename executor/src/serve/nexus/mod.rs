@@ -44,6 +44,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
 /// How far a `timestamp` may be ahead of the executor's clock, in milliseconds.
@@ -86,6 +87,16 @@ struct Nexus {
     identity: Box<RawValue>,
     unknown: Box<RawValue>,
     hub: Arc<Hub>,
+    /// When this process began to remember ids, in milliseconds since 1970.
+    started_ms: u64,
+}
+
+/// The agent of an id in the key file.
+///
+/// # Errors
+/// [`Fault::InvalidRequest`] when the id cannot be a DID's.
+pub fn agent_of(id: &str) -> Result<AgentDid, Fault> {
+    named(Door::Nexus, id)
 }
 
 /// This door. `id` is its own where the settings name none.
@@ -103,7 +114,8 @@ pub fn doorway(
     executor.observe(move |subject, news| told.publish(subject, news, clock.monotonic()));
     let identity = encode::identity(&id);
     let unknown = RawValue::from_string(UNKNOWN.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned());
-    let door = Arc::new(Nexus { executor, settings, port, keys, id, identity, unknown, hub });
+    let started_ms = milliseconds(executor.clock().now());
+    let door = Arc::new(Nexus { executor, settings, port, keys, id, identity, unknown, hub, started_ms });
     let routes = Router::new().route("/nexus", get(socket::upgrade).post(post)).with_state(door);
     Doorway { routes, open_to: OpenTo::AsksItself }
 }
@@ -155,10 +167,10 @@ async fn post(
         return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
     };
     let (out, mut told) = mpsc::channel(2);
+    // Whoever does not take the answer is not worked for.
     let work = connection.works();
     tokio::spawn(async move {
         door.take(&caller, body.text(&door.port.bounds), Way::Post, &out).await;
-        drop(work);
     });
     match told.recv().await {
         None => StatusCode::NO_CONTENT.into_response(),
@@ -167,7 +179,9 @@ async fn post(
         }
         Some(Told { text, last: false }) => {
             let first = stream::iter([text]);
-            let rest = stream::unfold(told, async |mut told| Some((told.recv().await?.text, told)));
+            let rest = stream::unfold((told, work), async |(mut told, work)| {
+                Some((told.recv().await?.text, (told, work)))
+            });
             let lines = futures_util::StreamExt::chain(first, rest);
             let lines =
                 futures_util::StreamExt::map(lines, |line| Ok::<_, Infallible>(Bytes::from(line + "\n")));
@@ -189,8 +203,7 @@ impl Nexus {
     }
 
     fn now_ms(&self) -> u64 {
-        let now = self.executor.clock().now().unix_timestamp_nanos() / 1_000_000;
-        u64::try_from(now).unwrap_or_default()
+        milliseconds(self.executor.clock().now())
     }
 
     /// What makes the next message, with this id. Without randomness nothing is sent.
@@ -358,7 +371,7 @@ impl Nexus {
             return Err(closed(Failure::new(Code::NotFound, message).with("pointer", "/to/id")));
         }
         verified.check_time(now_ms, MOST_AHEAD_MS).map_err(closed)?;
-        let agent = named(Door::Nexus, name).map_err(|fault| closed(fault::of(&fault)))?;
+        let agent = agent_of(name).map_err(|fault| closed(fault::of(&fault)))?;
         if !caller.speaks_for(&agent) && !caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
         {
             let message =
@@ -384,6 +397,11 @@ impl Nexus {
         let until_ms = verified.timestamp_ms().saturating_add(LONGEST_TTL_MS);
         let id = verified.envelope().id();
         let opened = |failure| Err(Unaccepted { failure, opened: true });
+        if purpose == Some(Purpose::Once) && verified.timestamp_ms() < self.started_ms {
+            let message = "the message was made before this executor started, which does not know whether it was \
+                           used: send it again";
+            return opened(Failure::new(Code::ValidationError, message).with("pointer", "/timestamp"));
+        }
         let again = match purpose.map(|purpose| self.hub.spend(name, id, purpose, now_ms, until_ms)) {
             None | Some(Use::First) => false,
             Some(Use::Again) => true,
@@ -569,6 +587,11 @@ impl Nexus {
             }
         }
     }
+}
+
+/// Milliseconds since 1970.
+fn milliseconds(at: OffsetDateTime) -> u64 {
+    u64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
 }
 
 /// Why a message is not acted on, and whether its payload could be opened.

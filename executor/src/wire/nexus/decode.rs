@@ -208,10 +208,8 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
 
 /// A value that decides what the message is.
 fn not_a_message(fault: Fault) -> Fault {
-    match fault {
-        Fault::InvalidParams { message, pointer: _ } => Fault::InvalidRequest(message),
-        other => other,
-    }
+    let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
+    Fault::InvalidRequest(message)
 }
 
 fn identity(field: Field<'_>) -> Result<String, Fault> {
@@ -431,10 +429,13 @@ fn action_of(action: Option<&Field<'_>>) -> Result<String, Fault> {
     action.ok_or_else(|| Fault::invalid("/action", "`action` is missing"))?.text()
 }
 
+/// Reads `parameters`, beside what the payload says for the governor.
+type Parameters = fn(Object<'_>, Option<Map<String, Value>>) -> Result<Content, Fault>;
+
 /// The payloads of two commands are never alike, because the signature of a header does not cover `action`.
 fn command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
     let action = action_of(action)?;
-    let read: fn(Object<'_>, Option<Map<String, Value>>) -> Result<Content, Fault> = match action.as_str() {
+    let read: Parameters = match action.as_str() {
         "tool.execute" => execute,
         "tool.cancel" => |parameters, _| only_id(parameters, "intentId").map(Content::Cancel),
         "events.subscribe" => |parameters, _| subscribe(parameters).map(Content::Subscribe),
