@@ -36,6 +36,36 @@ impl fmt::Display for Door {
     }
 }
 
+/// Which of those who wait goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub enum Priority {
+    /// After all others.
+    Low,
+    /// As at doors that know no priorities.
+    #[default]
+    Normal,
+    /// Before what is normal.
+    High,
+    /// Before all others.
+    Critical,
+}
+
+impl Priority {
+    /// All four, the lowest first.
+    pub const ALL: [Self; 4] = [Self::Low, Self::Normal, Self::High, Self::Critical];
+
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Normal => "normal",
+            Self::High => "high",
+            Self::Critical => "critical",
+        }
+    }
+}
+
 /// Who asks which tool to do what. A call carries no authority: only a verdict does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Call {
@@ -54,6 +84,9 @@ pub struct Call {
     /// How long the caller wants to wait for the run. It can only be less than what is granted.
     #[serde(default)]
     pub at_most: Option<Timeout>,
+    /// Which of those who wait for a slot goes first.
+    #[serde(default)]
+    pub priority: Priority,
 }
 
 /// What an agent's SDK put into `context.signature`.

@@ -48,6 +48,11 @@ fn intent() {
 }
 
 #[test]
+fn nexus() {
+    replay("nexus", decoders::nexus);
+}
+
+#[test]
 fn verdict() {
     replay("verdict", decoders::verdict);
 }

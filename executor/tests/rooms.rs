@@ -129,7 +129,8 @@ fn large_parts_stay_in_their_rooms() {
         ("rusqlite", vec!["journal"]),
         ("cap_std", vec!["capability"]),
         ("ed25519_dalek", vec!["govern"]),
-        ("hmac", vec!["govern"]),
+        ("hmac", vec!["govern", "wire/nexus"]),
+        ("aes_gcm", vec!["wire/nexus"]),
         ("serde_json_canonicalizer", vec!["govern"]),
         ("anyhow", vec!["cli", "main"]),
         ("clap", vec!["cli", "main"]),
@@ -143,7 +144,9 @@ fn large_parts_stay_in_their_rooms() {
     for (room, path, code) in files() {
         for (part, rooms) in &parts {
             let named = names(&code, part) || names(&code, &format!("{part}_wasi"));
-            assert!(!named || rooms.contains(&room.as_str()), "{} names {part}", path.display());
+            let below = |folder: &&str| path.starts_with(root().join("executor/src").join(folder));
+            let may = rooms.contains(&room.as_str()) || rooms.iter().any(below);
+            assert!(!named || may, "{} names {part}", path.display());
         }
     }
 }

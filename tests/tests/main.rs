@@ -31,6 +31,7 @@ mod hostile;
 mod json_suite;
 mod lifecycle;
 mod methods;
+mod nexus;
 mod observability;
 mod proofs;
 mod replays;

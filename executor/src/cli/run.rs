@@ -7,7 +7,7 @@ use super::log::start_logging;
 use super::output::{self, cell, note, one_line, print, table, verdict_cell};
 use super::serve::local_governor;
 use super::setup::{Grouped, Workshop, check_containment, config};
-use crate::call::{Call, Door};
+use crate::call::{Call, Door, Priority};
 use crate::capability::{Ceilings, Claims, Grant, Permit, Roots};
 use crate::catalog::{CompileJob, Compiled};
 use crate::config::Config;
@@ -85,6 +85,7 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
     }
     let call = Call {
         at_most: None,
+        priority: Priority::Normal,
         door: Door::Cli,
         agent: AgentDid::parse(&arguments.agent).map_err(|error| Usage(format!("`--agent` {error}")))?,
         intent: IntentId::random(),

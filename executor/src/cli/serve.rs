@@ -8,15 +8,21 @@ use crate::config::{Config, Doors};
 use crate::deliver;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
-    AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, KeyPair, Push, Records,
-    RemoteGovernor, Trust,
+    AcceptUnsigned, AgentSecret, Caller, Callers, Governor, GovernorUrl, IntentSignatures, KeyPair, Push,
+    Records, RemoteGovernor, Trust,
 };
+use crate::ident::AgentDid;
 use crate::isolate::Isolation;
 use crate::journal::{Journal, Recovered};
 use crate::run::{Capacity, Executor, Settings};
 use crate::serve::a2e::{self, A2eSettings, serve_a2e_stdio};
-use crate::serve::{Doorway, HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2g, serve_stdio, sovereign};
+use crate::serve::{
+    Doorway, HttpDoor, HttpSettings, KnownCallers, NexusSettings, Rpc, Tls, a2g, nexus, serve_stdio,
+    sovereign,
+};
+use crate::wire::nexus::keys::{AgentKeys, Keyring};
 use anyhow::{Context as _, bail};
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -100,11 +106,17 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     check_callers_are_known(&config)?;
     let callers = config.callers.as_deref().map(Callers::read).transpose()?;
     config.tls.clone().map(Tls::read).transpose()?;
+    let nexus = config.doors.nexus.as_ref();
+    let nexus = nexus.map(|settings| keyring(settings, &config.did)).transpose()?;
     let with = if config.tls.is_some() { ", with TLS" } else { "" };
     print(format_args!("listen      {}{with}", config.listen));
     match (&config.callers, callers.and_then(|callers| callers.count())) {
         (Some(path), Some(count)) => print(format_args!("callers     {count} in {}", path.display())),
         _ => print("callers     whoever reaches it"),
+    }
+    if let Some(keys) = &nexus {
+        let agents = keys.agents().count();
+        print(format_args!("nexus       on, with the keys of {agents} agents"));
     }
     let governor = config.governor.as_ref().map_or("inside this process".to_owned(), GovernorUrl::shown);
     print(format_args!("governor    {governor}"));
@@ -362,7 +374,7 @@ async fn bind(
         connections: config.connections,
         pushes: None,
         executor: Some(Arc::clone(executor)),
-        doorways: doorways(config, executor, &known.callers),
+        doorways: doorways(config, known, executor)?,
     };
     HttpDoor::bind(&config.listen, rpc, http)
         .await
@@ -370,12 +382,48 @@ async fn bind(
 }
 
 /// The doors of the other protocols that are switched on.
-fn doorways(config: &Config, executor: &Arc<Executor>, known: &KnownCallers) -> Vec<Doorway> {
-    let Doors { a2e, sovereign } = config.doors.clone();
-    let a2e = a2e.map(|settings| a2e::doorway(Arc::clone(executor), settings, config.bounds, known.clone()));
+fn doorways(config: &Config, known: &Known, executor: &Arc<Executor>) -> anyhow::Result<Vec<Doorway>> {
+    let Doors { a2e, nexus, sovereign } = config.doors.clone();
+    let a2e = a2e
+        .map(|settings| a2e::doorway(Arc::clone(executor), settings, config.bounds, known.callers.clone()));
+    let nexus = nexus.map(|settings| {
+        let keys = keyring(&settings, &config.did)?;
+        let port = nexus::Port {
+            bounds: config.bounds,
+            callers: known.callers.clone(),
+            connections: config.connections,
+        };
+        anyhow::Ok(nexus::doorway(Arc::clone(executor), settings, config.did.as_str(), keys, port))
+    });
     let sovereign =
         sovereign.map(|settings| sovereign::doorway(Arc::clone(executor), settings, config.bounds));
-    [a2e, sovereign].into_iter().flatten().collect()
+    Ok([a2e, nexus.transpose()?, sovereign].into_iter().flatten().collect())
+}
+
+/// The keys of the agents of Genesis Nexus.
+fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Result<Keyring> {
+    let secrets = AgentSecret::read(&settings.key_file)?;
+    let own = settings.id.as_deref().unwrap_or(did.as_str());
+    if secrets.iter().any(|secret| &*secret.agent == own) {
+        // What the executor signed itself would come back as an agent's word.
+        bail!(super::Usage(format!(
+            "`doors.nexus.key_file` has an agent with the executor's own id `{own}`"
+        )));
+    }
+    let mut agents = HashSet::new();
+    for AgentSecret { agent, .. } in &secrets {
+        let did = nexus::agent_of(agent);
+        let did =
+            did.map_err(|_| super::Usage(format!("`doors.nexus.key_file`: no agent can be `{agent}`")))?;
+        if !agents.insert(did) {
+            bail!(super::Usage(format!("`doors.nexus.key_file` has the agent `{agent}` under two ids")));
+        }
+    }
+    let keys = secrets.into_iter().map(|AgentSecret { agent, signing, sealing }| {
+        let keys = AgentKeys::new(&signing, sealing.as_deref());
+        keys.map(|keys| (agent, keys)).context("a key of `doors.nexus.key_file` cannot be used")
+    });
+    Ok(Keyring::new(keys.collect::<anyhow::Result<Vec<_>>>()?))
 }
 
 /// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that

@@ -4,7 +4,9 @@ use super::{Wrong, file, size, within, wrong};
 use crate::call::Door;
 use crate::ident::AgentDid;
 use crate::serve::a2e::A2eSettings;
-use crate::serve::{DoorSettings, Listen, OpenTo};
+use crate::serve::{DoorSettings, Listen, NexusSettings, OpenTo};
+use crate::wire::nexus::message::SignatureScope;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The doors that are served beside A2G; `None` is one that is switched off.
@@ -12,27 +14,36 @@ use std::time::Duration;
 pub struct Doors {
     /// A2E 1.0.
     pub a2e: Option<A2eSettings>,
+    /// Genesis Nexus.
+    pub nexus: Option<NexusSettings>,
     /// sovereign JSON-RPC 3.0.
     pub sovereign: Option<DoorSettings>,
 }
 
 impl Doors {
-    pub(super) fn check(written: file::Doors) -> Result<Self, Wrong> {
-        let file::Doors { a2e, sovereign } = written;
+    pub(super) fn check(written: file::Doors, at: impl Fn(PathBuf) -> PathBuf) -> Result<Self, Wrong> {
+        let file::Doors { a2e, nexus, sovereign } = written;
         Ok(Self {
             a2e: self::a2e(a2e)?,
+            nexus: self::nexus(nexus, at)?,
             sovereign: door(Door::Sovereign, "doors.sovereign.agent", sovereign)?,
         })
     }
 
+    /// The files that doors keep.
+    pub(super) fn places(&self) -> impl Iterator<Item = &PathBuf> {
+        self.nexus.iter().map(|nexus| &nexus.key_file)
+    }
+
     /// A door that is open to everybody is for local callers only.
     pub(super) fn check_reach(&self, listen: &Listen) -> Result<(), Wrong> {
-        let Self { a2e, sovereign } = self;
+        let Self { a2e, nexus, sovereign } = self;
         let doors = [
-            ("doors.a2e.open_to", a2e.as_ref().map(|a2e| &a2e.door)),
-            ("doors.sovereign.open_to", sovereign.as_ref()),
+            ("doors.a2e.open_to", a2e.as_ref().map(|a2e| a2e.door.open_to)),
+            ("doors.nexus.open_to", nexus.as_ref().map(|nexus| nexus.open_to)),
+            ("doors.sovereign.open_to", sovereign.as_ref().map(|door| door.open_to)),
         ];
-        let open = doors.into_iter().find(|(_, door)| door.is_some_and(|d| d.open_to == OpenTo::Everybody));
+        let open = doors.into_iter().find(|(_, open_to)| *open_to == Some(OpenTo::Everybody));
         match open {
             Some((key, _)) if !listen.is_local() => Err(wrong(key)(&format_args!(
                 "is `everybody`, and others can call {listen}: only a loopback address or a socket is opened like that"
@@ -74,9 +85,30 @@ fn door(door: Door, key: &'static str, written: file::Door) -> Result<Option<Doo
     let file::Door { enabled, open_to, agent } = written;
     let agent = agent.unwrap_or_else(|| format!("did:a2g:agent:1.0:{door}"));
     let agent = AgentDid::parse(&agent).map_err(|error| wrong(key)(&error))?;
-    let open_to = match open_to {
+    Ok(enabled.then_some(DoorSettings { open_to: self::open_to(open_to), agent }))
+}
+
+fn open_to(written: file::OpenTo) -> OpenTo {
+    match written {
         file::OpenTo::Callers => OpenTo::Callers,
         file::OpenTo::Everybody => OpenTo::Everybody,
-    };
-    Ok(enabled.then_some(DoorSettings { open_to, agent }))
+    }
+}
+
+fn nexus(written: file::Nexus, at: impl Fn(PathBuf) -> PathBuf) -> Result<Option<NexusSettings>, Wrong> {
+    let file::Nexus { open_to, id, key_file, signature_scope, heartbeat_seconds } = written;
+    let heartbeat = within("doors.nexus.heartbeat_seconds", heartbeat_seconds, 3600)?;
+    if id.as_deref().is_some_and(|id| id.is_empty() || id.len() > 200) {
+        return Err(wrong("doors.nexus.id")(&"has to be 1 to 200 bytes long"));
+    }
+    Ok(key_file.map(|key_file| NexusSettings {
+        open_to: self::open_to(open_to),
+        id,
+        key_file: at(key_file),
+        scope: match signature_scope {
+            file::SignatureScope::Header => SignatureScope::Header,
+            file::SignatureScope::Full => SignatureScope::Full,
+        },
+        heartbeat: Duration::from_secs(heartbeat),
+    }))
 }

@@ -24,7 +24,38 @@ pub(super) struct File {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Doors {
     pub(super) a2e: A2e,
+    pub(super) nexus: Nexus,
     pub(super) sovereign: Door,
+}
+
+/// Served when it has a `key_file`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Nexus {
+    pub(super) open_to: OpenTo,
+    pub(super) id: Option<String>,
+    pub(super) key_file: Option<PathBuf>,
+    pub(super) signature_scope: SignatureScope,
+    pub(super) heartbeat_seconds: u64,
+}
+
+impl Default for Nexus {
+    fn default() -> Self {
+        Self {
+            open_to: OpenTo::Callers,
+            id: None,
+            key_file: None,
+            signature_scope: SignatureScope::Header,
+            heartbeat_seconds: 30,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum SignatureScope {
+    Header,
+    Full,
 }
 
 #[derive(Debug, Deserialize)]

@@ -161,6 +161,7 @@ impl Config {
             self.callers.as_ref(),
         ];
         let door = places_of_the_door(&self.listen, self.tls.as_ref());
+        let door = door.chain(self.doors.places());
         let own = own.into_iter().flatten().chain(self.trust.places()).chain(door).cloned();
         check_private_places(&self.ceilings.areas, &self.mounts, own)
             .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
@@ -288,6 +289,8 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         ));
     }
     let places = trust.places().chain(places_of_the_door(&listen, tls.as_ref())).cloned();
+    let doors = Doors::check(doors, at)?;
+    let places = places.chain(doors.places().cloned());
     check_private_places(&areas, &mounts, own.into_iter().flatten().chain(places))?;
     let (hosts, network_budgets) = whom_runs_may_reach(&network)?;
     let egress = way_out(&network)?;
@@ -384,7 +387,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         mounts,
         egress,
         ca_file,
-        doors: Doors::check(doors)?,
+        doors,
     })
 }
 

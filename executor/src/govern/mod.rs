@@ -14,6 +14,7 @@ mod proof;
 mod records;
 mod remote;
 mod rule;
+mod secrets;
 mod signature;
 mod standing;
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
 pub use proof::{NotProvable, Trust, TrustSettings};
 pub use records::Records;
 pub use remote::{GovernorUrl, Push, RemoteError, RemoteGovernor};
+pub use secrets::AgentSecret;
 pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
 pub use standing::{Standing, StandingRefusal};
 

@@ -306,7 +306,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Door;
+    use crate::call::{Door, Priority};
     use crate::capability::{Ceilings, Glob, Grant, HostPattern, Tree};
     use crate::ident::IntentId;
     use crate::limit::Layer;
@@ -324,6 +324,7 @@ mod tests {
     fn call(tool: &str, arguments: &serde_json::Value) -> Call {
         Call {
             at_most: None,
+            priority: Priority::Normal,
             door: Door::A2g,
             agent: agent(AGENT),
             intent: IntentId::random(),

@@ -1,6 +1,6 @@
 use super::history::{Filter, Finding, History, Pruned, prune};
 use super::*;
-use crate::call::Door;
+use crate::call::{Door, Priority};
 use crate::ident::Issuer;
 use crate::limit::{Bound, Budgets, Layer};
 use crate::outcome::{AbortReason, End, Metrics, Outcome, Output, Usage};
@@ -15,6 +15,7 @@ const LATER: OffsetDateTime = time::macros::datetime!(2026-11-21 12:05 UTC);
 fn call(arguments: &str) -> Call {
     Call {
         at_most: None,
+        priority: Priority::Normal,
         door: Door::A2g,
         agent: AgentDid::parse("did:a:b").unwrap(),
         intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),

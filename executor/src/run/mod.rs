@@ -8,12 +8,14 @@
 //! Execution is at most once; a repeated intent gets the one receipt.
 
 mod escalations;
+mod observers;
 mod refusals;
 mod running;
 mod slots;
 mod trace;
 mod watcher;
 
+pub use observers::{News, Subject};
 pub use slots::Capacity;
 pub use watcher::{Happening, Watcher};
 
@@ -36,6 +38,7 @@ use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
 use crate::verdict::{Directive, Policy, Proof, Verdict};
 use escalations::Escalations;
+use observers::Observers;
 use refusals::Refusals;
 use running::{Entered, Running};
 use serde_json::Value;
@@ -98,6 +101,7 @@ pub struct Executor {
     running: Running,
     escalations: Escalations,
     refusals: Refusals,
+    observers: Observers,
     metrics: Metrics,
     clock: Arc<dyn Clock>,
 }
@@ -161,6 +165,7 @@ impl Executor {
             running: Running::default(),
             escalations,
             refusals: Refusals::default(),
+            observers: Observers::default(),
             metrics,
             clock,
         }
@@ -234,6 +239,12 @@ impl Executor {
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// Tells `each` of every run from here on, whichever door it came through. It is called on the run's own
+    /// thread, and must not wait.
+    pub fn observe(&self, each: impl Fn(&Subject, News<'_>) + Send + Sync + 'static) {
+        self.observers.add(each);
     }
 
     /// Refuses what a door was asked for by somebody who may not ask for it, about a call or not.
@@ -730,7 +741,7 @@ impl Executor {
         let slot = async {
             tracing::debug!("queued");
             tokio::select! {
-                slot = place.slot() => slot,
+                slot = place.slot(call.priority) => slot,
                 _cancelled = running.abort().wait() => None,
             }
         };
@@ -762,6 +773,7 @@ impl Executor {
             self.release(call.intent).await?;
             return Err(expired);
         }
+        let watcher = self.observers.watching(call, watcher);
         let open = |egress: &Arc<Egress>| egress.open(&call.agent, permit.grant());
         let network = self.egress.as_ref().map_or(Network::Off, open);
         watcher.told(Happening::Started);
@@ -786,6 +798,7 @@ impl Executor {
         let times = clocked.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
         self.metrics.executed(&receipt, &times);
         trace::finished(receipt.outcome.end.status(), &times);
+        self.observers.finished(&receipt);
         Ok(receipt)
     }
 

@@ -4,14 +4,23 @@
 //! place(agent) ─▶ Place: claimed and not over ─ slot() ─▶ Slot: a guest may run
 //!      └─▶ Full: the executor closes, everybody's queue is full, or this agent's is
 //! ```
-//! An agent that sends more than its share waits for itself and not before others: whoever waits
-//! for a slot of everybody's holds one of its agent's already.
+//! An agent that sends more than its share waits for itself and not before others: it claims as many slots
+//! as it may have, and each claim has its turn. Of those of one agent who wait, and of all agents with a
+//! claim, the higher priority goes first, and within one priority whoever came first. A priority gives no
+//! agent more slots than its share.
+//!
+//! Nobody waits for ever: after [`MOST_AHEAD`] slots that went to a higher priority ahead of somebody who came
+//! earlier, one goes to whoever came first of all.
 
+use crate::call::Priority;
 use crate::ident::AgentDid;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{oneshot, watch};
+
+/// How many slots go to a higher priority ahead of somebody who came earlier, before one goes to whoever
+/// came first.
+const MOST_AHEAD: u32 = 8;
 
 /// How much there may be at once.
 #[derive(Debug, Clone, Copy)]
@@ -41,18 +50,39 @@ pub(super) enum Full {
 #[derive(Debug)]
 pub(super) struct Slots {
     capacity: Capacity,
-    free: Arc<Semaphore>,
-    agents: Mutex<HashMap<AgentDid, Share>>,
+    queue: Mutex<Queue>,
     /// How many places are taken.
     open: watch::Sender<usize>,
     closing: watch::Sender<bool>,
 }
 
-/// What one agent has.
+/// Who runs and who waits.
 #[derive(Debug)]
+struct Queue {
+    /// Slots that nobody has.
+    free: usize,
+    /// How many slots went ahead of somebody who came earlier, since the last one that went by arrival.
+    ahead: u32,
+    /// Rises with every arrival and every claim.
+    now: u64,
+    agents: HashMap<AgentDid, Share>,
+}
+
+/// What one agent has.
+#[derive(Debug, Default)]
 struct Share {
     open: usize,
-    free: Arc<Semaphore>,
+    running: usize,
+    /// Who waits, by priority, and of each priority whoever came first in front.
+    waiting: [VecDeque<Waiter>; Priority::ALL.len()],
+    /// When each claim on a slot was made: one for every waiter, but no more than the share has room for.
+    claims: VecDeque<u64>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    came: u64,
+    wakes: oneshot::Sender<Slot>,
 }
 
 /// A place among what is claimed and not over.
@@ -60,42 +90,45 @@ struct Share {
 pub(super) struct Place {
     slots: Arc<Slots>,
     agent: AgentDid,
-    /// The agent's own.
-    free: Arc<Semaphore>,
 }
 
 /// The leave for one guest to run.
 #[derive(Debug)]
 pub(super) struct Slot {
-    _everybodys: OwnedSemaphorePermit,
-    _agents: OwnedSemaphorePermit,
+    slots: Arc<Slots>,
+    agent: AgentDid,
+}
+
+/// Somebody who waits, until it waits no longer.
+struct Waits<'a> {
+    place: &'a Place,
+    came: u64,
+    priority: Priority,
 }
 
 impl Slots {
     pub(super) fn new(capacity: Capacity) -> Self {
+        let queue = Queue { free: capacity.concurrent, ahead: 0, now: 0, agents: HashMap::new() };
         Self {
             capacity,
-            free: Arc::new(Semaphore::new(capacity.concurrent)),
-            agents: Mutex::default(),
+            queue: Mutex::new(queue),
             open: watch::channel(0).0,
             closing: watch::channel(false).0,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<AgentDid, Share>> {
-        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for one more of an agent's intents.
     pub(super) fn place(self: &Arc<Self>, agent: &AgentDid) -> Result<Place, Full> {
         let Capacity { concurrent, concurrent_per_agent, queue, queue_per_agent } = self.capacity;
         let mut agents = self.lock();
-        let share = agents.entry(agent.clone());
-        let share =
-            share.or_insert_with(|| Share { open: 0, free: Arc::new(Semaphore::new(concurrent_per_agent)) });
+        let share = agents.agents.entry(agent.clone()).or_default();
         let theirs = share.open;
         share.open += 1;
-        let place = Place { slots: Arc::clone(self), agent: agent.clone(), free: Arc::clone(&share.free) };
+        let place = Place { slots: Arc::clone(self), agent: agent.clone() };
         // What is refused from here on gives its place back, which needs the lock.
         drop(agents);
         let mut open = 0;
@@ -118,7 +151,7 @@ impl Slots {
 
     /// Executions that run, and that wait for a slot.
     pub(super) fn load(&self) -> (usize, usize) {
-        let running = self.capacity.concurrent.saturating_sub(self.free.available_permits());
+        let running = self.capacity.concurrent.saturating_sub(self.lock().free);
         (running, self.open.borrow().saturating_sub(running))
     }
 
@@ -138,28 +171,161 @@ impl Slots {
         // As above: a call that comes meanwhile would wait for it.
         drop(self.open.subscribe().wait_for(|open| *open == 0).await);
     }
+
+    /// Changes who waits or runs, and gives out the slots that are free then.
+    fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut Queue) -> T) -> T {
+        let mut queue = self.lock();
+        let changed = change(&mut queue);
+        let mut given = Vec::new();
+        while let Some((agent, waiter)) = queue.next(self.capacity.concurrent_per_agent) {
+            given.push((waiter, Slot { slots: Arc::clone(self), agent }));
+        }
+        // A slot that nobody takes any more is given back, which needs the lock.
+        drop(queue);
+        for (waiter, slot) in given {
+            drop(waiter.wakes.send(slot));
+        }
+        changed
+    }
+}
+
+impl Queue {
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    /// Takes the next who may run, with its slot.
+    fn next(&mut self, most: usize) -> Option<(AgentDid, Waiter)> {
+        if self.free == 0 {
+            return None;
+        }
+        let claiming = || self.agents.iter().filter(|(_, share)| !share.claims.is_empty());
+        let by_arrival = claiming().min_by_key(|(_, share)| share.first_came())?;
+        let by_priority = claiming().min_by_key(|(_, share)| {
+            // Within one priority whoever came first, or had a claim first where its agent has had its turn.
+            let (highest, came) = share.best().unzip();
+            (std::cmp::Reverse(highest), share.claims.front().copied().max(came))
+        })?;
+        let overtakes = by_priority.1.best().map(|(highest, _)| highest) > by_arrival.1.priority_of_first();
+        let in_turn = overtakes && self.ahead >= MOST_AHEAD;
+        let (agent, priority) = if in_turn {
+            (by_arrival.0.clone(), by_arrival.1.priority_of_first()?)
+        } else {
+            (by_priority.0.clone(), by_priority.1.best()?.0)
+        };
+        self.ahead = match (overtakes, in_turn) {
+            (true, false) => self.ahead + 1,
+            (true, true) => 0,
+            (false, _) => self.ahead,
+        };
+        let share = self.agents.get_mut(&agent)?;
+        let waiter = share.of(priority)?.pop_front()?;
+        share.claims.pop_front();
+        share.running += 1;
+        self.free -= 1;
+        self.claim(&agent, most);
+        Some((agent, waiter))
+    }
+
+    /// Brings the claims of an agent up to what it may have.
+    fn claim(&mut self, agent: &AgentDid, most: usize) {
+        let now = self.tick();
+        let Some(share) = self.agents.get_mut(agent) else { return };
+        let waiting: usize = share.waiting.iter().map(VecDeque::len).sum();
+        share.claims.resize(waiting.min(most.saturating_sub(share.running)), now);
+    }
+
+    /// Forgets an agent that has nothing here.
+    fn forget(&mut self, agent: &AgentDid) {
+        if self.agents.get(agent).is_some_and(|share| share.open == 0 && share.running == 0) {
+            self.agents.remove(agent);
+        }
+    }
+}
+
+impl Share {
+    fn of(&mut self, priority: Priority) -> Option<&mut VecDeque<Waiter>> {
+        self.waiting.get_mut(priority as usize)
+    }
+
+    /// Those in front, by priority.
+    fn fronts(&self) -> impl DoubleEndedIterator<Item = (Priority, u64)> {
+        let fronts = Priority::ALL.into_iter().zip(&self.waiting);
+        fronts.filter_map(|(priority, waiting)| Some((priority, waiting.front()?.came)))
+    }
+
+    /// The highest priority of those who wait, and when the first of it came.
+    fn best(&self) -> Option<(Priority, u64)> {
+        self.fronts().next_back()
+    }
+
+    /// The priority of whoever came first.
+    fn priority_of_first(&self) -> Option<Priority> {
+        self.fronts().min_by_key(|(_, came)| *came).map(|(priority, _)| priority)
+    }
+
+    /// When whoever came first came.
+    fn first_came(&self) -> Option<u64> {
+        self.fronts().map(|(_, came)| came).min()
+    }
 }
 
 impl Place {
-    /// A slot, as soon as the agent and everybody have one free.
-    pub(super) async fn slot(&self) -> Option<Slot> {
-        let agents = Arc::clone(&self.free).acquire_owned().await.ok()?;
-        let everybodys = Arc::clone(&self.slots.free).acquire_owned().await.ok()?;
-        Some(Slot { _everybodys: everybodys, _agents: agents })
+    /// A slot, as soon as the agent and everybody have one free and nobody goes first.
+    pub(super) async fn slot(&self, priority: Priority) -> Option<Slot> {
+        let (wakes, given) = oneshot::channel();
+        let most = self.slots.capacity.concurrent_per_agent;
+        let came = self.slots.change(|queue| {
+            let came = queue.tick();
+            let share = queue.agents.entry(self.agent.clone()).or_default();
+            if let Some(waiting) = share.of(priority) {
+                waiting.push_back(Waiter { came, wakes });
+            }
+            queue.claim(&self.agent, most);
+            came
+        });
+        let _waits = Waits { place: self, came, priority };
+        given.await.ok()
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let Self { place: Place { slots, agent }, came, priority } = self;
+        let mut queue = slots.lock();
+        let waiting = queue.agents.get_mut(agent).and_then(|share| share.of(*priority));
+        if let Some(waiting) = waiting
+            && let Ok(at) = waiting.binary_search_by_key(came, |waiter| waiter.came)
+        {
+            waiting.remove(at);
+            queue.claim(agent, slots.capacity.concurrent_per_agent);
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.change(|queue| {
+            queue.free += 1;
+            if let Some(share) = queue.agents.get_mut(&self.agent) {
+                share.running = share.running.saturating_sub(1);
+            }
+            queue.claim(&self.agent, self.slots.capacity.concurrent_per_agent);
+            queue.forget(&self.agent);
+        });
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut agents = self.slots.lock();
-        if let Entry::Occupied(mut share) = agents.entry(self.agent.clone()) {
-            share.get_mut().open -= 1;
-            if share.get().open == 0 {
-                share.remove();
-            }
+        let mut queue = self.slots.lock();
+        if let Some(share) = queue.agents.get_mut(&self.agent) {
+            share.open = share.open.saturating_sub(1);
         }
-        drop(agents);
-        self.slots.open.send_modify(|count| *count -= 1);
+        queue.forget(&self.agent);
+        drop(queue);
+        self.slots.open.send_modify(|count| *count = count.saturating_sub(1));
     }
 }
 
@@ -191,7 +357,7 @@ mod tests {
         assert_eq!(slots.place(&agent("third")).unwrap_err(), Full::Everybody);
         assert_eq!(*slots.open.borrow(), 6, "what was refused takes no place");
         drop((places, others));
-        assert_eq!((slots.load(), slots.lock().len()), ((0, 0), 0));
+        assert_eq!((slots.load(), slots.lock().agents.len()), ((0, 0), 0));
     }
 
     #[test]
@@ -199,13 +365,13 @@ mod tests {
         let slots = slots(2, 1, 8, 8);
         let (greedy, other) = (agent("greedy"), agent("other"));
         let places = [0; 3].map(|_| slots.place(&greedy).unwrap());
-        let running = places[0].slot().now_or_never().unwrap().unwrap();
-        assert!(places[1].slot().now_or_never().is_none());
+        let running = places[0].slot(Priority::Normal).now_or_never().unwrap().unwrap();
+        assert!(places[1].slot(Priority::Normal).now_or_never().is_none());
         let place = slots.place(&other).unwrap();
-        let theirs = place.slot().now_or_never().unwrap();
+        let theirs = place.slot(Priority::Normal).now_or_never().unwrap();
         assert!(theirs.is_some() && slots.load() == (2, 2));
         drop(running);
-        assert!(places[1].slot().now_or_never().is_some());
+        assert!(places[1].slot(Priority::Normal).now_or_never().is_some());
     }
 
     #[test]
@@ -217,5 +383,93 @@ mod tests {
         assert!(slots.closed().now_or_never().is_some() && slots.idle().now_or_never().is_none());
         drop(last);
         assert!(slots.idle().now_or_never().is_some());
+    }
+
+    /// Lets all who wait run one after the other, and gives their names in that order.
+    fn order(per_agent: usize, waiting: &[(&str, &str, Priority)]) -> Vec<String> {
+        let all = slots(1, per_agent, 100, 100);
+        let first = all.place(&agent("first")).unwrap();
+        let running = first.slot(Priority::Low).now_or_never().unwrap().unwrap();
+        let places = waiting.iter().map(|(of, ..)| all.place(&agent(of)).unwrap()).collect::<Vec<_>>();
+        let mut waits = places
+            .iter()
+            .zip(waiting)
+            .map(|(place, (_, name, priority))| (*name, Box::pin(place.slot(*priority))))
+            .collect::<Vec<_>>();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        for (_, wait) in &mut waits {
+            assert!(wait.as_mut().poll(&mut context).is_pending());
+        }
+        let mut last = Some(running);
+        let mut served = Vec::new();
+        while !waits.is_empty() {
+            drop(last.take());
+            let ready = waits.iter_mut().enumerate().find_map(|(at, (name, wait))| {
+                match wait.as_mut().poll(&mut context) {
+                    std::task::Poll::Ready(slot) => Some((at, (*name).to_owned(), slot.unwrap())),
+                    std::task::Poll::Pending => None,
+                }
+            });
+            let (at, name, slot) = ready.expect("somebody runs");
+            drop(waits.remove(at));
+            served.push(name);
+            last = Some(slot);
+        }
+        served
+    }
+
+    #[test]
+    fn the_higher_priority_goes_first_and_of_one_priority_whoever_came_first() {
+        let waiting = vec![
+            ("a", "low", Priority::Low),
+            ("a", "normal 1", Priority::Normal),
+            ("b", "normal 2", Priority::Normal),
+            ("a", "high", Priority::High),
+            ("b", "critical", Priority::Critical),
+            ("c", "normal 3", Priority::Normal),
+        ];
+        assert_eq!(order(8, &waiting), ["critical", "high", "normal 1", "normal 2", "normal 3", "low"]);
+        // One that may have no second slot yet lets others go first, as without priorities.
+        assert_eq!(order(1, &waiting), ["critical", "high", "normal 3", "normal 2", "normal 1", "low"]);
+    }
+
+    #[test]
+    fn nobody_waits_for_ever() {
+        let mut waiting = vec![("a", "low 1", Priority::Low), ("b", "low 2", Priority::Low)];
+        waiting.extend((0..40).map(|_| ("c", "critical", Priority::Critical)));
+        let served = order(1, &waiting);
+        let low = |name: &str| served.iter().position(|served| served == name).unwrap();
+        let most = usize::try_from(MOST_AHEAD).unwrap();
+        assert_eq!((low("low 1"), low("low 2")), (most, 2 * most + 1), "{served:?}");
+    }
+
+    #[test]
+    fn a_priority_takes_no_slot_of_anothers_share() {
+        let slots = slots(2, 1, 8, 8);
+        let (greedy, other) = (agent("greedy"), agent("other"));
+        let places = [0; 3].map(|_| slots.place(&greedy).unwrap());
+        let _running = places[0].slot(Priority::Critical).now_or_never().unwrap().unwrap();
+        let mut waits = Box::pin(places[1].slot(Priority::Critical));
+        assert!((&mut waits).now_or_never().is_none(), "one slot is free, and it is not theirs");
+        let place = slots.place(&other).unwrap();
+        assert!(place.slot(Priority::Low).now_or_never().is_some());
+    }
+
+    #[test]
+    fn who_gives_up_leaves_nothing_behind() {
+        let slots = slots(1, 1, 8, 8);
+        let place = slots.place(&agent("a")).unwrap();
+        let running = place.slot(Priority::Normal).now_or_never().unwrap().unwrap();
+        let others = [0; 3].map(|_| slots.place(&agent("b")).unwrap());
+        let mut given = Box::pin(others[0].slot(Priority::Normal));
+        assert!((&mut given).now_or_never().is_none());
+        assert!(others[1].slot(Priority::High).now_or_never().is_none(), "and is dropped at once");
+        drop(running);
+        // It was given a slot, and never takes it.
+        drop(given);
+        assert!(others[2].slot(Priority::Low).now_or_never().flatten().is_some());
+        drop((others, place));
+        assert_eq!((slots.load(), slots.lock().agents.len()), ((0, 0), 0));
+        assert_eq!(slots.lock().free, 1);
     }
 }

@@ -52,6 +52,9 @@ pub enum OpenTo {
     Callers,
     /// Everybody, each as an agent of any name.
     Everybody,
+    /// The door asks by itself who calls, to refuse in words of its own: no [`Caller`] is among a request's
+    /// extensions. Nothing that an operator can write.
+    AsksItself,
 }
 
 /// What the operator decided about a door.
@@ -94,7 +97,7 @@ pub(super) fn in_own_name(executor: &Executor, caller: &Caller, call: &Call) -> 
 }
 
 /// A name that another protocol gives to an agent, as a DID.
-fn named(door: Door, name: &str) -> Result<AgentDid, Fault> {
+pub(super) fn named(door: Door, name: &str) -> Result<AgentDid, Fault> {
     if name.starts_with("did:") {
         return AgentDid::parse(name).map_err(|error| Fault::InvalidRequest(error.to_string()));
     }

@@ -27,11 +27,12 @@ use futures_util::{SinkExt, StreamExt};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use time::OffsetDateTime;
 use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio::time::Instant;
 
 /// What is said to a caller who is not known.
-const NOT_KNOWN: &str =
+pub(super) const NOT_KNOWN: &str =
     "show a token that this executor knows, as `Authorization: Bearer …`: see `a2g-executor caller`\n";
 /// The other place of a token, at the doors whose protocols have it.
 const API_KEY: &str = "x-api-key";
@@ -41,9 +42,9 @@ const BEARER: &[u8] = b"bearer ";
 /// How many pings of one WebSocket there may be in a second.
 const MOST_PINGS: u32 = 20;
 /// The most bytes that wait for one WebSocket to take them: the longest answer, and no more.
-const MOST_UNTAKEN: usize = 64 << 20;
+pub(super) const MOST_UNTAKEN: usize = 64 << 20;
 /// How many messages of one WebSocket are worked on at once; more are not read until one is done.
-const MOST_AT_ONCE: usize = 64;
+pub(super) const MOST_AT_ONCE: usize = 64;
 
 /// Who is known, for all doors and for whoever reads the list again.
 #[derive(Debug, Clone)]
@@ -61,13 +62,13 @@ impl KnownCallers {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(callers);
     }
 
-    fn now(&self) -> Arc<Callers> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    /// Who shows this at that time.
+    pub(super) fn identify(&self, shown: &Credential, at: OffsetDateTime) -> Option<Arc<Caller>> {
+        self.now().identify(shown, at)
     }
 
-    /// Who shows this, as of now.
-    pub(super) fn identify(&self, shown: &Credential, clock: &dyn Clock) -> Option<Arc<Caller>> {
-        self.now().identify(shown, clock.now())
+    fn now(&self) -> Arc<Callers> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -297,14 +298,14 @@ async fn speak(
 
 /// How many pings came of late. Each is answered, also when nobody takes the answer.
 #[derive(Default)]
-struct Pings {
+pub(super) struct Pings {
     since: Option<Instant>,
     count: u32,
 }
 
 impl Pings {
     /// Whether one more is in order.
-    fn one_more(&mut self) -> bool {
+    pub(super) fn one_more(&mut self) -> bool {
         let now = Instant::now();
         if self.since.is_none_or(|since| now.duration_since(since) >= Duration::from_secs(1)) {
             (self.since, self.count) = (Some(now), 0);
@@ -358,8 +359,10 @@ async fn arrived(
     let caller = || match open_to {
         OpenTo::Callers => door.caller(&shown),
         OpenTo::Everybody => Some(Arc::new(Caller::any_agent())),
+        OpenTo::AsksItself => None,
     };
-    if caller().is_none() {
+    let asked = open_to != OpenTo::AsksItself;
+    if asked && caller().is_none() {
         return not_known();
     }
     let (mut head, body) = request.into_parts();
@@ -367,9 +370,12 @@ async fn arrived(
         Ok(arrived) => arrived,
         Err(late) => return late,
     };
-    let Some(caller) = caller() else { return not_known() };
+    match caller() {
+        Some(caller) => drop(head.extensions.insert(caller)),
+        None if asked => return not_known(),
+        None => {}
+    }
     let _work = connection.works();
-    head.extensions.insert(caller);
     head.extensions.insert(shown);
     head.extensions.insert(arrived);
     next.run(Request::from_parts(head, Body::empty())).await
@@ -462,7 +468,7 @@ async fn only_friends(State(door): State<Arc<Door>>, request: Request, next: Nex
 
 impl Door {
     fn caller(&self, shown: &Credential) -> Option<Arc<Caller>> {
-        self.settings.callers.identify(shown, &*self.settings.clock)
+        self.settings.callers.identify(shown, self.settings.clock.now())
     }
 
     fn knows_host(&self, authority: &str) -> bool {

@@ -4,7 +4,7 @@
 
 use super::doorway::{Arrived, DoorSettings, Doorway, in_own_name};
 use super::http::is_json;
-use crate::call::{Call, Door};
+use crate::call::{Call, Door, Priority};
 use crate::fault::Fault;
 use crate::govern::Caller;
 use crate::ident::IntentId;
@@ -156,6 +156,7 @@ impl Sovereign {
             arguments: payload,
             context: None,
             at_most: hints.timeout,
+            priority: Priority::Normal,
         };
         let intent = call.intent;
         in_own_name(&self.executor, caller, &call).map_err(failed)?;

@@ -15,6 +15,7 @@ pub mod a2g;
 mod field;
 pub mod jsonrpc;
 pub mod jwk;
+pub mod nexus;
 mod sentence;
 pub mod sovereign;
 pub mod strict_json;

@@ -20,6 +20,9 @@ use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::verdict::{Decision, Proof, Verdict};
 use a2g_executor::wire::a2g::{decode, encode};
 use a2g_executor::wire::jsonrpc::{self, Body, MAX_BATCH};
+use a2g_executor::wire::nexus;
+use a2g_executor::wire::nexus::keys::AgentKeys;
+use a2g_executor::wire::nexus::message::SignatureScope;
 use a2g_executor::wire::strict_json::{self, JsonBounds};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -141,6 +144,44 @@ pub(crate) fn intent(body: &[u8]) {
     }
     let _ids = (decode::intent_id(text), decode::revoke(text), decode::no_params(Some(text)));
     let _news = (decode::register(text), decode::heartbeat(text), decode::report(text));
+}
+
+// --- Genesis Nexus ---
+
+/// A message that is verified is signed over its own header, byte for byte; any other is refused. With the right
+/// signature in place of its own it is read, or refused, and never with the wrong agent's.
+pub(crate) fn nexus(body: &[u8]) {
+    static KEYS: LazyLock<AgentKeys> = LazyLock::new(|| AgentKeys::new(b"secret", Some(&[7; 32])).unwrap());
+    static OTHER: LazyLock<AgentKeys> = LazyLock::new(|| AgentKeys::new(b"other", Some(&[8; 32])).unwrap());
+    let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
+    let Ok(envelope) = nexus::decode::envelope(text) else { return };
+    assert!(envelope.verified(Some(&OTHER), SignatureScope::Header).is_err());
+    let members = serde_json::from_str::<Members<'_>>(text).unwrap().0;
+    let part = |name: &str| members[name].get();
+    let header = format!(
+        r#"{{"id":{},"type":{},"from":{},"to":{},"timestamp":{}}}"#,
+        part("id"),
+        part("type"),
+        part("from"),
+        part("to"),
+        part("timestamp")
+    );
+    let mut signed = members.iter().filter(|(name, _)| *name != "signature").fold(
+        String::from("{"),
+        |mut text, (name, value)| {
+            text.push_str(&format!("{}:{value},", Value::from(name.as_str())));
+            text
+        },
+    );
+    signed.push_str(&format!(r#""signature":"{}"}}"#, KEYS.sign(&header)));
+    let envelope = nexus::decode::envelope(&signed).unwrap();
+    let verified = envelope.verified(Some(&KEYS), SignatureScope::Header).unwrap();
+    let content = verified.content(&KEYS, &JsonBounds::default());
+    let clear = !verified.is_sealed() && verified.envelope().kind() == nexus::message::Kind::Command;
+    assert!(!clear || content.is_err(), "a command in the clear");
+    let full = nexus::decode::envelope(&signed).unwrap().verified(Some(&KEYS), SignatureScope::Full);
+    let alone = !members.contains_key("action") && !members.contains_key("payload");
+    assert!(!alone || full.is_ok(), "both signatures are of the same text");
 }
 
 // --- verdicts and the other words of a governor ---

@@ -8,6 +8,12 @@ use std::net::{SocketAddr, TcpStream};
 /// One WebSocket.
 pub struct WebSocketClient {
     stream: BufReader<TcpStream>,
+    /// How many pings came.
+    pub pings: usize,
+    /// Whether it answers them.
+    pub pongs: bool,
+    /// The code with which the server closed.
+    pub closed_with: Option<u16>,
 }
 
 impl WebSocketClient {
@@ -21,11 +27,19 @@ impl WebSocketClient {
     /// # Errors
     /// The status line of a refusal.
     pub fn upgrade(address: SocketAddr, headers: &[(&str, &str)]) -> Result<Self, String> {
+        Self::upgrade_at(address, "/jsonrpc", headers)
+    }
+
+    /// As [`Self::upgrade`], at another path.
+    ///
+    /// # Errors
+    /// The status line of a refusal.
+    pub fn upgrade_at(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<Self, String> {
         let stream = TcpStream::connect(address).expect("the door is open");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         let mut stream = BufReader::new(stream);
-        let mut head = String::from("GET /jsonrpc HTTP/1.1\r\n");
+        let mut head = format!("GET {path} HTTP/1.1\r\n");
         if !headers.iter().any(|(name, _)| *name == "Host") {
             head += &format!("Host: {address}\r\n");
         }
@@ -37,7 +51,8 @@ impl WebSocketClient {
         head += "\r\n";
         stream.get_mut().write_all(head.as_bytes()).expect("the door reads");
         let (first, _, _) = super::http::read_message(&mut stream).expect("an answer");
-        if first.contains(" 101 ") { Ok(Self { stream }) } else { Err(first) }
+        let client = Self { stream, pings: 0, pongs: true, closed_with: None };
+        if first.contains(" 101 ") { Ok(client) } else { Err(first) }
     }
 
     /// Sends one text message, whatever its bytes are.
@@ -112,8 +127,16 @@ impl WebSocketClient {
             self.stream.read_exact(&mut payload).ok()?;
             match head[0] & 0x0f {
                 1 | 2 => return Some(String::from_utf8(payload).expect("UTF-8")),
-                8 => return None,
-                9 => self.frame(0x8a, &payload),
+                8 => {
+                    self.closed_with = payload.first_chunk().map(|code| u16::from_be_bytes(*code));
+                    return None;
+                }
+                9 => {
+                    self.pings += 1;
+                    if self.pongs {
+                        self.frame(0x8a, &payload);
+                    }
+                }
                 _ => {}
             }
         }

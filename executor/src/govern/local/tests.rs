@@ -3,7 +3,7 @@
 use super::decide::VALID_FOR;
 use super::risk::{LONGEST_USUAL_BYTES, MOST_USUAL_PATHS, READS, ROWS, WRITES, assess};
 use super::*;
-use crate::call::Door;
+use crate::call::{Door, Priority};
 use crate::capability::{Area, claims_of};
 use crate::clock::ManualClock;
 use crate::govern::arguments::Arguments;
@@ -30,6 +30,7 @@ fn tool(name: &str) -> ToolName {
 fn call(name: &str, arguments: &Value) -> Call {
     Call {
         at_most: None,
+        priority: Priority::Normal,
         door: Door::A2g,
         agent: agent(AGENT),
         intent: IntentId::random(),

@@ -1,7 +1,7 @@
 //! Proofs that are believed, and every way in which one is not.
 
 use super::*;
-use crate::call::Door;
+use crate::call::{Door, Priority};
 use crate::ident::{IntentId, Issuer, ToolName};
 use crate::verdict::{Decision, Manifest};
 use proptest::prelude::*;
@@ -38,6 +38,7 @@ fn governor() -> &'static (KeyPair, Trust) {
 fn call() -> Call {
     Call {
         at_most: None,
+        priority: Priority::Normal,
         door: Door::A2g,
         agent: did("did:aeon:agent:1.0:a"),
         intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),

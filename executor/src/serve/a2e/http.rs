@@ -73,7 +73,7 @@ async fn begin(
     Extension(shown): Extension<Credential>,
 ) -> Response {
     let who = match sessions.host.settings.door.open_to {
-        OpenTo::Callers => Who::Shown(shown),
+        OpenTo::Callers | OpenTo::AsksItself => Who::Shown(shown),
         OpenTo::Everybody => Who::Open(Arc::clone(&caller)),
     };
     match sessions.begin(caller.name(), who) {

@@ -74,7 +74,7 @@ impl Host {
     }
 
     fn identify(&self, shown: &Credential) -> Option<Arc<Caller>> {
-        self.known.identify(shown, &**self.executor.clock())
+        self.known.identify(shown, self.executor.clock().now())
     }
 
     fn asked(&self) -> MutexGuard<'_, HashMap<IntentId, usize>> {

@@ -12,7 +12,7 @@
 
 use super::outgoing::{Outgoing, Presence};
 use super::{Asking, Host};
-use crate::call::{Call, Door};
+use crate::call::{Call, Door, Priority};
 use crate::fault::Fault;
 use crate::govern::{Caller, Credential};
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -330,6 +330,7 @@ impl Session {
             tool,
             arguments,
             context,
+            priority: Priority::Normal,
             at_most: Some(timeout),
         };
         in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::of(&fault))?;

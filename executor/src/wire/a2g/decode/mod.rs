@@ -16,7 +16,7 @@ pub use proof::{ProofClaims, proof_claims, proof_header};
 pub use signature::context_signature;
 pub use verdict::{directive, verdict};
 
-use crate::call::{Call, Door};
+use crate::call::{Call, Door, Priority};
 use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::verdict::{Proof, Verdict};
@@ -126,6 +126,7 @@ fn call(field: Field<'_>) -> Result<Call, Fault> {
     let mut object = field.object()?;
     Ok(Call {
         at_most: None,
+        priority: Priority::Normal,
         door: Door::A2g,
         agent: object.need("agent_did")?.parsed(AgentDid::parse)?,
         intent: object.need("intent_id")?.parsed(IntentId::parse)?,

@@ -1,7 +1,7 @@
 //! decode(encode(x)) == x, for every value of the vocabulary that goes both ways.
 
 use super::*;
-use crate::call::{Call, Door};
+use crate::call::{Call, Door, Priority};
 use crate::verdict::{
     Decision, Manifest, NetworkRule, Policy, Proof, ResourceRule, Risk, RiskLevel, ToolRule, Verdict,
 };
@@ -67,6 +67,7 @@ fn timeout() -> impl Strategy<Value = Timeout> {
 fn call() -> impl Strategy<Value = Call> {
     (agent(), intent(), tool(), map(), of(map())).prop_map(|(agent, intent, tool, arguments, context)| Call {
         at_most: None,
+        priority: Priority::Normal,
         door: Door::A2g,
         agent,
         intent,

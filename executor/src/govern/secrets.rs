@@ -1,0 +1,133 @@
+//! The file with what agents of Genesis Nexus and this executor share.
+//!
+//! One line for each agent: its id, the secret that messages are signed with, and the key for AES-256 in 64
+//! hexadecimal digits, or `-` when nothing is sealed. Lines rather than TOML, so that no reader of a format
+//! keeps a copy.
+
+use super::files::read_secret;
+use super::keys::KeyError;
+use crate::tool::Digest;
+use std::collections::HashSet;
+use std::fmt;
+use std::path::Path;
+use zeroize::Zeroizing;
+
+/// The shortest secret, in bytes: one of 128 bits in hexadecimal digits.
+const SHORTEST_SECRET: usize = 32;
+
+/// What one agent and this executor share. It shows nothing of it.
+pub struct AgentSecret {
+    /// The agent's id (`from.id`).
+    pub agent: Box<str>,
+    /// What messages are signed with.
+    pub signing: Zeroizing<Vec<u8>>,
+    /// What payloads are sealed with.
+    pub sealing: Option<Zeroizing<[u8; 32]>>,
+}
+
+impl fmt::Debug for AgentSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentSecret").field("agent", &self.agent).finish_non_exhaustive()
+    }
+}
+
+impl AgentSecret {
+    /// Reads a file of them.
+    ///
+    /// # Ambient Authority
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`KeyError`], also when others can read the file. No message repeats anything of a secret.
+    pub fn read(path: &Path) -> Result<Vec<Self>, KeyError> {
+        let text = read_secret(path)?;
+        let wrong = |reason: String| KeyError::NotAKey { path: path.to_owned(), reason };
+        let text = std::str::from_utf8(&text).map_err(|_| wrong("the file is not UTF-8".to_owned()))?;
+        parse(text).map_err(wrong)
+    }
+}
+
+fn parse(text: &str) -> Result<Vec<AgentSecret>, String> {
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let secrets =
+        lines.map(|(number, line)| secret(line).map_err(|reason| format!("line {number} {reason}")));
+    let secrets = secrets.collect::<Result<Vec<_>, _>>()?;
+    if secrets.is_empty() {
+        return Err("there is no agent in it: each line is an id, a secret, and a key or `-`".to_owned());
+    }
+    let mut agents = HashSet::new();
+    if let Some(twice) = secrets.iter().find(|secret| !agents.insert(&secret.agent)) {
+        return Err(format!("the agent `{}` is there twice", twice.agent));
+    }
+    let mut shared = HashSet::new();
+    if let Some(same) = secrets.iter().find(|secret| !shared.insert(secret.signing.as_slice())) {
+        return Err(format!(
+            "the agent `{}` has the secret of another: a signature has to say whose it is",
+            same.agent
+        ));
+    }
+    Ok(secrets)
+}
+
+fn secret(line: &str) -> Result<AgentSecret, &'static str> {
+    let mut parts = line.split_ascii_whitespace();
+    let (Some(agent), Some(signing), Some(sealing), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err("has to be three parts: an agent's id, its secret, and its key for AES-256 or `-`");
+    };
+    if signing.len() < SHORTEST_SECRET {
+        return Err("has a secret of fewer than 32 characters: take `openssl rand -hex 32`");
+    }
+    let sealing = match sealing {
+        "-" => None,
+        digits => {
+            let key = Digest::parse(digits);
+            let key = key.map_err(|_| "has a key that is not 64 hexadecimal digits in lower case")?;
+            Some(Zeroizing::new(key.0))
+        }
+    };
+    Ok(AgentSecret { agent: agent.into(), signing: Zeroizing::new(signing.as_bytes().to_vec()), sealing })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
+    const OTHER: &str = "fedcba9876543210fedcba9876543210";
+
+    #[test]
+    fn each_line_is_an_agent() {
+        let key = "ab".repeat(32);
+        let text = format!("# the planner\nplanner {SECRET} {key}\n\n  did:nexus:b\t{OTHER} -\n");
+        let secrets = parse(&text).unwrap();
+        assert_eq!(
+            secrets.iter().map(|secret| &*secret.agent).collect::<Vec<_>>(),
+            ["planner", "did:nexus:b"]
+        );
+        assert_eq!(secrets[0].sealing.as_deref(), Some(&[0xab; 32]));
+        assert!(secrets[1].sealing.is_none());
+        assert_eq!(secrets[1].signing.as_slice(), OTHER.as_bytes());
+        assert!(!format!("{secrets:?}").contains(SECRET));
+    }
+
+    #[test]
+    fn what_is_none_is_refused_without_its_secret() {
+        let key = "ab".repeat(32);
+        for bad in [
+            "# nobody\n".to_owned(),
+            format!("planner {SECRET}\n"),
+            format!("planner {SECRET} - more\n"),
+            "planner short -\n".to_owned(),
+            format!("planner {SECRET} {}\n", &key[1..]),
+            format!("planner {SECRET} {}\n", key.to_uppercase()),
+            format!("planner {SECRET} -\nplanner {OTHER} -\n"),
+            format!("planner {SECRET} -\nwriter {SECRET} -\n"),
+        ] {
+            let refusal = parse(&bad).unwrap_err();
+            assert!(!refusal.contains(SECRET) && !refusal.contains(&key[1..]), "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Those who are told of every run, such as a door that publishes what happens.
+
+use super::watcher::{Happening, Watcher};
+use crate::call::Call;
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::outcome::Receipt;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Whose run it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// The agent.
+    pub agent: AgentDid,
+    /// The intent.
+    pub intent: IntentId,
+    /// The tool.
+    pub tool: ToolName,
+}
+
+/// What an observer is told.
+#[derive(Debug, Clone, Copy)]
+pub enum News<'a> {
+    /// Something happened while it ran.
+    Happened(&'a Happening),
+    /// It is over, and its receipt is on the disk.
+    Finished(&'a Receipt),
+}
+
+type Each = dyn Fn(&Subject, News<'_>) + Send + Sync;
+
+/// All observers.
+#[derive(Default)]
+pub(super) struct Observers(RwLock<Arc<[Arc<Each>]>>);
+
+impl Observers {
+    fn now(&self) -> Arc<[Arc<Each>]> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn add(&self, each: impl Fn(&Subject, News<'_>) + Send + Sync + 'static) {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        *all = all.iter().cloned().chain([Arc::new(each) as Arc<Each>]).collect();
+    }
+
+    /// A watcher that tells the observers as well.
+    pub(super) fn watching(&self, call: &Call, watcher: Watcher) -> Watcher {
+        let observers = self.now();
+        if observers.is_empty() {
+            return watcher;
+        }
+        let Call { agent, intent, tool, .. } = call;
+        let subject = Subject { agent: agent.clone(), intent: *intent, tool: tool.clone() };
+        Watcher::new(move |happening| {
+            for each in &*observers {
+                each(&subject, News::Happened(&happening));
+            }
+            watcher.told(happening);
+        })
+    }
+
+    pub(super) fn finished(&self, receipt: &Receipt) {
+        let Receipt { agent, intent, tool, outcome: _ } = receipt;
+        let observers = self.now();
+        if observers.is_empty() {
+            return;
+        }
+        let subject = Subject { agent: agent.clone(), intent: *intent, tool: tool.clone() };
+        for each in &*observers {
+            each(&subject, News::Finished(receipt));
+        }
+    }
+}
+
+impl fmt::Debug for Observers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Observers({})", self.now().len())
+    }
+}

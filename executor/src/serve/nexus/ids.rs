@@ -1,0 +1,123 @@
+//! Which ids an agent has used, and how many messages it sent of late.
+
+use crate::ident::IntentId;
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+/// How many messages one agent may send in a second.
+const MOST_A_SECOND: u32 = 100;
+/// How many ids of one agent are remembered at once.
+const MOST_IDS: usize = 100_000;
+
+/// What an id was used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To run a tool. The journal knows whether it is the same again.
+    Execute,
+    /// To tell something, which may be told again.
+    Event,
+    /// For something that is asked for once.
+    Once,
+}
+
+/// Whether an id may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// For the first time.
+    First,
+    /// For what it was used for before, which may come again.
+    Again,
+    /// It was used before.
+    Spent,
+    /// As many are remembered as there may be.
+    Full,
+}
+
+/// The ids that one agent has used.
+#[derive(Debug, Default)]
+pub(super) struct UsedIds {
+    purposes: HashMap<IntentId, Purpose>,
+    until_ms: BTreeSet<(u64, IntentId)>,
+}
+
+impl UsedIds {
+    /// Uses an id, which is remembered `until_ms`, in milliseconds since 1970.
+    pub(super) fn spend(&mut self, id: IntentId, purpose: Purpose, now_ms: u64, until_ms: u64) -> Use {
+        while let Some((_, gone)) = self.until_ms.first().copied().filter(|(until, _)| *until < now_ms) {
+            self.until_ms.pop_first();
+            self.purposes.remove(&gone);
+        }
+        match self.purposes.get(&id) {
+            Some(Purpose::Once) => Use::Spent,
+            Some(before) if *before == purpose => Use::Again,
+            Some(_) => Use::Spent,
+            None if self.purposes.len() >= MOST_IDS => Use::Full,
+            None => {
+                self.purposes.insert(id, purpose);
+                self.until_ms.insert((until_ms, id));
+                Use::First
+            }
+        }
+    }
+}
+
+/// How many messages came of late.
+#[derive(Debug, Default)]
+pub(super) struct Rate {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Rate {
+    /// Whether one more is in order.
+    pub(super) fn one_more(&mut self, now: Instant) -> bool {
+        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1)) {
+            (self.since, self.count) = (Some(now), 0);
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= MOST_A_SECOND
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock as _, SystemClock};
+
+    #[test]
+    fn an_id_is_used_once_but_for_what_may_come_again() {
+        let mut used = UsedIds::default();
+        let [command, query, event] = [0; 3].map(|_| IntentId::random());
+        let mut spend = |id, purpose, now| used.spend(id, purpose, now, 1000);
+        for (id, purpose, again) in [
+            (command, Purpose::Execute, Use::Again),
+            (query, Purpose::Once, Use::Spent),
+            (event, Purpose::Event, Use::Again),
+        ] {
+            assert_eq!(spend(id, purpose, 1), Use::First);
+            assert_eq!(spend(id, purpose, 1000), again);
+        }
+        assert_eq!(spend(command, Purpose::Once, 1000), Use::Spent);
+        assert_eq!(spend(event, Purpose::Execute, 1000), Use::Spent);
+        assert_eq!(spend(query, Purpose::Execute, 1001), Use::First, "it is remembered no longer");
+    }
+
+    #[test]
+    fn no_more_ids_are_remembered_than_there_may_be() {
+        let mut used = UsedIds::default();
+        for _ in 0..MOST_IDS {
+            assert_eq!(used.spend(IntentId::random(), Purpose::Once, 1, 10), Use::First);
+        }
+        assert_eq!(used.spend(IntentId::random(), Purpose::Once, 1, 10), Use::Full);
+        assert_eq!(used.spend(IntentId::random(), Purpose::Once, 11, 20), Use::First);
+        assert_eq!((used.purposes.len(), used.until_ms.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_hundred_a_second() {
+        let (mut rate, now) = (Rate::default(), SystemClock.monotonic());
+        assert!((0..MOST_A_SECOND).all(|_| rate.one_more(now)));
+        assert!(!rate.one_more(now + Duration::from_millis(999)));
+        assert!(rate.one_more(now + Duration::from_secs(1)));
+    }
+}

@@ -1,0 +1,424 @@
+//! What one agent is subscribed to, and the events that wait for it.
+//!
+//! ```text
+//! publish ─▶ at-most-once: waits for the writer, or is left out
+//!        └─▶ else: kept ─ due ─▶ sent ─ ack ─▶ gone
+//!                          ▲───────┘ after RESEND, or over another connection
+//! ```
+//! At most once lives with its connection. The other two outlive it, for [`RETAIN`], and not the process.
+//! Everything is bounded: what does not fit is left out and counted, and the next event says how many were.
+
+use crate::ident::{AgentDid, IntentId};
+use crate::run::Subject;
+use crate::wire::nexus::encode;
+use crate::wire::nexus::message::{EventName, Guarantee};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// How many subscriptions one agent may have.
+const MOST_SUBSCRIPTIONS: usize = 16;
+/// How many events of at-least-once and exactly-once are kept for one agent.
+const MOST_KEPT: usize = 1000;
+/// How many bytes they may have.
+const MOST_KEPT_BYTES: usize = 4 << 20;
+/// How many events of at-most-once wait for the writer.
+const MOST_PASSING: usize = 256;
+/// How many bytes they may have.
+const MOST_PASSING_BYTES: usize = 1 << 20;
+/// How many are sent and not acknowledged at once.
+const MOST_IN_FLIGHT: usize = 32;
+/// After how long without an acknowledgement an event is sent again.
+const RESEND: Duration = Duration::from_secs(5);
+/// How often an event of at-least-once is sent.
+const MOST_ATTEMPTS: u32 = 5;
+/// For how long what is kept outlives the last connection.
+const RETAIN: Duration = Duration::from_secs(600);
+
+/// To be told of runs.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    /// Its id.
+    pub id: IntentId,
+    /// Whose runs; `None` for everybody's.
+    pub of: Option<AgentDid>,
+    /// Of this run alone.
+    pub intent: Option<IntentId>,
+    /// Of what.
+    pub events: BTreeSet<EventName>,
+    /// How surely.
+    pub guarantee: Guarantee,
+    /// Whether its events are sealed.
+    pub sealed: bool,
+    /// The agent's identity, as it came.
+    pub to: Arc<RawValue>,
+    /// The connection that it was made on.
+    pub connection: u64,
+    /// How many events there were.
+    pub sequence: u64,
+    /// How many were left out since the last that was not.
+    pub dropped: u64,
+}
+
+/// An event on its way.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub id: IntentId,
+    pub name: EventName,
+    pub guarantee: Guarantee,
+    pub sealed: bool,
+    pub to: Arc<RawValue>,
+    pub payload: Box<RawValue>,
+    /// Whose run it is about.
+    pub of: AgentDid,
+    subscription: IntentId,
+    connection: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    event: Arc<Outgoing>,
+    attempts: u32,
+    sent: Option<Instant>,
+}
+
+/// The events of one agent.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    subscriptions: Vec<Subscription>,
+    passing: VecDeque<Arc<Outgoing>>,
+    passing_bytes: usize,
+    kept: VecDeque<Kept>,
+    kept_bytes: usize,
+    /// The connection that events go to.
+    outlet: Option<(u64, Arc<Notify>)>,
+    detached: Option<Instant>,
+}
+
+impl Mailbox {
+    /// Lets events go to a connection, when they go to no other.
+    pub(super) fn attach(&mut self, connection: u64, wake: &Arc<Notify>) {
+        if self.outlet.is_none() {
+            self.move_to(connection, wake);
+        }
+    }
+
+    fn move_to(&mut self, connection: u64, wake: &Arc<Notify>) {
+        if self.outlet.as_ref().is_some_and(|(current, _)| *current == connection) {
+            return;
+        }
+        self.outlet = Some((connection, Arc::clone(wake)));
+        self.detached = None;
+        // What the other connection had on its way may never have arrived.
+        for kept in &mut self.kept {
+            kept.sent = None;
+        }
+        wake.notify_one();
+    }
+
+    /// A connection is gone.
+    pub(super) fn detach(&mut self, connection: u64, now: Instant) {
+        self.subscriptions.retain(|subscription| {
+            subscription.connection != connection || subscription.guarantee != Guarantee::AtMostOnce
+        });
+        self.passing.retain(|event| event.connection != connection);
+        self.passing_bytes = self.passing.iter().map(|event| event.payload.get().len()).sum();
+        if self.outlet.as_ref().is_some_and(|(current, _)| *current == connection) {
+            self.outlet = None;
+            self.detached = Some(now);
+        }
+    }
+
+    /// Adds a subscription, whose connection gets the events from here on. `false` when there are too many.
+    pub(super) fn subscribe(&mut self, subscription: Subscription, wake: &Arc<Notify>) -> bool {
+        if self.subscriptions.len() >= MOST_SUBSCRIPTIONS {
+            return false;
+        }
+        self.move_to(subscription.connection, wake);
+        self.subscriptions.push(subscription);
+        true
+    }
+
+    /// Ends a subscription, and forgets its events. `false` when there is none.
+    pub(super) fn unsubscribe(&mut self, id: IntentId) -> bool {
+        let before = self.subscriptions.len();
+        self.subscriptions.retain(|subscription| subscription.id != id);
+        self.passing.retain(|event| event.subscription != id);
+        self.kept.retain(|kept| kept.event.subscription != id);
+        self.count();
+        self.subscriptions.len() < before
+    }
+
+    fn count(&mut self) {
+        self.passing_bytes = self.passing.iter().map(|event| event.payload.get().len()).sum();
+        self.kept_bytes = self.kept.iter().map(|kept| kept.event.payload.get().len()).sum();
+    }
+
+    /// Whether anybody wants to know.
+    pub(super) fn wants(&self, subject: &Subject, name: EventName) -> bool {
+        self.subscriptions.iter().any(|subscription| subscription.is_of(subject, name))
+    }
+
+    /// Tells every subscription that wants to know.
+    pub(super) fn publish(&mut self, subject: &Subject, name: EventName, data: &Value) {
+        for subscription in self.subscriptions.iter_mut().filter(|s| s.is_of(subject, name)) {
+            let event = subscription.event(subject, name, data);
+            let bytes = event.payload.get().len();
+            let fits = match event.guarantee {
+                Guarantee::AtMostOnce => {
+                    let fits =
+                        self.passing.len() < MOST_PASSING && self.passing_bytes + bytes <= MOST_PASSING_BYTES;
+                    if fits && self.outlet.is_some() {
+                        self.passing_bytes += bytes;
+                        self.passing.push_back(Arc::new(event));
+                    }
+                    fits
+                }
+                Guarantee::AtLeastOnce | Guarantee::ExactlyOnce => {
+                    let fits = self.kept.len() < MOST_KEPT && self.kept_bytes + bytes <= MOST_KEPT_BYTES;
+                    if fits {
+                        self.kept_bytes += bytes;
+                        self.kept.push_back(Kept { event: Arc::new(event), attempts: 0, sent: None });
+                    }
+                    fits
+                }
+            };
+            subscription.dropped = if fits { 0 } else { subscription.dropped.saturating_add(1) };
+        }
+        if let Some((_, wake)) = &self.outlet {
+            wake.notify_one();
+        }
+    }
+
+    /// What a connection is to send now. Nothing is sent that is not `allowed`, of the agent whose run it is.
+    pub(super) fn due(
+        &mut self,
+        connection: u64,
+        now: Instant,
+        allowed: impl Fn(&AgentDid) -> bool,
+    ) -> Vec<Arc<Outgoing>> {
+        if self.outlet.as_ref().is_none_or(|(current, _)| *current != connection) {
+            return Vec::new();
+        }
+        let mut due = self.passing.drain(..).collect::<Vec<_>>();
+        self.kept.retain(|kept| {
+            let given_up = kept.event.guarantee == Guarantee::AtLeastOnce
+                && kept.attempts >= MOST_ATTEMPTS
+                && kept.sent.is_some_and(|sent| now.saturating_duration_since(sent) >= RESEND);
+            if given_up {
+                tracing::debug!(event = %kept.event.id, "an event was never acknowledged");
+            }
+            !given_up && allowed(&kept.event.of)
+        });
+        for kept in self.kept.iter_mut().take(MOST_IN_FLIGHT) {
+            if kept.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= RESEND) {
+                kept.sent = Some(now);
+                kept.attempts = kept.attempts.saturating_add(1);
+                due.push(Arc::clone(&kept.event));
+            }
+        }
+        self.count();
+        due.retain(|event| allowed(&event.of));
+        due
+    }
+
+    /// An event arrived. `false` when none of this id is kept.
+    pub(super) fn acknowledged(&mut self, id: IntentId) -> bool {
+        let before = self.kept.len();
+        self.kept.retain(|kept| kept.event.id != id);
+        self.count();
+        if let (true, Some((_, wake))) = (self.kept.len() < before, &self.outlet) {
+            wake.notify_one();
+        }
+        self.kept.len() < before
+    }
+
+    /// Forgets what nobody has come back for.
+    pub(super) fn expire(&mut self, now: Instant) {
+        if self.detached.is_some_and(|since| now.saturating_duration_since(since) >= RETAIN) {
+            let gone = self.kept.len();
+            if gone > 0 {
+                tracing::info!(gone, "events are forgotten that an agent never came back for");
+            }
+            *self = Self::default();
+        }
+    }
+}
+
+impl Subscription {
+    fn is_of(&self, subject: &Subject, name: EventName) -> bool {
+        self.events.contains(&name)
+            && self.of.as_ref().is_none_or(|agent| *agent == subject.agent)
+            && self.intent.is_none_or(|intent| intent == subject.intent)
+    }
+
+    fn event(&mut self, subject: &Subject, name: EventName, data: &Value) -> Outgoing {
+        self.sequence = self.sequence.saturating_add(1);
+        let mut data = data.clone();
+        if let Some(data) = data.as_object_mut() {
+            data.insert("subscriptionId".to_owned(), self.id.to_string().into());
+            data.insert("sequence".to_owned(), self.sequence.into());
+            if self.dropped > 0 {
+                data.insert("dropped".to_owned(), self.dropped.into());
+            }
+        }
+        Outgoing {
+            id: IntentId::random(),
+            name,
+            guarantee: self.guarantee,
+            sealed: self.sealed,
+            to: Arc::clone(&self.to),
+            payload: encode::event_payload(&data),
+            of: subject.agent.clone(),
+            subscription: self.id,
+            connection: self.connection,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock as _, SystemClock};
+    use crate::ident::ToolName;
+    use serde_json::json;
+
+    fn subject() -> Subject {
+        Subject {
+            agent: AgentDid::parse("did:nexus:a").unwrap(),
+            intent: IntentId::random(),
+            tool: ToolName::parse("t").unwrap(),
+        }
+    }
+
+    fn subscription(guarantee: Guarantee, connection: u64) -> Subscription {
+        Subscription {
+            id: IntentId::random(),
+            of: Some(subject().agent),
+            intent: None,
+            events: EventName::ALL.into(),
+            guarantee,
+            sealed: false,
+            to: RawValue::from_string("{}".to_owned()).unwrap().into(),
+            connection,
+            sequence: 0,
+            dropped: 0,
+        }
+    }
+
+    fn data(event: &Outgoing) -> Value {
+        serde_json::from_str::<Value>(event.payload.get()).unwrap()["data"].clone()
+    }
+
+    fn everybodys(_: &AgentDid) -> bool {
+        true
+    }
+
+    #[test]
+    fn what_is_kept_is_sent_again_until_it_is_acknowledged_with_one_id() {
+        let (wake, start) = (Arc::new(Notify::new()), SystemClock.monotonic());
+        for (guarantee, attempts) in [(Guarantee::AtLeastOnce, 5), (Guarantee::ExactlyOnce, 20)] {
+            let mut mailbox = Mailbox::default();
+            assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
+            mailbox.publish(&subject(), EventName::Started, &json!({}));
+            let mut ids = BTreeSet::new();
+            let mut sent = 0;
+            for nth in 0..20 {
+                let now = start + RESEND * nth;
+                let due = mailbox.due(1, now, everybodys);
+                sent += due.len();
+                ids.extend(due.iter().map(|event| event.id));
+                assert!(mailbox.due(1, now, everybodys).is_empty(), "not before its time");
+            }
+            assert_eq!((sent, ids.len()), (attempts, 1), "{guarantee:?}");
+            let id = ids.into_iter().next().unwrap();
+            assert_eq!(mailbox.acknowledged(id), guarantee == Guarantee::ExactlyOnce);
+            assert!(!mailbox.acknowledged(id));
+            assert_eq!(mailbox.kept_bytes, 0);
+        }
+    }
+
+    #[test]
+    fn what_is_kept_outlives_its_connection_and_is_sent_over_the_next() {
+        let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
+        let mut mailbox = Mailbox::default();
+        assert!(mailbox.subscribe(subscription(Guarantee::ExactlyOnce, 1), &wake));
+        assert!(mailbox.subscribe(subscription(Guarantee::AtMostOnce, 1), &wake));
+        mailbox.publish(&subject(), EventName::Started, &json!({}));
+        let first = mailbox.due(1, now, everybodys);
+        assert_eq!(first.len(), 2);
+        mailbox.detach(1, now);
+        mailbox.publish(&subject(), EventName::Finished, &json!({}));
+        assert!(mailbox.due(1, now, everybodys).is_empty(), "the connection is gone");
+        mailbox.attach(2, &wake);
+        let second = mailbox.due(2, now, everybodys);
+        assert_eq!(
+            second.iter().map(|event| event.name).collect::<Vec<_>>(),
+            [EventName::Started, EventName::Finished]
+        );
+        assert!(first.iter().any(|event| event.id == second[0].id), "the same event has the same id");
+        mailbox.detach(2, now);
+        mailbox.expire(now + RETAIN - Duration::from_secs(1));
+        assert_eq!(mailbox.kept.len(), 2);
+        mailbox.expire(now + RETAIN);
+        assert!(mailbox.kept.is_empty() && mailbox.subscriptions.is_empty());
+    }
+
+    #[test]
+    fn nothing_grows_without_end_and_what_was_left_out_is_said() {
+        let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
+        for (guarantee, most) in [(Guarantee::ExactlyOnce, MOST_KEPT), (Guarantee::AtMostOnce, MOST_PASSING)]
+        {
+            let mut mailbox = Mailbox::default();
+            assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
+            for _ in 0..most + 7 {
+                mailbox.publish(&subject(), EventName::Progress, &json!({}));
+            }
+            assert_eq!(mailbox.kept.len() + mailbox.passing.len(), most);
+            let due = mailbox.due(1, now, everybodys);
+            assert_eq!(
+                due.len(),
+                most.min(if guarantee == Guarantee::ExactlyOnce { MOST_IN_FLIGHT } else { most })
+            );
+            mailbox.acknowledged(due[0].id);
+            mailbox.publish(&subject(), EventName::Finished, &json!({}));
+            let last = mailbox.kept.back().map(|kept| &kept.event).or(mailbox.passing.back()).unwrap();
+            assert_eq!(data(last)["dropped"], 7);
+            let large = "x".repeat(MOST_KEPT_BYTES);
+            mailbox.publish(&subject(), EventName::Log, &json!({ "message": large }));
+            assert!(mailbox.kept_bytes <= MOST_KEPT_BYTES && mailbox.passing_bytes <= MOST_PASSING_BYTES);
+        }
+        let mut mailbox = Mailbox::default();
+        for nth in 0..=MOST_SUBSCRIPTIONS {
+            let taken = mailbox.subscribe(subscription(Guarantee::AtMostOnce, 1), &wake);
+            assert_eq!(taken, nth < MOST_SUBSCRIPTIONS);
+        }
+    }
+
+    #[test]
+    fn an_agent_is_told_what_it_asked_for_of_whom_it_may_know() {
+        let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
+        let mut mailbox = Mailbox::default();
+        let (mine, other) =
+            (subject(), Subject { agent: AgentDid::parse("did:nexus:b").unwrap(), ..subject() });
+        let only = Subscription {
+            intent: Some(mine.intent),
+            events: [EventName::Finished].into(),
+            ..subscription(Guarantee::AtLeastOnce, 1)
+        };
+        assert!(mailbox.subscribe(only, &wake));
+        assert!(!mailbox.wants(&mine, EventName::Started));
+        assert!(!mailbox.wants(&subject(), EventName::Finished), "another intent");
+        assert!(!mailbox.wants(&Subject { intent: mine.intent, ..other.clone() }, EventName::Finished));
+        assert!(mailbox.wants(&mine, EventName::Finished));
+        assert!(
+            mailbox.subscribe(Subscription { of: None, ..subscription(Guarantee::AtMostOnce, 1) }, &wake)
+        );
+        mailbox.publish(&other, EventName::Started, &json!({}));
+        // An operator who is none any more.
+        assert!(mailbox.due(1, now, |agent| *agent == mine.agent).is_empty());
+    }
+}

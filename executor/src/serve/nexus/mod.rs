@@ -1,0 +1,613 @@
+//! The Genesis Nexus door: `POST /nexus` and WebSocket `/nexus`.
+//!
+//! ```text
+//! text ─ signature ─ rate ─ time ─ payload opened ─ id not used before ─▶ ack, if asked for ─▶ done ─▶ response
+//! ```
+//! Whoever shows a bad token is answered in the words of this protocol. Whose a message is, its signature
+//! says; the caller of the token has to speak for that agent as well.
+
+mod hub;
+mod ids;
+mod mailbox;
+mod socket;
+
+use super::ConnectionLimits;
+use super::connections::Connection;
+use super::doorway::{Arrived, Doorway, OpenTo, in_own_name, named};
+use super::http::{KnownCallers, NOT_KNOWN, is_json};
+use crate::call::{Call, Door, Priority};
+use crate::fault::{BlockedBy, Fault};
+use crate::govern::{Caller, Credential, Role};
+use crate::ident::{AgentDid, IntentId};
+use crate::run::{Answer, Executor, Watcher, Whereabouts};
+use crate::wire::nexus::decode::{self, Content, Execute, Malformed, Subscribe, Verified};
+use crate::wire::nexus::encode::{self, Body, Letter, Stamp};
+use crate::wire::nexus::fault::{self, Code, Failure};
+use crate::wire::nexus::keys::{AgentKeys, Keyring};
+use crate::wire::nexus::message::{
+    Guarantee, Kind, LONGEST_TTL_MS, Question, Resource, SignatureScope, Status,
+};
+use crate::wire::strict_json::JsonBounds;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+use futures_util::stream;
+use hub::Hub;
+use ids::{Purpose, Use};
+use mailbox::{Outgoing, Subscription};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use time::OffsetDateTime;
+use tokio::sync::mpsc;
+
+/// How far a `timestamp` may be ahead of the executor's clock, in milliseconds.
+const MOST_AHEAD_MS: u64 = 60_000;
+/// To whom a message goes that does not say from whom it is.
+const UNKNOWN: &str = r#"{"id":"unknown","type":"nexus","version":"1.0.0","capabilities":[]}"#;
+
+/// What the operator decided about this door.
+#[derive(Debug, Clone)]
+pub struct NexusSettings {
+    /// Whom it is open to.
+    pub open_to: OpenTo,
+    /// Its own id, in `to`; `None` is the executor's DID.
+    pub id: Option<String>,
+    /// The file with what agents and the executor share.
+    pub key_file: PathBuf,
+    /// How much a signature covers.
+    pub scope: SignatureScope,
+    /// How often a WebSocket is pinged. After three times as long without a word it is closed.
+    pub heartbeat: Duration,
+}
+
+/// What the door shares with the others on its port.
+pub struct Port {
+    /// What a message may be.
+    pub bounds: JsonBounds,
+    /// Who is known.
+    pub callers: KnownCallers,
+    /// What connections may be.
+    pub connections: ConnectionLimits,
+}
+
+struct Nexus {
+    executor: Arc<Executor>,
+    settings: NexusSettings,
+    port: Port,
+    keys: Keyring,
+    id: String,
+    /// The executor's identity, and that of whoever is not known.
+    identity: Box<RawValue>,
+    unknown: Box<RawValue>,
+    hub: Arc<Hub>,
+    /// When this process began to remember ids, in milliseconds since 1970.
+    started_ms: u64,
+}
+
+/// The agent of an id in the key file.
+///
+/// # Errors
+/// [`Fault::InvalidRequest`] when the id cannot be a DID's.
+pub fn agent_of(id: &str) -> Result<AgentDid, Fault> {
+    named(Door::Nexus, id)
+}
+
+/// This door. `id` is its own where the settings name none.
+#[must_use]
+pub fn doorway(
+    executor: Arc<Executor>,
+    settings: NexusSettings,
+    id: &str,
+    keys: Keyring,
+    port: Port,
+) -> Doorway {
+    let id = settings.id.clone().unwrap_or_else(|| id.to_owned());
+    let hub = Arc::new(Hub::default());
+    let (told, clock) = (Arc::clone(&hub), Arc::clone(executor.clock()));
+    executor.observe(move |subject, news| told.publish(subject, news, clock.monotonic()));
+    let identity = encode::identity(&id);
+    let unknown = RawValue::from_string(UNKNOWN.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned());
+    let started_ms = milliseconds(executor.clock().now());
+    let door = Arc::new(Nexus { executor, settings, port, keys, id, identity, unknown, hub, started_ms });
+    let routes = Router::new().route("/nexus", get(socket::upgrade).post(post)).with_state(door);
+    Doorway { routes, open_to: OpenTo::AsksItself }
+}
+
+/// A message to the other side, and whether it is the last that answers its message.
+struct Told {
+    text: String,
+    last: bool,
+}
+
+/// How a message came.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    Post,
+    Socket(&'a socket::Line),
+}
+
+/// Who sent a message, and how it is answered.
+struct Sender<'a> {
+    caller: &'a Caller,
+    agent: AgentDid,
+    /// `from.id`.
+    name: &'a str,
+    identity: &'a RawValue,
+    /// The id of the message.
+    id: IntentId,
+    priority: Priority,
+    sealed: bool,
+    way: Way<'a>,
+}
+
+/// What became of a command or a query.
+type Outcome = Result<(Status, Value, Option<Failure>), Failure>;
+
+async fn post(
+    State(door): State<Arc<Nexus>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    Extension(shown): Extension<Credential>,
+    Extension(body): Extension<Arrived>,
+    headers: HeaderMap,
+) -> Response {
+    if !is_json(&headers) {
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
+            .into_response();
+    }
+    let Some(caller) = door.caller(&shown) else {
+        let refusal = door.to_nobody(None, Failure::new(Code::AuthFailed, NOT_KNOWN.trim_end()));
+        let head = [(header::WWW_AUTHENTICATE, "Bearer"), (header::CONTENT_TYPE, "application/json")];
+        return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
+    };
+    let (out, mut told) = mpsc::channel(2);
+    // Whoever does not take the answer is not worked for.
+    let work = connection.works();
+    tokio::spawn(async move {
+        door.take(&caller, body.text(&door.port.bounds), Way::Post, &out).await;
+    });
+    match told.recv().await {
+        None => StatusCode::NO_CONTENT.into_response(),
+        Some(Told { text, last: true }) => {
+            ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+        }
+        Some(Told { text, last: false }) => {
+            let first = stream::iter([text]);
+            let rest = stream::unfold((told, work), async |(mut told, work)| {
+                Some((told.recv().await?.text, (told, work)))
+            });
+            let lines = futures_util::StreamExt::chain(first, rest);
+            let lines =
+                futures_util::StreamExt::map(lines, |line| Ok::<_, Infallible>(Bytes::from(line + "\n")));
+            let body = axum::body::Body::from_stream(lines);
+            ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+        }
+    }
+}
+
+impl Nexus {
+    /// Who shows this, as of now.
+    fn caller(&self, shown: &Credential) -> Option<Arc<Caller>> {
+        match self.settings.open_to {
+            OpenTo::Callers | OpenTo::AsksItself => {
+                self.port.callers.identify(shown, self.executor.clock().now())
+            }
+            OpenTo::Everybody => Some(Arc::new(Caller::any_agent())),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        milliseconds(self.executor.clock().now())
+    }
+
+    /// What makes the next message, with this id. Without randomness nothing is sent.
+    fn stamp(&self, id: IntentId) -> Option<Stamp> {
+        let mut iv = [0; 12];
+        if let Err(error) = getrandom::fill(&mut iv) {
+            tracing::error!(%error, "the system gives no random bytes");
+            return None;
+        }
+        Some(Stamp { id, timestamp_ms: self.now_ms(), iv })
+    }
+
+    fn write(&self, letter: Letter<'_>, body: Body<'_>) -> String {
+        self.stamp(IntentId::random()).map_or(String::new(), |stamp| letter.write(&stamp, body))
+    }
+
+    /// An error to somebody who has not shown who they are.
+    fn to_nobody(&self, of: Option<(IntentId, &RawValue)>, failure: Failure) -> String {
+        let (id, to) = of.map_or((None, &*self.unknown), |(id, to)| (Some(id), to));
+        self.unsigned(id, to, failure)
+    }
+
+    fn unsigned(&self, id: Option<IntentId>, to: &RawValue, failure: Failure) -> String {
+        let letter = Letter {
+            from: &self.identity,
+            to,
+            keys: None,
+            scope: self.settings.scope,
+            sealed: false,
+            priority: Priority::Normal,
+        };
+        self.write(letter, Body::Error(id, failure))
+    }
+
+    /// An event, sealed and signed for its agent.
+    fn event(&self, agent: &str, event: &Outgoing) -> Option<String> {
+        let letter = Letter {
+            from: &self.identity,
+            to: &event.to,
+            keys: Some(self.keys.get(agent)?),
+            scope: self.settings.scope,
+            sealed: event.sealed,
+            priority: Priority::Normal,
+        };
+        let body = Body::Event { name: event.name, guarantee: event.guarantee, payload: &event.payload };
+        Some(letter.write(&self.stamp(event.id)?, body))
+    }
+
+    /// Whether a caller may still be told of an agent's runs.
+    fn may_know(caller: &Caller, agent: &AgentDid) -> bool {
+        caller.speaks_for(agent) || caller.is_any_of(&[Role::Operator])
+    }
+
+    /// Takes one message, and answers it.
+    async fn take(&self, caller: &Caller, text: Result<&str, Fault>, way: Way<'_>, out: &mpsc::Sender<Told>) {
+        let last = async |text| drop(out.send(Told { text, last: true }).await);
+        let began = self.executor.clock().monotonic();
+        let envelope = match text {
+            Ok(text) => decode::envelope(text),
+            Err(fault) => Err(Box::new(Malformed { id: None, failure: fault::of(&fault) })),
+        };
+        let envelope = match envelope {
+            Ok(envelope) => envelope,
+            Err(malformed) => {
+                let Malformed { id, failure } = *malformed;
+                return last(self.unsigned(id, &self.unknown, failure)).await;
+            }
+        };
+        let (id, name, identity) = (envelope.id(), envelope.from().to_owned(), envelope.from_raw());
+        let keys = self.keys.get(&name);
+        let (verified, keys) = match (envelope.verified(keys, self.settings.scope), keys) {
+            (Ok(verified), Some(keys)) => (verified, keys),
+            (Err(failure), _) => return last(self.to_nobody(Some((id, identity)), failure)).await,
+            (Ok(_), None) => return,
+        };
+        let mut letter = Letter {
+            from: &self.identity,
+            to: identity,
+            keys: Some(keys),
+            scope: self.settings.scope,
+            sealed: false,
+            priority: verified.priority(),
+        };
+        let accepted = self.accept(caller, &verified, &name, keys, way);
+        // Whoever sealed what cannot be opened could not open the answer.
+        let opened = accepted.as_ref().map_or_else(|unaccepted| unaccepted.opened, |_| true);
+        letter.sealed = verified.is_sealed() && opened;
+        let (agent, content, again) = match accepted {
+            Ok(accepted) => accepted,
+            Err(Unaccepted { failure, opened: _ }) => {
+                // Two who answer each other's errors would never stop.
+                if verified.envelope().kind() != Kind::Error {
+                    last(self.write(letter, Body::Error(Some(id), failure))).await;
+                }
+                return;
+            }
+        };
+        let answers = match &content {
+            Content::Event(head) => {
+                tracing::debug!(agent = name, kind = head.kind, event = head.name, again, "an event came");
+                if verified.requires_ack() || head.guarantee != Guarantee::AtMostOnce {
+                    last(self.write(letter, Body::Ack(id))).await;
+                }
+                false
+            }
+            Content::Ack(of) => {
+                self.hub.acknowledged(&name, *of);
+                false
+            }
+            Content::Response | Content::Error => {
+                tracing::debug!(agent = name, "an answer came to what nobody asked");
+                false
+            }
+            Content::Execute(_)
+            | Content::Cancel(_)
+            | Content::Subscribe(_)
+            | Content::Unsubscribe(_)
+            | Content::Query(..) => true,
+        };
+        if !answers {
+            return;
+        }
+        if verified.requires_ack() {
+            let ack = self.write(letter, Body::Ack(id));
+            let _nobody_reads = out.send(Told { text: ack, last: false }).await;
+        }
+        let sender = Sender {
+            caller,
+            agent,
+            name: &name,
+            identity,
+            id,
+            priority: verified.priority(),
+            sealed: letter.sealed,
+            way,
+        };
+        let (status, data, error) = match self.perform(&sender, content).await {
+            Ok((status, data, error)) => (status, Some(data), error),
+            Err(failure) => (Status::Failure, None, Some(failure)),
+        };
+        let took = self.executor.clock().monotonic().saturating_duration_since(began);
+        let processing_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        last(self.write(letter, Body::Response { request: id, status, data, error, processing_ms })).await;
+    }
+
+    /// Checks all that makes a message one to act on: its agent, what it asks for, and whether it came before.
+    fn accept(
+        &self,
+        caller: &Caller,
+        verified: &Verified<'_>,
+        name: &str,
+        keys: &AgentKeys,
+        way: Way<'_>,
+    ) -> Result<(AgentDid, Content, bool), Unaccepted> {
+        let closed = |failure| Unaccepted { failure, opened: false };
+        let (now, now_ms) = (self.executor.clock().monotonic(), self.now_ms());
+        if !self.hub.one_more(name, now) {
+            return Err(closed(
+                Failure::new(Code::RateLimited, "more than 100 messages came within a second: send fewer")
+                    .with("retryAfterMs", 1000),
+            ));
+        }
+        if verified.envelope().to() != self.id {
+            let message = format!("the message is for another: this executor is `{}`", self.id);
+            return Err(closed(Failure::new(Code::NotFound, message).with("pointer", "/to/id")));
+        }
+        verified.check_time(now_ms, MOST_AHEAD_MS).map_err(closed)?;
+        let agent = agent_of(name).map_err(|fault| closed(fault::of(&fault)))?;
+        if !caller.speaks_for(&agent) && !caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
+        {
+            let message =
+                format!("`{}` does not speak for `{agent}`: add it to the caller's `agents`", caller.name());
+            let fault = self.executor.refuse(None, BlockedBy::CallerUnauthorized, message);
+            return Err(closed(fault::of(&fault)));
+        }
+        let content = verified.content(keys, &self.port.bounds);
+        let content = content.map_err(|failure| {
+            let opened = failure.code != Code::SignatureInvalid;
+            Unaccepted { failure, opened }
+        })?;
+        let purpose = match &content {
+            Content::Execute(_) => Some(Purpose::Execute),
+            Content::Event(_) => Some(Purpose::Event),
+            Content::Cancel(_) | Content::Subscribe(_) | Content::Unsubscribe(_) | Content::Query(..) => {
+                Some(Purpose::Once)
+            }
+            // They change nothing when they come again.
+            Content::Response | Content::Ack(_) | Content::Error => None,
+        };
+        // Not the message's own `ttl`, which the signature does not cover.
+        let until_ms = verified.timestamp_ms().saturating_add(LONGEST_TTL_MS);
+        let id = verified.envelope().id();
+        let opened = |failure| Err(Unaccepted { failure, opened: true });
+        if purpose == Some(Purpose::Once) && verified.timestamp_ms() < self.started_ms {
+            let message = "the message was made before this executor started, which does not know whether it was \
+                           used: send it again";
+            return opened(Failure::new(Code::ValidationError, message).with("pointer", "/timestamp"));
+        }
+        let again = match purpose.map(|purpose| self.hub.spend(name, id, purpose, now_ms, until_ms)) {
+            None | Some(Use::First) => false,
+            Some(Use::Again) => true,
+            Some(Use::Spent) => {
+                let message = "the `id` was used before: every message needs one of its own";
+                return opened(Failure::new(Code::ValidationError, message).with("pointer", "/id"));
+            }
+            Some(Use::Full) => {
+                let message = "too many messages came within an hour: send fewer";
+                return opened(Failure::new(Code::RateLimited, message).with("retryAfterMs", 60_000));
+            }
+        };
+        if let Way::Socket(line) = way {
+            line.is_of(name);
+            self.hub.attach(name, line);
+        }
+        Ok((agent, content, again))
+    }
+
+    async fn perform(&self, sender: &Sender<'_>, content: Content) -> Outcome {
+        match content {
+            Content::Execute(execute) => self.execute(sender, execute).await,
+            Content::Cancel(intent) => self.cancel(sender, intent).await,
+            Content::Subscribe(subscribe) => self.subscribe(sender, subscribe),
+            Content::Unsubscribe(id) => {
+                let unsubscribed = self.hub.unsubscribe(sender.name, id);
+                done(json!({ "subscriptionId": id.to_string(), "unsubscribed": unsubscribed }))
+            }
+            Content::Query(question, Resource::Executor) => self.about_itself(sender, question),
+            Content::Query(question, Resource::Intent(intent)) => self.about(sender, question, intent).await,
+            // They are not answered.
+            Content::Event(_) | Content::Response | Content::Ack(_) | Content::Error => done(Value::Null),
+        }
+    }
+
+    async fn execute(&self, sender: &Sender<'_>, execute: Execute) -> Outcome {
+        let Execute { tool, arguments, timeout, context } = execute;
+        let call = Call {
+            door: Door::Nexus,
+            agent: sender.agent.clone(),
+            intent: sender.id,
+            tool,
+            arguments,
+            context,
+            at_most: timeout,
+            priority: sender.priority,
+        };
+        in_own_name(&self.executor, sender.caller, &call).map_err(failed)?;
+        let intent = call.intent.to_string();
+        let Answer { verdict, receipt } =
+            self.executor.intent(call, Watcher::nobody()).await.map_err(failed)?;
+        if let Some(receipt) = receipt {
+            return Ok(encode::report(&receipt));
+        }
+        let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
+        Ok((
+            Status::Partial,
+            json!({
+                "intentId": intent,
+                "state": "escalated",
+                "riskScore": risk_score,
+                "message": "a person has to decide: the intent runs when an approver allows it",
+            }),
+            None,
+        ))
+    }
+
+    async fn cancel(&self, sender: &Sender<'_>, intent: IntentId) -> Outcome {
+        let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Operator]);
+        let theirs = |agent: &AgentDid| anyone || (*agent == sender.agent && sender.caller.speaks_for(agent));
+        let cancelled = self.executor.cancel(intent, &theirs).await.map_err(failed)?;
+        done(json!({ "intentId": intent.to_string(), "cancelled": cancelled }))
+    }
+
+    fn subscribe(&self, sender: &Sender<'_>, subscribe: Subscribe) -> Outcome {
+        let Way::Socket(line) = sender.way else {
+            return Err(Failure::new(
+                Code::ValidationError,
+                "events go over a WebSocket: subscribe over one at `/nexus`",
+            )
+            .with("pointer", "/action"));
+        };
+        let everybodys = sender.caller.is_any_of(&[Role::Operator]);
+        if !everybodys && !sender.caller.speaks_for(&sender.agent) {
+            let message = format!("`{}` does not speak for `{}`", sender.caller.name(), sender.agent);
+            return Err(failed(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message)));
+        }
+        let Subscribe { events, intent, guarantee } = subscribe;
+        let id = IntentId::random();
+        let names = events.iter().map(|event| event.as_str()).collect::<Vec<_>>();
+        let answer = json!({
+            "subscriptionId": id.to_string(),
+            "events": names,
+            "intentId": intent.map(|intent| intent.to_string()),
+            "deliveryGuarantee": guarantee.as_str(),
+        });
+        let subscription = Subscription {
+            id,
+            of: (!everybodys).then(|| sender.agent.clone()),
+            intent,
+            events,
+            guarantee,
+            sealed: sender.sealed,
+            to: sender.identity.to_owned().into(),
+            connection: line.id,
+            sequence: 0,
+            dropped: 0,
+        };
+        if self.hub.subscribe(sender.name, subscription, line, self.executor.clock().monotonic()) {
+            return done(answer);
+        }
+        Err(Failure::new(Code::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
+    }
+
+    /// What a query about the executor is answered with. Its load is for operators.
+    fn about_itself(&self, sender: &Sender<'_>, question: Question) -> Outcome {
+        let load = || {
+            let (running, queued) = self.executor.load();
+            let journal = self.executor.journal();
+            json!({
+                "running": running,
+                "queued": queued,
+                "receipts": journal.head().number,
+                "undeliveredReports": journal.undelivered(),
+                "journalBytes": journal.bytes(),
+            })
+        };
+        match question {
+            Question::Status => done(json!({ "resourceId": "executor", "state": "ready" })),
+            Question::State => done(json!({
+                "resourceId": "executor",
+                "state": "ready",
+                "version": env!("CARGO_PKG_VERSION"),
+                "tools": encode::tools(&self.executor.tools()),
+            })),
+            Question::Metrics if sender.caller.is_any_of(&[Role::Operator]) => {
+                done(json!({ "resourceId": "executor", "metrics": load() }))
+            }
+            Question::Metrics => {
+                let message = "the executor's figures are for callers with the role `operator`".to_owned();
+                Err(failed(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message)))
+            }
+        }
+    }
+
+    /// What a query about an intent is answered with. What another agent asked for is not known to an agent.
+    async fn about(&self, sender: &Sender<'_>, question: Question, intent: IntentId) -> Outcome {
+        let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]);
+        let found = self.executor.status(intent).await.map_err(failed)?;
+        let theirs =
+            found.filter(|(agent, _)| anyone || (*agent == sender.agent && sender.caller.speaks_for(agent)));
+        let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
+            Some(Whereabouts::Escalated) => ("escalated", None),
+            Some(Whereabouts::Queued) => ("queued", None),
+            Some(Whereabouts::Running) => ("running", None),
+            Some(Whereabouts::Finished(receipt)) => ("finished", receipt),
+            None => {
+                let message = format!("the intent `{intent}` is not known here");
+                return Err(Failure::new(Code::NotFound, message).with("pointer", "/payload/resourceId"));
+            }
+        };
+        let mut answer = json!({ "resourceId": intent.to_string(), "state": state });
+        let Some(receipt) = receipt else { return done(answer) };
+        let mut put = |key: &str, value: Value| {
+            if let Some(answer) = answer.as_object_mut() {
+                answer.insert(key.to_owned(), value);
+            }
+        };
+        put("status", receipt.outcome.end.status().as_str().into());
+        match question {
+            Question::Status => done(answer),
+            Question::Metrics => {
+                put("metrics", encode::metrics(&receipt));
+                done(answer)
+            }
+            Question::State => {
+                let (_, data, error) = encode::report(&receipt);
+                put("report", data);
+                if let Some(error) = error {
+                    put("error", json!({ "code": error.code.as_str(), "message": error.message }));
+                }
+                done(answer)
+            }
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+fn milliseconds(at: OffsetDateTime) -> u64 {
+    u64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
+}
+
+/// Why a message is not acted on, and whether its payload could be opened.
+struct Unaccepted {
+    failure: Failure,
+    opened: bool,
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "it is one of the ways in which a message is answered")]
+fn done(data: Value) -> Outcome {
+    Ok((Status::Success, data, None))
+}
+
+fn failed(fault: Fault) -> Failure {
+    if let Fault::Internal(detail) = &fault {
+        tracing::error!(detail, "a message could not be answered");
+    }
+    fault::of_execution(&fault)
+}

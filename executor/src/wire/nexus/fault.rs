@@ -1,0 +1,269 @@
+//! This door's table of error codes: the document's `A2AError`.
+//!
+//! The words mean something at this door only, so no other door may use this table.
+
+use crate::fault::{BlockedBy, Fault};
+use crate::limit::Limit;
+use crate::outcome::{End, Receipt};
+use crate::wire::sentence;
+use serde_json::{Map, Value, json};
+
+/// A code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// The token is nobody's.
+    AuthFailed,
+    /// Known, and not allowed.
+    Unauthorized,
+    /// There is no such thing.
+    NotFound,
+    /// Not a message of this protocol.
+    InvalidMessage,
+    /// Nothing shows that it is the agent's own word.
+    SignatureInvalid,
+    /// A message whose parts break their description.
+    ValidationError,
+    /// It ran for too long.
+    Timeout,
+    /// Not now.
+    Unavailable,
+    /// Too many messages a second.
+    RateLimited,
+    /// Something of ours is broken.
+    InternalError,
+    /// The governor could not be reached.
+    NetworkError,
+    /// The tool ran and failed.
+    ExecutionFailed,
+}
+
+impl Code {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::AuthFailed,
+        Self::Unauthorized,
+        Self::NotFound,
+        Self::InvalidMessage,
+        Self::SignatureInvalid,
+        Self::ValidationError,
+        Self::Timeout,
+        Self::Unavailable,
+        Self::RateLimited,
+        Self::InternalError,
+        Self::NetworkError,
+        Self::ExecutionFailed,
+    ];
+
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AuthFailed => "AUTH_FAILED",
+            Self::Unauthorized => "UNAUTHORIZED",
+            Self::NotFound => "NOT_FOUND",
+            Self::InvalidMessage => "INVALID_MESSAGE",
+            Self::SignatureInvalid => "SIGNATURE_INVALID",
+            Self::ValidationError => "VALIDATION_ERROR",
+            Self::Timeout => "TIMEOUT",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::RateLimited => "RATE_LIMITED",
+            Self::InternalError => "INTERNAL_ERROR",
+            Self::NetworkError => "NETWORK_ERROR",
+            Self::ExecutionFailed => "EXECUTION_FAILED",
+        }
+    }
+
+    /// Whether the same may go well another time.
+    #[must_use]
+    pub fn retryable(self) -> bool {
+        match self {
+            Self::AuthFailed
+            | Self::Unauthorized
+            | Self::NotFound
+            | Self::InvalidMessage
+            | Self::SignatureInvalid
+            | Self::ValidationError => false,
+            Self::Timeout
+            | Self::Unavailable
+            | Self::RateLimited
+            | Self::InternalError
+            | Self::NetworkError
+            | Self::ExecutionFailed => true,
+        }
+    }
+}
+
+/// An error of this door.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    /// The code.
+    pub code: Code,
+    /// A tool's own words as they are, or a sentence of the executor's.
+    pub message: String,
+    /// What else is known.
+    pub details: Map<String, Value>,
+}
+
+impl Failure {
+    /// With a code and a sentence.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: Map::new() }
+    }
+
+    /// With one more thing that is known.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.details.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// On the wire. There is never a stack in it.
+    pub(super) fn object(&self, timestamp_ms: u64) -> Value {
+        let Self { code, message, details } = self;
+        let mut object = json!({ "code": code.as_str(), "message": message });
+        if let Some(object) = object.as_object_mut() {
+            if !details.is_empty() {
+                object.insert("details".to_owned(), details.clone().into());
+            }
+            object.insert("retryable".to_owned(), code.retryable().into());
+            object.insert("timestamp".to_owned(), timestamp_ms.into());
+        }
+        object
+    }
+}
+
+/// How this door answers a fault. [`Fault::Internal`] keeps its detail, which is for the log.
+#[must_use]
+pub fn of(fault: &Fault) -> Failure {
+    match fault {
+        Fault::Parse(message) | Fault::InvalidRequest(message) => Failure::new(Code::InvalidMessage, message),
+        Fault::MethodNotFound(message) => Failure::new(Code::NotFound, message),
+        Fault::InvalidParams { message, pointer } => {
+            Failure::new(Code::ValidationError, message).with("pointer", pointer.as_str())
+        }
+        Fault::ToolUnavailable { tool, message } => {
+            Failure::new(Code::Unavailable, message).with("tool", tool.as_str())
+        }
+        Fault::Refused { intent, risk_score, blocked_by, message } => {
+            let mut failure =
+                Failure::new(refused(*blocked_by), message).with("blockedBy", blocked_by.as_str());
+            if let Some(intent) = intent {
+                failure = failure.with("intentId", intent.to_string());
+            }
+            match risk_score {
+                Some(score) => failure.with("riskScore", *score),
+                None => failure,
+            }
+        }
+        Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
+            Failure::new(Code::Unavailable, message)
+        }
+        Fault::Failed(receipt) => failed(receipt),
+        Fault::LimitReached(receipt, limit) => limited(receipt, *limit),
+        Fault::Busy { message, retry_after_ms } => {
+            Failure::new(Code::Unavailable, message).with("retryAfterMs", *retry_after_ms)
+        }
+        Fault::Internal(_) => Failure::new(Code::InternalError, "internal error of the executor"),
+    }
+}
+
+/// How the core answers a command to run a tool: it speaks of an intent, which is the command's parameters here.
+#[must_use]
+pub fn of_execution(fault: &Fault) -> Failure {
+    match fault {
+        Fault::InvalidParams { message, pointer } if pointer == "/tool" => {
+            Failure::new(Code::NotFound, message).with("pointer", "/payload/parameters/tool")
+        }
+        Fault::InvalidParams { message, pointer } => Failure::new(Code::ValidationError, message)
+            .with("pointer", format!("/payload/parameters{pointer}")),
+        Fault::InvalidRequest(message) => Failure::new(Code::ValidationError, message).with("pointer", "/id"),
+        Fault::Parse(_)
+        | Fault::MethodNotFound(_)
+        | Fault::ToolUnavailable { .. }
+        | Fault::Refused { .. }
+        | Fault::RegistrationFailed(_)
+        | Fault::SessionExpired(_)
+        | Fault::Failed(_)
+        | Fault::LimitReached(..)
+        | Fault::Busy { .. }
+        | Fault::Internal(_) => of(fault),
+    }
+}
+
+/// What became of a run that did not succeed; `None` for one that did.
+#[must_use]
+pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
+    match &receipt.outcome.end {
+        End::Returned(_) => None,
+        End::LimitReached(limit) => Some(limited(receipt, *limit)),
+        End::ToolError { .. }
+        | End::Exited { .. }
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::Unlinkable(_)
+        | End::Crashed(_)
+        | End::Aborted(_) => Some(failed(receipt)),
+    }
+}
+
+fn refused(blocked_by: BlockedBy) -> Code {
+    match blocked_by {
+        BlockedBy::GovernorUnavailable => Code::NetworkError,
+        BlockedBy::VerdictDenied
+        | BlockedBy::VerdictExpired
+        | BlockedBy::VerdictMismatch
+        | BlockedBy::VerdictUntrusted
+        | BlockedBy::VerdictReplayed
+        | BlockedBy::CallerUnauthorized
+        | BlockedBy::IntentUntrusted
+        | BlockedBy::IntentReplayed
+        | BlockedBy::ConditionUnknown
+        | BlockedBy::EscalationPending
+        | BlockedBy::ScopeUnenforceable
+        | BlockedBy::StandingPolicy => Code::Unauthorized,
+    }
+}
+
+fn limited(receipt: &Receipt, limit: Limit) -> Failure {
+    let code = match limit {
+        Limit::Time => Code::Timeout,
+        Limit::Memory
+        | Limit::Output
+        | Limit::Stack
+        | Limit::Handles
+        | Limit::Written
+        | Limit::Created
+        | Limit::DirectoryEntries
+        | Limit::RandomBytes
+        | Limit::Subscriptions
+        | Limit::Fuel => Code::ExecutionFailed,
+    };
+    Failure::new(code, said(receipt)).with("limit", limit.as_str())
+}
+
+fn failed(receipt: &Receipt) -> Failure {
+    match &receipt.outcome.end {
+        End::ToolError { code, message, detail } => {
+            let failure = Failure::new(Code::ExecutionFailed, message).with("toolCode", code.as_str());
+            match detail {
+                Some(detail) => failure.with("detail", detail.clone()),
+                None => failure,
+            }
+        }
+        End::Exited { code, stderr_tail: _ } => {
+            Failure::new(Code::ExecutionFailed, said(receipt)).with("exitCode", *code)
+        }
+        End::Unlinkable(_) => Failure::new(Code::Unavailable, said(receipt)),
+        End::Returned(_)
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::Crashed(_)
+        | End::LimitReached(_)
+        | End::Aborted(_) => Failure::new(Code::ExecutionFailed, said(receipt)),
+    }
+}
+
+fn said(receipt: &Receipt) -> String {
+    sentence::of(&receipt.outcome).unwrap_or_else(|| "the tool did not succeed".to_owned())
+}

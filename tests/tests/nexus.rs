@@ -1,0 +1,962 @@
+//! The Genesis Nexus door, over HTTP and WebSocket.
+
+use crate::harness::{
+    Answer, Executor, Home, HttpClient, Options, Process, WebSocketClient, eventually, intent_id, result,
+    run, set_mode, succeeds,
+};
+use crate::methods::{self, ESCALATES, write};
+use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
+use aes_gcm::{Aes256Gcm, Nonce};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, Mac as _};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The executor's own id where none is configured.
+const EXECUTOR: &str = "did:a2g:executor:1.0:local";
+
+/// What one agent shares with the executor.
+#[derive(Clone, Copy)]
+struct Agent {
+    id: &'static str,
+    secret: &'static str,
+    key: [u8; 32],
+}
+
+const PLANNER: Agent = Agent { id: "planner", secret: "planner-secret-0123456789abcdef-0123", key: [1; 32] };
+const OTHER: Agent = Agent { id: "other", secret: "other-secret-0123456789abcdef-012345", key: [2; 32] };
+const OPERATOR: Agent = Agent { id: "ops", secret: "ops-secret-0123456789abcdef-01234567", key: [3; 32] };
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Agent {
+    fn did(&self) -> String {
+        format!("did:nexus:{}", self.id)
+    }
+
+    fn sign(&self, text: &str) -> String {
+        let mac = <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(self.secret.as_bytes()).unwrap();
+        hex(&mac.chain_update(text).finalize().into_bytes())
+    }
+
+    fn identity(&self) -> Value {
+        json!({ "id": self.id, "type": "desktop", "version": "1.0.0", "capabilities": ["x"] })
+    }
+
+    fn header(&self, message: &Value) -> String {
+        let part = |name: &str| message[name].to_string();
+        format!(
+            r#"{{"id":{},"type":{},"from":{},"to":{},"timestamp":{}}}"#,
+            part("id"),
+            part("type"),
+            part("from"),
+            part("to"),
+            part("timestamp")
+        )
+    }
+
+    /// A message with all that every message has, not yet signed.
+    fn message(&self, kind: &str, more: &Value) -> Value {
+        let mut message = json!({
+            "id": intent_id(),
+            "type": kind,
+            "version": "1.0.0",
+            "timestamp": now_ms(),
+            "from": self.identity(),
+            "to": { "id": EXECUTOR, "type": "mcp", "version": "1.0.0", "capabilities": [] },
+            "priority": "normal",
+            "ttl": 60_000,
+            "requiresAck": false,
+            "requiresSignature": true,
+        });
+        message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        message
+    }
+
+    fn signed(&self, mut message: Value) -> Value {
+        message["signature"] = self.sign(&self.header(&message)).into();
+        message
+    }
+
+    /// Seals a payload into a message and signs it.
+    fn sealed(&self, mut message: Value, payload: &Value) -> Value {
+        let iv: [u8; 12] = uuid::Uuid::new_v4().as_bytes()[..12].try_into().unwrap();
+        let header = self.header(&message);
+        let text = payload.to_string();
+        let cipher = Aes256Gcm::new_from_slice(&self.key).unwrap();
+        let payload = Payload { msg: text.as_bytes(), aad: header.as_bytes() };
+        let mut ciphertext = cipher.encrypt(&Nonce::from(iv), payload).unwrap();
+        let tag = ciphertext.split_off(ciphertext.len() - 16);
+        message["encryption"] = json!({
+            "algorithm": "AES-256-GCM",
+            "iv": STANDARD.encode(iv),
+            "ciphertext": STANDARD.encode(ciphertext),
+            "authTag": STANDARD.encode(tag),
+        });
+        self.signed(message)
+    }
+
+    fn command(&self, action: &str, parameters: &Value) -> Value {
+        let message = self.message("command", &json!({ "action": action }));
+        self.sealed(message, &json!({ "parameters": parameters }))
+    }
+
+    fn execute(&self, tool: &str, arguments: Value) -> Value {
+        self.command("tool.execute", &json!({ "tool": tool, "arguments": arguments }))
+    }
+
+    fn query(&self, question: &str, resource: &str) -> Value {
+        self.signed(
+            self.message("query", &json!({ "action": question, "payload": { "resourceId": resource } })),
+        )
+    }
+
+    fn ack(&self, of: &Value) -> Value {
+        self.signed(self.message("ack", &json!({ "correlationId": of })))
+    }
+
+    /// Checks the executor's signature and gives what it says, opened if it was sealed.
+    fn read(&self, message: &Value) -> Value {
+        assert_eq!(message["version"], "1.0.0", "{message}");
+        assert_eq!(message["from"]["id"], EXECUTOR, "{message}");
+        assert_eq!(message["to"], self.identity(), "{message}");
+        assert_eq!(message["signature"], self.sign(&self.header(message)), "{message}");
+        let Some(encryption) = message.get("encryption") else { return message.clone() };
+        let part = |name: &str| STANDARD.decode(encryption[name].as_str().unwrap()).unwrap();
+        let whole = [part("ciphertext"), part("authTag")].concat();
+        let iv: [u8; 12] = part("iv").try_into().unwrap();
+        let header = self.header(message);
+        let cipher = Aes256Gcm::new_from_slice(&self.key).unwrap();
+        let opened =
+            cipher.decrypt(&Nonce::from(iv), Payload { msg: &whole, aad: header.as_bytes() }).unwrap();
+        let opened: Value = serde_json::from_slice(&opened).unwrap();
+        let mut read = message.clone();
+        if message["type"] == "event" {
+            read["payload"] = opened;
+        } else {
+            read.as_object_mut().unwrap().extend(opened.as_object().unwrap().clone());
+        }
+        read
+    }
+}
+
+fn now_ms() -> u64 {
+    u64::try_from(time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1_000_000).unwrap()
+}
+
+/// The folder with the key file.
+struct Keys(TempDir);
+
+impl Keys {
+    fn new() -> Self {
+        let keys = Self(tempfile::tempdir().unwrap());
+        let lines = [PLANNER, OTHER, OPERATOR].map(|a| format!("{} {} {}\n", a.id, a.secret, hex(&a.key)));
+        std::fs::write(keys.path(), lines.concat()).unwrap();
+        set_mode(&keys.path(), 0o600);
+        keys
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("nexus.keys")
+    }
+
+    fn options(&self) -> Options {
+        Options::new().set("doors.nexus", json!({ "key_file": self.path() }))
+    }
+
+    /// With the gate beside the tools, and a policy that allows it.
+    fn with_gate(&self) -> (Options, TempDir, crate::harness::Catalogue) {
+        let (policies, catalogue) = (methods::policy_folder(&[methods::policy()]), methods::catalogue());
+        (self.options().catalogue(&catalogue).policies(policies.path()), policies, catalogue)
+    }
+}
+
+fn post_with(client: &mut HttpClient, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    let headers = [&[("Content-Type", "application/json")], headers].concat();
+    client.request("POST", "/nexus", &headers, body)
+}
+
+/// Posts a message, and gives the one message that answers it.
+fn ask(executor: &Executor, agent: Agent, message: &Value) -> Value {
+    let answer = post_with(&mut executor.client(), &[], message.to_string().as_bytes());
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    agent.read(&answer.json())
+}
+
+fn failure<'a>(answer: &'a Value, code: &str) -> &'a Value {
+    assert_eq!(answer["error"]["code"], code, "{answer}");
+    let error = &answer["error"];
+    assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{answer}");
+    assert!(error["timestamp"].as_u64().is_some() && error["retryable"].is_boolean(), "{answer}");
+    assert!(error.get("stack").is_none(), "{answer}");
+    error
+}
+
+fn succeeded(answer: &Value) -> &Value {
+    assert_eq!((&answer["type"], &answer["status"]), (&json!("response"), &json!("SUCCESS")), "{answer}");
+    &answer["data"]
+}
+
+fn socket(executor: &Executor, headers: &[(&str, &str)]) -> WebSocketClient {
+    WebSocketClient::upgrade_at(executor.address(), "/nexus", headers).expect("a WebSocket")
+}
+
+fn send(socket: &mut WebSocketClient, message: &Value) {
+    socket.send(message.to_string().as_bytes());
+}
+
+fn receive(socket: &mut WebSocketClient, agent: Agent) -> Value {
+    agent.read(&serde_json::from_str(&socket.receive().expect("a message")).unwrap())
+}
+
+/// Sends a message over a WebSocket, and gives the response, whatever events come before.
+fn exchange(socket: &mut WebSocketClient, agent: Agent, message: &Value) -> Value {
+    send(socket, message);
+    loop {
+        let answer = receive(socket, agent);
+        if answer["correlationId"] == message["id"] && answer["type"] != "ack" {
+            return answer;
+        }
+    }
+}
+
+fn subscribe(socket: &mut WebSocketClient, agent: Agent, events: &[&str], guarantee: &str) -> Value {
+    let parameters = json!({ "events": events, "deliveryGuarantee": guarantee });
+    let answer = exchange(socket, agent, &agent.command("events.subscribe", &parameters));
+    succeeded(&answer)["subscriptionId"].clone()
+}
+
+/// The next event.
+fn event(socket: &mut WebSocketClient, agent: Agent) -> Value {
+    loop {
+        let message = receive(socket, agent);
+        if message["type"] == "event" {
+            return message;
+        }
+    }
+}
+
+/// Arguments by which the governor inside grants the gate its folder.
+fn gate() -> Value {
+    json!({ "path": "/workspace/x" })
+}
+
+fn nothing_ran(executor: &Executor, after: &str) {
+    executor.assert_workspace_is_empty(after);
+    assert!(executor.reports().is_empty(), "after {after}: {:?}", executor.reports());
+}
+
+#[test]
+fn a_sealed_command_runs_and_its_answer_is_sealed() {
+    let keys = Keys::new();
+    let executor = Executor::start(keys.options());
+    let message = PLANNER.execute("write_file", write("a.txt", "hello"));
+    let raw = post_with(&mut executor.client(), &[], message.to_string().as_bytes()).json();
+    assert!(raw.get("data").is_none() && raw["encryption"]["algorithm"] == "AES-256-GCM", "{raw}");
+    let answer = PLANNER.read(&raw);
+    let data = succeeded(&answer);
+    assert_eq!((&data["intentId"], &data["status"]), (&message["id"], &json!("SUCCESS")));
+    assert_eq!((&answer["correlationId"], &answer["requestId"]), (&message["id"], &message["id"]));
+    assert!(answer["processingTime"].is_u64() && data["metrics"]["durationMs"].is_u64(), "{answer}");
+    assert_eq!(executor.file("a.txt").as_deref(), Some("hello"));
+    let reports = executor.wait_for_reports(1);
+    assert_eq!((&reports[0]["agent_did"], &reports[0]["intent_id"]), (&json!(PLANNER.did()), &message["id"]));
+    let said = executor.stderr();
+    for secret in [PLANNER.secret, &hex(&PLANNER.key)] {
+        assert!(!said.contains(secret), "a secret is in the log");
+    }
+}
+
+#[test]
+fn an_acknowledgement_comes_first() {
+    let keys = Keys::new();
+    let (options, _policies, _catalogue) = keys.with_gate();
+    let executor = Executor::start(options);
+    let acked = |action: &str, parameters: &Value| {
+        let mut message = PLANNER.message("command", &json!({ "action": action }));
+        message["requiresAck"] = json!(true);
+        PLANNER.sealed(message, &json!({ "parameters": parameters }))
+    };
+    let message = acked("tool.execute", &json!({ "tool": "write_file", "arguments": write("a", "x") }));
+    let answer = post_with_chunks(&executor, &message);
+    let lines = answer.iter().map(|line| PLANNER.read(line)).collect::<Vec<_>>();
+    assert_eq!(lines.iter().map(|line| line["type"].clone()).collect::<Vec<_>>(), ["ack", "response"]);
+    assert!(lines.iter().all(|line| line["correlationId"] == message["id"]), "{lines:?}");
+    // It comes before the run is over.
+    let mut socket = socket(&executor, &[]);
+    let message = acked("tool.execute", &json!({ "tool": "gate", "arguments": gate() }));
+    send(&mut socket, &message);
+    let ack = receive(&mut socket, PLANNER);
+    assert_eq!((&ack["type"], &ack["correlationId"]), (&json!("ack"), &message["id"]));
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    let answer = receive(&mut socket, PLANNER);
+    assert_eq!(succeeded(&answer)["result"], json!({ "waited": true }));
+}
+
+/// The lines of an answer that comes in chunks.
+fn post_with_chunks(executor: &Executor, message: &Value) -> Vec<Value> {
+    use std::io::Read as _;
+    let body = message.to_string();
+    let head = format!(
+        "POST /nexus HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        executor.address(),
+        body.len()
+    );
+    let mut stream = HttpClient::send_only(executor.address(), [head, body].concat().as_bytes());
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.contains("application/x-ndjson"), "{text}");
+    text.lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn nothing_runs_on_the_word_of_nobody() {
+    let keys = Keys::new();
+    let executor = Executor::start(keys.options());
+    let good = PLANNER.execute("write_file", write("a", "x"));
+    let clear = PLANNER.message(
+        "command",
+        &json!({
+            "action": "tool.execute",
+            "payload": { "parameters": { "tool": "write_file", "arguments": write("a", "x") } },
+        }),
+    );
+    let bent = |pointer: &str, value: Value| {
+        let mut bent = good.clone();
+        *bent.pointer_mut(pointer).unwrap() = value;
+        bent
+    };
+    let mut other = good.clone();
+    other["from"]["id"] = json!(OTHER.id);
+    let mut stranger = clear.clone();
+    stranger["from"]["id"] = json!("stranger");
+    let mut moved = PLANNER.execute("write_file", write("a", "x"));
+    moved["encryption"] = good["encryption"].clone();
+    let mut unsigned = good.clone();
+    unsigned.as_object_mut().unwrap().remove("signature");
+    unsigned["requiresSignature"] = json!(false);
+    for (what, message) in [
+        ("a payload that the signature does not cover", PLANNER.signed(clear.clone())),
+        ("no signature", unsigned),
+        ("another's signature", OTHER.signed(clear.clone())),
+        ("another's name", other),
+        ("a stranger's", PLANNER.signed(stranger)),
+        ("another id", bent("/id", json!(intent_id()))),
+        ("another time", bent("/timestamp", json!(now_ms() + 5))),
+        ("other capabilities", bent("/from/capabilities/0", json!("y"))),
+        ("another ciphertext", bent("/encryption/ciphertext", json!(STANDARD.encode("{}")))),
+        ("the payload of another message", moved),
+        ("another's key", {
+            let key = Agent { key: OTHER.key, ..PLANNER };
+            key.execute("write_file", write("a", "x"))
+        }),
+    ] {
+        let answer = post_with(&mut executor.client(), &[], message.to_string().as_bytes()).json();
+        failure(&answer, "SIGNATURE_INVALID");
+        assert_eq!(answer["type"], "error", "{what}: {answer}");
+    }
+    // For another executor.
+    let mut elsewhere = PLANNER.message("command", &json!({ "action": "tool.execute" }));
+    elsewhere["to"]["id"] = json!("did:a2g:executor:1.0:elsewhere");
+    let parameters = json!({ "parameters": { "tool": "write_file", "arguments": write("a", "x") } });
+    failure(&ask_signed(&executor, &PLANNER.sealed(elsewhere, &parameters)), "NOT_FOUND");
+    // Of another time.
+    for (timestamp, ttl) in [(now_ms() - 10_000, 5_000), (now_ms() + 120_000, 60_000)] {
+        let mut message = PLANNER.message("command", &json!({ "action": "tool.execute" }));
+        (message["timestamp"], message["ttl"]) = (json!(timestamp), json!(ttl));
+        failure(&ask(&executor, PLANNER, &PLANNER.sealed(message, &parameters)), "VALIDATION_ERROR");
+    }
+    nothing_ran(&executor, "messages of nobody");
+}
+
+/// As [`ask`], for an answer whose `to` and `from` are not looked at.
+fn ask_signed(executor: &Executor, message: &Value) -> Value {
+    let answer = post_with(&mut executor.client(), &[], message.to_string().as_bytes()).json();
+    PLANNER.read(&answer)
+}
+
+#[test]
+fn a_full_signature_needs_no_seal() {
+    let keys = Keys::new();
+    let door = json!({ "key_file": keys.path(), "signature_scope": "full" });
+    let executor = Executor::start(Options::new().set("doors.nexus", door));
+    let message = |tool: &str, signed_tool: &str| {
+        let payload = |tool: &str| json!({ "parameters": { "tool": tool, "arguments": write("a", "x") } });
+        let mut message =
+            PLANNER.message("command", &json!({ "action": "tool.execute", "payload": payload(tool) }));
+        let header = PLANNER.header(&message);
+        let (start, end) = header.rsplit_once(",\"timestamp\"").unwrap();
+        let text = format!(
+            "{start},\"action\":\"tool.execute\",\"payload\":{},\"timestamp\"{end}",
+            payload(signed_tool)
+        );
+        message["signature"] = PLANNER.sign(&text).into();
+        message
+    };
+    let answer =
+        post_with(&mut executor.client(), &[], message("read_file", "write_file").to_string().as_bytes());
+    failure(&answer.json(), "SIGNATURE_INVALID");
+    nothing_ran(&executor, "a payload that was not signed");
+    let answer = ask(&executor, PLANNER, &message("write_file", "write_file"));
+    assert_eq!(succeeded(&answer)["status"], "SUCCESS");
+    assert!(answer.get("encryption").is_none(), "what was not sealed is answered in the clear");
+}
+
+#[test]
+fn an_id_is_used_once_and_a_command_runs_once() {
+    let keys = Keys::new();
+    let executor = Executor::start(keys.options());
+    let message = PLANNER.execute("write_file", write("a", "one"));
+    let first = succeeded(&ask(&executor, PLANNER, &message)).clone();
+    std::fs::remove_file(executor.workspace().join("a")).unwrap();
+    assert_eq!(succeeded(&ask(&executor, PLANNER, &message)), &first, "the stored report");
+    let other = |content: &str| {
+        let mut other = PLANNER.message("command", &json!({ "action": "tool.execute" }));
+        other["id"] = message["id"].clone();
+        PLANNER.sealed(
+            other,
+            &json!({ "parameters": { "tool": "write_file", "arguments": write("a", content) } }),
+        )
+    };
+    failure(&ask(&executor, PLANNER, &other("two")), "VALIDATION_ERROR");
+    let query = PLANNER.query("get_status", "executor");
+    succeeded(&ask(&executor, PLANNER, &query));
+    failure(&ask(&executor, PLANNER, &query), "VALIDATION_ERROR");
+    let mut reused = PLANNER.message(
+        "query",
+        &json!({
+            "action": "get_status", "payload": { "resourceId": "executor" },
+        }),
+    );
+    reused["id"] = message["id"].clone();
+    failure(&ask(&executor, PLANNER, &PLANNER.signed(reused)), "VALIDATION_ERROR");
+    // The journal knows it after a restart; what else was used is not known, and refused.
+    executor.wait_for_reports(1);
+    let early = PLANNER.query("get_status", "executor");
+    let executor = Executor::start_in(executor.killed());
+    assert_eq!(succeeded(&ask(&executor, PLANNER, &message)), &first);
+    failure(&ask(&executor, PLANNER, &other("three")), "VALIDATION_ERROR");
+    assert_eq!(
+        failure(&ask(&executor, PLANNER, &early), "VALIDATION_ERROR")["details"]["pointer"],
+        "/timestamp"
+    );
+    succeeded(&ask(&executor, PLANNER, &PLANNER.query("get_status", "executor")));
+    executor.assert_workspace_is_empty("repeats");
+}
+
+#[test]
+fn every_end_of_a_run_has_its_words() {
+    let keys = Keys::new();
+    let (options, _policies, _catalogue) = keys.with_gate();
+    let executor = Executor::start(options);
+    // Denied.
+    let denied = ask(&executor, PLANNER, &PLANNER.execute("list_directory", json!({ "path": "/workspace" })));
+    assert_eq!((&denied["type"], &denied["status"]), (&json!("response"), &json!("FAILURE")));
+    assert_eq!(failure(&denied, "UNAUTHORIZED")["details"]["blockedBy"], "verdict_denied");
+    // Waits for a person, and runs once one allows it.
+    let message = PLANNER.execute("write_file", write("later", ESCALATES));
+    let waits = ask(&executor, PLANNER, &message);
+    assert_eq!(
+        (&waits["status"], &waits["data"]["state"]),
+        (&json!("PARTIAL"), &json!("escalated")),
+        "{waits}"
+    );
+    let id = message["id"].as_str().unwrap();
+    let state = |id: &str| ask(&executor, PLANNER, &PLANNER.query("get_status", id))["data"]["state"].clone();
+    assert_eq!(state(id), "escalated");
+    assert!(executor.file("later").is_none());
+    result(&executor.rpc("g2a/directive", &json!({ "intent_id": id, "decision": "APPROVED" })));
+    eventually("it runs", || (state(id) == "finished").then_some(()));
+    assert_eq!(executor.file("later").as_deref(), Some(ESCALATES));
+    // Too long.
+    let message =
+        PLANNER.command("tool.execute", &json!({ "tool": "gate", "arguments": gate(), "timeoutMs": 300 }));
+    let late = ask(&executor, PLANNER, &message);
+    let error = failure(&late, "TIMEOUT");
+    assert_eq!((&error["retryable"], &error["details"]["limit"]), (&json!(true), &json!("time")));
+    assert_eq!(late["data"]["status"], "TIMEOUT");
+    // Cancelled.
+    let message = PLANNER.execute("gate", gate());
+    let id = message["id"].as_str().unwrap();
+    let cancelled = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| ask(&executor, PLANNER, &message));
+        eventually("it runs", || (state(id) == "running").then_some(()));
+        let cancel =
+            |agent: Agent| ask(&executor, agent, &agent.command("tool.cancel", &json!({ "intentId": id })));
+        assert_eq!(succeeded(&cancel(PLANNER))["cancelled"], true);
+        asked.join().unwrap()
+    });
+    failure(&cancelled, "EXECUTION_FAILED");
+    assert_eq!(cancelled["data"]["status"], "ABORTED");
+    // Failed, in the tool's own words.
+    let failed = ask(&executor, PLANNER, &PLANNER.execute("read_file", json!({ "path": "/workspace/none" })));
+    let error = failure(&failed, "EXECUTION_FAILED");
+    assert!(error["details"]["toolCode"].is_string(), "{failed}");
+    assert_eq!(failed["data"]["status"], "FAILURE");
+    // No such tool, and arguments that are none.
+    let unknown = ask(&executor, PLANNER, &PLANNER.execute("no_tool", json!({})));
+    assert_eq!(failure(&unknown, "NOT_FOUND")["details"]["pointer"], "/payload/parameters/tool");
+    let wrong = ask(&executor, PLANNER, &PLANNER.execute("write_file", json!({ "path": 1, "content": "" })));
+    let pointer = failure(&wrong, "VALIDATION_ERROR")["details"]["pointer"].clone();
+    assert_eq!(pointer, "/payload/parameters/arguments/path");
+}
+
+#[test]
+fn queries_say_what_is_known() {
+    let keys = Keys::new();
+    let executor = Executor::start(keys.options());
+    let message = PLANNER.execute("write_file", write("a", "x"));
+    succeeded(&ask(&executor, PLANNER, &message));
+    let id = message["id"].as_str().unwrap();
+    let query = |question: &str, id: &str| ask(&executor, PLANNER, &PLANNER.query(question, id));
+    let status = query("get_status", id);
+    assert_eq!(succeeded(&status), &json!({ "resourceId": id, "state": "finished", "status": "SUCCESS" }));
+    assert!(succeeded(&query("get_metrics", id))["metrics"]["memoryUsedMb"].is_u64());
+    assert_eq!(succeeded(&query("get_state", id))["report"]["tool"], "write_file");
+    failure(&query("get_status", &intent_id()), "NOT_FOUND");
+    assert_eq!(succeeded(&query("get_status", "executor"))["state"], "ready");
+    let state = query("get_state", "executor");
+    assert!(succeeded(&state)["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "write_file"));
+    assert_eq!(succeeded(&query("get_metrics", "executor"))["metrics"]["running"], 0);
+    // A sealed query is answered sealed.
+    let sealed = PLANNER.message("query", &json!({ "action": "get_status" }));
+    let sealed = PLANNER.sealed(sealed, &json!({ "resourceId": id }));
+    let raw = post_with(&mut executor.client(), &[], sealed.to_string().as_bytes()).json();
+    assert!(raw.get("data").is_none(), "{raw}");
+    assert_eq!(succeeded(&PLANNER.read(&raw))["state"], "finished");
+}
+
+#[test]
+fn what_is_no_message_is_an_error_and_the_connection_goes_on() {
+    let keys = Keys::new();
+    let executor = Executor::start(keys.options().set("server.max_body_bytes", 20_000));
+    let good = PLANNER.query("get_status", "executor");
+    let text = good.to_string();
+    let with = |name: &str, value: Value| {
+        let mut message = PLANNER.message(
+            "query",
+            &json!({
+                "action": "get_status", "payload": { "resourceId": "executor" },
+            }),
+        );
+        message[name] = value;
+        PLANNER.signed(message).to_string()
+    };
+    let without = |name: &str| {
+        let mut message = good.clone();
+        message.as_object_mut().unwrap().remove(name);
+        message.to_string()
+    };
+    let deep = "[".repeat(100);
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (b"".to_vec(), "INVALID_MESSAGE"),
+        (b"{".to_vec(), "INVALID_MESSAGE"),
+        (text.as_bytes()[..text.len() - 2].to_vec(), "INVALID_MESSAGE"),
+        (b"[]".to_vec(), "INVALID_MESSAGE"),
+        (b"\xff".to_vec(), "INVALID_MESSAGE"),
+        (deep.into_bytes(), "INVALID_MESSAGE"),
+        (text.replacen('{', r#"{"\u0069d":"x","#, 1).into_bytes(), "INVALID_MESSAGE"),
+        (with("type", json!("shout")).into_bytes(), "INVALID_MESSAGE"),
+        (with("version", json!("0.9.0")).into_bytes(), "INVALID_MESSAGE"),
+        (without("id").into_bytes(), "VALIDATION_ERROR"),
+        (without("from").into_bytes(), "VALIDATION_ERROR"),
+        (without("ttl").into_bytes(), "VALIDATION_ERROR"),
+        (without("signature").into_bytes(), "SIGNATURE_INVALID"),
+        (with("ttl", json!("60000")).into_bytes(), "VALIDATION_ERROR"),
+        (with("priority", json!(1)).into_bytes(), "VALIDATION_ERROR"),
+        (with("action", json!("get_all")).into_bytes(), "NOT_FOUND"),
+        (with("payload", json!({ "resourceId": "x" })).into_bytes(), "VALIDATION_ERROR"),
+        (PLANNER.command("tool.destroy", &json!({})).to_string().into_bytes(), "NOT_FOUND"),
+        (
+            PLANNER
+                .command("tool.execute", &json!({ "tool": "write_file", "force": true }))
+                .to_string()
+                .into_bytes(),
+            "VALIDATION_ERROR",
+        ),
+        (
+            PLANNER
+                .command("events.subscribe", &json!({ "events": ["everything"] }))
+                .to_string()
+                .into_bytes(),
+            "VALIDATION_ERROR",
+        ),
+    ];
+    let mut client = executor.client();
+    for (body, code) in &cases {
+        let answer = post_with(&mut client, &[], body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = answer.json();
+        assert_eq!(answer["type"], "error", "{answer}");
+        let answer = if answer.get("encryption").is_some() { PLANNER.read(&answer) } else { answer };
+        failure(&answer, code);
+    }
+    let oversized = post_with(&mut client, &[], " ".repeat(20_001).as_bytes());
+    failure(&oversized.json(), "INVALID_MESSAGE");
+    assert_eq!(client.request("POST", "/nexus", &[("Content-Type", "text/plain")], b"{}").status, 415);
+    assert_eq!(client.request("PUT", "/nexus", &[], b"").status, 405);
+    // Over HTTP there is nowhere to send events.
+    let subscription = PLANNER.command("events.subscribe", &json!({ "events": ["finished"] }));
+    failure(&ask(&executor, PLANNER, &subscription), "VALIDATION_ERROR");
+    // The same over a WebSocket, which goes on.
+    let mut socket = socket(&executor, &[]);
+    for (body, code) in &cases {
+        socket.send_binary(body);
+        let answer: Value = serde_json::from_str(&socket.receive().expect("an answer")).unwrap();
+        let answer = if answer.get("encryption").is_some() { PLANNER.read(&answer) } else { answer };
+        failure(&answer, code);
+    }
+    let answer = exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor"));
+    succeeded(&answer);
+    // What answers nothing, and is not answered: an error, an acknowledgement, a response.
+    for (kind, more) in [
+        (
+            "error",
+            json!({ "error": { "code": "TIMEOUT", "message": "x", "retryable": true, "timestamp": 1 } }),
+        ),
+        ("ack", json!({ "correlationId": intent_id() })),
+        ("response", json!({ "correlationId": intent_id(), "requestId": intent_id(), "status": "SUCCESS" })),
+    ] {
+        let message = PLANNER.signed(PLANNER.message(kind, &more));
+        let answer = post_with(&mut client, &[], message.to_string().as_bytes());
+        assert_eq!((answer.status, answer.body.len()), (204, 0), "{kind}: {}", answer.text());
+        send(&mut socket, &message);
+    }
+    succeeded(&exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor")));
+    nothing_ran(&executor, "what is no message");
+}
+
+#[test]
+fn an_event_is_acknowledged_as_its_guarantee_says() {
+    let keys = Keys::new();
+    let executor = Executor::start(keys.options());
+    let payload = json!({ "data": { "a": 1 }, "metadata": { "schemaVersion": "1", "contentType": "application/json" } });
+    let event = |guarantee: &str| {
+        let more = json!({
+            "eventType": "plan", "eventName": "made", "deliveryGuarantee": guarantee, "payload": payload.clone(),
+        });
+        PLANNER.signed(PLANNER.message("event", &more))
+    };
+    let sent = post_with(&mut executor.client(), &[], event("at-most-once").to_string().as_bytes());
+    assert_eq!(sent.status, 204, "{}", sent.text());
+    for guarantee in ["at-least-once", "exactly-once"] {
+        let event = event(guarantee);
+        for _ in 0..2 {
+            let ack = ask(&executor, PLANNER, &event);
+            assert_eq!((&ack["type"], &ack["correlationId"]), (&json!("ack"), &event["id"]));
+        }
+    }
+    let mut bad = event("exactly-once");
+    bad["deliveryGuarantee"] = json!("twice");
+    let answer = post_with(&mut executor.client(), &[], bad.to_string().as_bytes()).json();
+    failure(&answer, "VALIDATION_ERROR");
+    nothing_ran(&executor, "events");
+}
+
+/// A list of callers, and the token of each.
+fn callers(folder: &Path) -> [String; 3] {
+    let list = folder.join("callers.toml");
+    let add = |name: &str, more: &[&str]| {
+        let arguments = ["caller", "new", name, "--callers", list.to_str().unwrap()];
+        String::from_utf8(succeeds(&[&arguments, more].concat())).unwrap().trim_end().to_owned()
+    };
+    [
+        add("a-planner", &["--role", "agent", "--agent", &PLANNER.did()]),
+        add("another", &["--role", "agent", "--agent", &OTHER.did()]),
+        add("an-operator", &["--role", "operator"]),
+    ]
+}
+
+#[test]
+fn a_token_speaks_for_its_agents_and_no_others() {
+    let keys = Keys::new();
+    let [planner, other, operator] = callers(keys.0.path());
+    let options =
+        keys.options().signed_only().set("server.callers", json!(keys.0.path().join("callers.toml")));
+    let mut executor = Executor::start(options);
+    let bearer = |token: &str| format!("Bearer {token}");
+    let ask = |agent: Agent, token: &str, message: &Value| {
+        let shown = bearer(token);
+        let answer =
+            post_with(&mut executor.client(), &[("Authorization", &shown)], message.to_string().as_bytes());
+        agent.read(&answer.json())
+    };
+    // Nobody.
+    for shown in [None, Some("Bearer x".to_owned()), Some(format!("Basic {planner}"))] {
+        let headers = shown.iter().map(|shown| ("Authorization", shown.as_str())).collect::<Vec<_>>();
+        let message = PLANNER.execute("write_file", write("a", "x")).to_string();
+        let answer = post_with(&mut executor.client(), &headers, message.as_bytes());
+        assert_eq!(answer.status, 401, "{}", answer.text());
+        failure(&answer.json(), "AUTH_FAILED");
+        let mut socket = socket(&executor, &headers);
+        socket.send(message.as_bytes());
+        assert_eq!((socket.receive(), socket.closed_with), (None, Some(4001)));
+    }
+    // Somebody else.
+    let message = PLANNER.execute("write_file", write("a", "x"));
+    let refused = ask(PLANNER, &other, &message);
+    assert_eq!(failure(&refused, "UNAUTHORIZED")["details"]["blockedBy"], "caller_unauthorized");
+    let operators = OPERATOR.execute("write_file", write("a", "x"));
+    failure(&ask(OPERATOR, &operator, &operators), "UNAUTHORIZED");
+    nothing_ran(&executor, "calls in others' names");
+    // The one itself, and by the other header.
+    succeeded(&ask(PLANNER, &planner, &PLANNER.execute("write_file", write("a", "x"))));
+    let body = PLANNER.query("get_status", "executor").to_string();
+    let answer = post_with(&mut executor.client(), &[("X-API-Key", &planner)], body.as_bytes());
+    succeeded(&PLANNER.read(&answer.json()));
+    // An intent is its agent's, and the operator's to see.
+    let message = PLANNER.execute("write_file", write("b", "x"));
+    succeeded(&ask(PLANNER, &planner, &message));
+    let id = message["id"].as_str().unwrap();
+    failure(&ask(OTHER, &other, &OTHER.query("get_status", id)), "NOT_FOUND");
+    let cancel = OTHER.command("tool.cancel", &json!({ "intentId": id }));
+    assert_eq!(succeeded(&ask(OTHER, &other, &cancel))["cancelled"], false);
+    succeeded(&ask(OPERATOR, &operator, &OPERATOR.query("get_state", id)));
+    failure(&ask(PLANNER, &planner, &PLANNER.query("get_metrics", "executor")), "UNAUTHORIZED");
+    succeeded(&ask(OPERATOR, &operator, &OPERATOR.query("get_metrics", "executor")));
+    // Events are, too.
+    let shown = [planner, other, operator].map(|token| bearer(&token));
+    let [mut planners, mut others, mut operators] =
+        shown.each_ref().map(|shown| socket(&executor, &[("Authorization", shown)]));
+    subscribe(&mut planners, PLANNER, &["finished"], "at-most-once");
+    subscribe(&mut others, OTHER, &["finished"], "at-most-once");
+    subscribe(&mut operators, OPERATOR, &["finished"], "at-most-once");
+    let [mine, theirs] = [PLANNER, OTHER].map(|agent| agent.execute("write_file", write("c", "x")));
+    succeeded(&exchange(&mut planners, PLANNER, &mine));
+    succeeded(&exchange(&mut others, OTHER, &theirs));
+    let seen = [(); 2].map(|()| event(&mut operators, OPERATOR)["payload"]["data"]["intentId"].clone());
+    assert_eq!(seen, [mine["id"].clone(), theirs["id"].clone()]);
+    let last = OTHER.execute("write_file", write("d", "x"));
+    send(&mut others, &last);
+    loop {
+        let of = event(&mut others, OTHER)["payload"]["data"]["intentId"].clone();
+        assert_ne!(of, mine["id"]);
+        if of == last["id"] {
+            break;
+        }
+    }
+    // A caller that is known no longer is closed.
+    succeeds(&[
+        "caller",
+        "remove",
+        "another",
+        "--callers",
+        keys.0.path().join("callers.toml").to_str().unwrap(),
+    ]);
+    executor.process().hang_up();
+    executor.line_with("the callers were read again");
+    send(&mut others, &OTHER.query("get_status", "executor"));
+    while others.receive().is_some() {}
+    assert_eq!(others.closed_with, Some(4001));
+}
+
+#[test]
+fn a_hundred_messages_a_second_and_no_more() {
+    let keys = Keys::new();
+    let executor = Executor::start(keys.options());
+    let mut socket = socket(&executor, &[]);
+    let messages = (0..300).map(|_| PLANNER.query("get_status", "executor")).collect::<Vec<_>>();
+    for message in &messages {
+        send(&mut socket, message);
+    }
+    let answers = messages.iter().map(|_| receive(&mut socket, PLANNER)).collect::<Vec<_>>();
+    let limited =
+        answers.iter().filter(|answer| answer["error"]["code"] == "RATE_LIMITED").collect::<Vec<_>>();
+    assert!((1..=200).contains(&limited.len()), "{}", limited.len());
+    assert_eq!(failure(limited[0], "RATE_LIMITED")["retryable"], true);
+    // Another agent has a hundred of its own.
+    succeeded(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
+    eventually("a second later", || {
+        let answer = exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor"));
+        (answer["status"] == "SUCCESS").then_some(())
+    });
+}
+
+#[test]
+fn priorities_order_the_queue() {
+    let keys = Keys::new();
+    let (options, _policies, _catalogue) = keys.with_gate();
+    let executor = Executor::start(options.set("executor.concurrent", 1));
+    let mut socket = socket(&executor, &[]);
+    subscribe(&mut socket, PLANNER, &["started"], "exactly-once");
+    let command = |priority: &str, tool: &str, arguments: Value| {
+        let mut message = PLANNER.message("command", &json!({ "action": "tool.execute" }));
+        message["priority"] = json!(priority);
+        PLANNER.sealed(message, &json!({ "parameters": { "tool": tool, "arguments": arguments } }))
+    };
+    let gate = command("low", "gate", self::gate());
+    send(&mut socket, &gate);
+    eventually("it runs", || executor.file("runs"));
+    let order = ["low", "normal", "critical", "high", "normal"];
+    let waiting = order.map(|priority| command(priority, "write_file", write(priority, "x")));
+    for message in &waiting {
+        send(&mut socket, message);
+        let id = message["id"].as_str().unwrap();
+        eventually("it waits", || {
+            let answer = ask(&executor, PLANNER, &PLANNER.query("get_status", id));
+            (answer["data"]["state"] == "queued").then_some(())
+        });
+    }
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    let mut started = Vec::new();
+    let mut seen = BTreeSet::new();
+    while started.len() < 6 {
+        let event = event(&mut socket, PLANNER);
+        send(&mut socket, &PLANNER.ack(&event["id"]));
+        if seen.insert(event["id"].to_string()) {
+            started.push(event["payload"]["data"]["intentId"].clone());
+        }
+    }
+    let expected = [&gate, &waiting[2], &waiting[3], &waiting[1], &waiting[4], &waiting[0]];
+    assert_eq!(started, expected.map(|message| message["id"].clone()));
+}
+
+#[test]
+fn events_are_told_as_surely_as_was_asked_for() {
+    let keys = Keys::new();
+    let executor = Executor::start(keys.options());
+    let mut first = socket(&executor, &[]);
+    let all = ["started", "progress", "log", "artifact", "finished"];
+    subscribe(&mut first, PLANNER, &["started"], "at-most-once");
+    let once = subscribe(&mut first, PLANNER, &["finished"], "exactly-once");
+    let message = PLANNER.execute("write_file", write("a", "x"));
+    send(&mut first, &message);
+    let (started, finished) = (event(&mut first, PLANNER), event(&mut first, PLANNER));
+    assert_eq!((&started["eventType"], &started["eventName"]), (&json!("execution"), &json!("started")));
+    assert_eq!(
+        (&started["deliveryGuarantee"], &started["requiresAck"]),
+        (&json!("at-most-once"), &json!(false))
+    );
+    assert_eq!((&finished["eventName"], &finished["requiresAck"]), (&json!("finished"), &json!(true)));
+    let data = &finished["payload"]["data"];
+    assert_eq!(
+        (&data["intentId"], &data["status"], &data["agent"]),
+        (&message["id"], &json!("SUCCESS"), &json!(PLANNER.did()))
+    );
+    assert_eq!((&data["subscriptionId"], &data["sequence"]), (&once, &json!(1)));
+    assert_eq!(finished["payload"]["metadata"]["contentType"], "application/json");
+    // Not acknowledged, it is sent again, with the same id.
+    let again = event(&mut first, PLANNER);
+    assert_eq!((&again["id"], &again["eventName"]), (&finished["id"], &json!("finished")));
+    // And over the next connection, with what happened meanwhile.
+    drop(first);
+    let later = PLANNER.execute("write_file", write("b", "x"));
+    succeeded(&ask(&executor, PLANNER, &later));
+    let mut second = socket(&executor, &[]);
+    send(&mut second, &PLANNER.query("get_status", "executor"));
+    let mut ids = Vec::new();
+    while ids.len() < 2 {
+        let event = event(&mut second, PLANNER);
+        assert_eq!(event["eventName"], "finished", "at-most-once has ended with its connection");
+        if !ids.contains(&event["id"]) {
+            ids.push(event["id"].clone());
+        }
+    }
+    assert_eq!(ids[0], finished["id"]);
+    for id in &ids {
+        send(&mut second, &PLANNER.ack(id));
+    }
+    // Acknowledged, they are gone: what comes next is new.
+    let unsubscribe = PLANNER.command("events.unsubscribe", &json!({ "subscriptionId": once }));
+    assert_eq!(succeeded(&exchange(&mut second, PLANNER, &unsubscribe))["unsubscribed"], true);
+    subscribe(&mut second, PLANNER, &all, "at-least-once");
+    let last = PLANNER.execute("write_file", write("c", "x"));
+    send(&mut second, &last);
+    let mut names = BTreeSet::new();
+    while !names.contains("finished") {
+        let event = event(&mut second, PLANNER);
+        assert_eq!(event["payload"]["data"]["intentId"], last["id"], "{event}");
+        send(&mut second, &PLANNER.ack(&event["id"]));
+        names.insert(event["eventName"].as_str().unwrap().to_owned());
+    }
+    assert!(names.contains("started"), "{names:?}");
+}
+
+#[test]
+fn who_reads_nothing_or_goes_away_holds_nobody_up() {
+    let keys = Keys::new();
+    let executor = Executor::start(keys.options());
+    let mut silent = socket(&executor, &[]);
+    subscribe(&mut silent, PLANNER, &["started", "finished"], "exactly-once");
+    subscribe(&mut silent, PLANNER, &["started", "finished"], "at-most-once");
+    // It reads nothing from here on.
+    for nth in 0..40 {
+        let message = OTHER.execute("write_file", write(&format!("{nth}"), "x"));
+        succeeded(&ask(&executor, OTHER, &message));
+    }
+    let mut gone = socket(&executor, &[]);
+    let message = PLANNER.execute("write_file", write("gone", "x"));
+    send(&mut gone, &message);
+    drop(gone);
+    eventually("it runs to its end", || executor.file("gone"));
+    let mut half = HttpClient::send_only(
+        executor.address(),
+        b"POST /nexus HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+    );
+    std::io::Write::flush(&mut half).unwrap();
+    drop(half);
+    succeeded(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
+    drop(silent);
+}
+
+#[test]
+fn a_socket_is_pinged_and_closed_when_it_says_nothing() {
+    let keys = Keys::new();
+    let door = json!({ "key_file": keys.path(), "heartbeat_seconds": 1 });
+    let executor = Executor::start(Options::new().set("doors.nexus", door));
+    let mut stale = socket(&executor, &[]);
+    stale.pongs = false;
+    let start = Instant::now();
+    assert_eq!(stale.receive(), None, "it is closed");
+    assert!(
+        stale.pings >= 2 && start.elapsed() >= Duration::from_secs(3),
+        "{} {:?}",
+        stale.pings,
+        start.elapsed()
+    );
+    // Whoever says something now and then stays.
+    let mut answers = socket(&executor, &[]);
+    for _ in 0..2 {
+        succeeded(&exchange(&mut answers, PLANNER, &PLANNER.query("get_status", "executor")));
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    succeeded(&exchange(&mut answers, PLANNER, &PLANNER.query("get_status", "executor")));
+}
+
+#[test]
+fn the_door_is_there_when_it_has_keys_that_are_its_own() {
+    let executor = Executor::start(Options::new());
+    assert_eq!(post_with(&mut executor.client(), &[], b"{}").status, 404);
+    assert!(WebSocketClient::upgrade_at(executor.address(), "/nexus", &[]).is_err());
+    drop(executor);
+    let keys = Keys::new();
+    let refused = |words: &str| {
+        let home = Home::new(keys.options());
+        let checked = run(["config", "check", "--config", home.config().to_str().unwrap()]);
+        assert!(String::from_utf8_lossy(&checked.stderr).contains(words), "{checked:?}");
+        let mut process = Process::spawn("executor", &mut home.command());
+        assert_ne!(process.ended().code(), Some(0));
+        process.line_with(words);
+        assert!(!process.stderr().contains(PLANNER.secret));
+    };
+    set_mode(&keys.path(), 0o644);
+    refused("others may read it");
+    set_mode(&keys.path(), 0o600);
+    std::fs::write(keys.path(), format!("{EXECUTOR} {} -\n", PLANNER.secret)).unwrap();
+    refused("the executor's own id");
+    let twice = format!("planner {} -\ndid:nexus:planner {} -\n", PLANNER.secret, OTHER.secret);
+    std::fs::write(keys.path(), twice).unwrap();
+    refused("under two ids");
+    std::fs::write(keys.path(), format!("planner {}\n", PLANNER.secret)).unwrap();
+    refused("line 1 has to be three parts");
+}
