@@ -30,6 +30,9 @@ const ROUND: Duration = Duration::from_millis(250);
 /// How often a stream without news shows that it is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// What is wrong with a request.
+type Refusal = (StatusCode, &'static str);
+
 /// All sessions of this door.
 struct Sessions {
     host: Arc<Host>,
@@ -101,7 +104,7 @@ async fn send(
     }
     let session = match sessions.named(&headers, &caller) {
         Ok(session) => session,
-        Err(refusal) => return refusal,
+        Err(refusal) => return refusal.into_response(),
     };
     if !session.out.has_room() {
         let message = "take what waits on `/a2e/stream` first: nothing of this was read\n";
@@ -130,7 +133,7 @@ async fn stream(
 ) -> Response {
     let session = match sessions.named(&headers, &caller) {
         Ok(session) => session,
-        Err(refusal) => return refusal,
+        Err(refusal) => return refusal.into_response(),
     };
     let reading = Reading { reader: session.out.attach(), session };
     let events = futures_util::stream::unfold(reading, async |reading| {
@@ -181,19 +184,17 @@ impl Sessions {
     }
 
     /// The session that a request names, when it is the caller's.
-    fn named(&self, headers: &HeaderMap, caller: &Caller) -> Result<Arc<Session>, Response> {
+    fn named(&self, headers: &HeaderMap, caller: &Caller) -> Result<Arc<Session>, Refusal> {
         let mut ids = headers.get_all(SESSION).iter();
         let (Some(id), None) = (ids.next(), ids.next()) else {
             let message = "name one session in `X-Session-Id`: `POST /a2e/session` begins one\n";
-            return Err((StatusCode::BAD_REQUEST, message).into_response());
+            return Err((StatusCode::BAD_REQUEST, message));
         };
         let all = self.lock();
         let mut theirs = all.iter().filter(|entry| *entry.owner == *caller.name());
         let found = theirs.find(|entry| entry.session.id().as_bytes() == id.as_bytes());
-        found.map(|entry| Arc::clone(&entry.session)).ok_or_else(|| {
-            (StatusCode::NOT_FOUND, "there is no such session: `POST /a2e/session` begins one\n")
-                .into_response()
-        })
+        let message = "there is no such session: `POST /a2e/session` begins one\n";
+        found.map(|entry| Arc::clone(&entry.session)).ok_or((StatusCode::NOT_FOUND, message))
     }
 
     /// Ends sessions whose agents are gone, or are not known any more, and forgets those that are over.

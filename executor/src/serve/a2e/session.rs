@@ -398,12 +398,8 @@ impl Session {
                 told.answer(|req_id, _| encode::error(Some(req_id), &failure, self.host.ts()));
             }
             Err(fault) => {
-                let failure = match &fault {
-                    Fault::InvalidParams { pointer, .. } if pointer == "/tool" => {
-                        fault::unknown_tool(tool.as_str())
-                    }
-                    other => fault::of(other),
-                };
+                let unknown = matches!(&fault, Fault::InvalidParams { pointer, .. } if pointer == "/tool");
+                let failure = if unknown { fault::unknown_tool(tool.as_str()) } else { fault::of(&fault) };
                 if let Fault::Internal(detail) = &fault {
                     tracing::error!(%intent, detail, "a call could not be run");
                 }
