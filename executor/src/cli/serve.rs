@@ -14,7 +14,9 @@ use crate::govern::{
 use crate::isolate::Isolation;
 use crate::journal::{Journal, Recovered};
 use crate::run::{Capacity, Executor, Settings};
-use crate::serve::{Doorway, HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2g, serve_stdio, sovereign};
+use crate::serve::{
+    Doorway, HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2a, a2g, serve_stdio, sovereign,
+};
 use anyhow::{Context as _, bail};
 use std::path::Path;
 use std::process::ExitCode;
@@ -307,7 +309,7 @@ async fn bind(
         connections: config.connections,
         pushes: None,
         executor: Some(Arc::clone(executor)),
-        doorways: doorways(config, executor),
+        doorways: doorways(config, executor).await?,
     };
     HttpDoor::bind(&config.listen, rpc, http)
         .await
@@ -315,11 +317,23 @@ async fn bind(
 }
 
 /// The doors of the other protocols that are switched on.
-fn doorways(config: &Config, executor: &Arc<Executor>) -> Vec<Doorway> {
-    let Doors { sovereign } = config.doors.clone();
+async fn doorways(config: &Config, executor: &Arc<Executor>) -> anyhow::Result<Vec<Doorway>> {
+    let Doors { a2a, sovereign } = config.doors.clone();
     let sovereign =
         sovereign.map(|settings| sovereign::doorway(Arc::clone(executor), settings, config.bounds));
-    sovereign.into_iter().collect()
+    let mut doorways = sovereign.into_iter().collect::<Vec<_>>();
+    if let Some(settings) = a2a {
+        let port = a2a::Port {
+            bounds: config.bounds,
+            tls: config.tls.is_some(),
+            lists_callers: config.callers.is_some(),
+            patience: config.connections.request,
+        };
+        let a2a = a2a::doorways(Arc::clone(executor), settings, port).await;
+        let a2a = a2a.map_err(|fault| anyhow::anyhow!("the tasks of the A2A door: {fault:?}"))?;
+        doorways.extend(a2a);
+    }
+    Ok(doorways)
 }
 
 /// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that

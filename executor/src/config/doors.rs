@@ -3,25 +3,35 @@
 use super::{Wrong, file, wrong};
 use crate::call::Door;
 use crate::ident::AgentDid;
+use crate::serve::a2a::{A2aSettings, RateLimits};
 use crate::serve::{DoorSettings, Listen, OpenTo};
+use crate::wire::a2a::Dialect;
 
 /// The doors that are served beside A2G; `None` is one that is switched off.
 #[derive(Debug, Clone)]
 pub struct Doors {
+    /// A2A 0.3.0.
+    pub a2a: Option<A2aSettings>,
     /// sovereign JSON-RPC 3.0.
     pub sovereign: Option<DoorSettings>,
 }
 
 impl Doors {
     pub(super) fn check(written: file::Doors) -> Result<Self, Wrong> {
-        let file::Doors { sovereign } = written;
-        Ok(Self { sovereign: door(Door::Sovereign, "doors.sovereign.agent", sovereign)? })
+        let file::Doors { a2a: written_a2a, sovereign } = written;
+        Ok(Self {
+            a2a: a2a(written_a2a)?,
+            sovereign: door(Door::Sovereign, "doors.sovereign.agent", sovereign)?,
+        })
     }
 
     /// A door that is open to everybody is for local callers only.
     pub(super) fn check_reach(&self, listen: &Listen) -> Result<(), Wrong> {
-        let Self { sovereign } = self;
-        let doors = [("doors.sovereign.open_to", sovereign.as_ref())];
+        let Self { a2a, sovereign } = self;
+        let doors = [
+            ("doors.a2a.open_to", a2a.as_ref().map(|a2a| &a2a.door)),
+            ("doors.sovereign.open_to", sovereign.as_ref()),
+        ];
         let open = doors.into_iter().find(|(_, door)| door.is_some_and(|d| d.open_to == OpenTo::Everybody));
         match open {
             Some((key, _)) if !listen.is_local() => Err(wrong(key)(&format_args!(
@@ -30,6 +40,33 @@ impl Doors {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+fn a2a(written: file::A2aDoor) -> Result<Option<A2aSettings>, Wrong> {
+    let file::A2aDoor {
+        enabled,
+        open_to,
+        agent,
+        dialect,
+        requests_per_minute: per_minute,
+        requests_per_hour: per_hour,
+        requests_at_once: at_once,
+    } = written;
+    let limits = [
+        ("doors.a2a.requests_per_minute", per_minute),
+        ("doors.a2a.requests_per_hour", per_hour),
+        ("doors.a2a.requests_at_once", at_once),
+    ];
+    if let Some((key, _)) = limits.into_iter().find(|(_, limit)| *limit == 0) {
+        return Err(wrong(key)(&"must be at least 1"));
+    }
+    let dialect = match dialect {
+        file::Dialect::A2a => Dialect::A2a,
+        file::Dialect::Acp => Dialect::Acp,
+    };
+    let limits = RateLimits { per_minute, per_hour, at_once };
+    let door = door(Door::A2a, "doors.a2a.agent", file::Door { enabled, open_to, agent })?;
+    Ok(door.map(|door| A2aSettings { door, dialect, limits }))
 }
 
 fn door(door: Door, key: &'static str, written: file::Door) -> Result<Option<DoorSettings>, Wrong> {

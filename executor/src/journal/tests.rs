@@ -295,7 +295,7 @@ async fn what_is_old_and_delivered_is_pruned_and_the_chain_still_holds() {
     let hour = Duration::HOUR;
     assert_eq!(prune(&path, NOW, NOW).unwrap(), Pruned::default());
     // The seventh is not delivered, and no verdict has expired yet.
-    assert_eq!(prune(&path, NOW + hour, NOW).unwrap(), Pruned { receipts: 6, intents: 0 });
+    assert_eq!(prune(&path, NOW + hour, NOW).unwrap(), Pruned { receipts: 6, intents: 0, tasks: 0 });
     let found = journal.find(&calls[0], None).await.unwrap();
     assert!(matches!(found, Some(Known::Same(Followed::Over(Stage::Forgotten), _))), "{found:?}");
     // A later verdict for it keeps it known for longer.
@@ -304,7 +304,7 @@ async fn what_is_old_and_delivered_is_pruned_and_the_chain_still_holds() {
     // Who is an hour ahead has not to forget what is used again in an hour.
     assert_eq!(prune(&path, NOW + hour, NOW + hour).unwrap(), Pruned::default());
     let later = NOW + Duration::DAY + hour;
-    assert_eq!(prune(&path, NOW + hour, later).unwrap(), Pruned { receipts: 0, intents: 5 });
+    assert_eq!(prune(&path, NOW + hour, later).unwrap(), Pruned { receipts: 0, intents: 5, tasks: 0 });
     assert!(journal.find(&calls[0], None).await.unwrap().is_none());
     assert!(journal.find(&calls[1], None).await.unwrap().is_some());
     run(&journal, &another()).await;
