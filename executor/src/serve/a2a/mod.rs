@@ -507,7 +507,7 @@ impl A2a {
 
     fn stream(&self, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> Stream {
         let (dialect, patience) = (self.settings.dialect, self.port.patience);
-        Stream { id, dialect, patience, pass, work: connection.works() }
+        Stream { id, dialect, patience, _pass: pass, _work: connection.works() }
     }
 
     /// A task as a stream from here on.

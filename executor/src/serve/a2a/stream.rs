@@ -27,9 +27,9 @@ pub(super) struct Stream {
     /// How long an event may wait to be taken.
     pub(super) patience: Duration,
     /// Held while the stream is open.
-    pub(super) pass: Arc<Pass>,
+    pub(super) _pass: Arc<Pass>,
     /// Held while the stream is open.
-    pub(super) work: Work,
+    pub(super) _work: Work,
 }
 
 impl Stream {
