@@ -7,9 +7,9 @@ use crate::harness::{
 };
 use crate::methods::{self, ESCALATES, write};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::LazyLock;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 const OTHER: &str = "did:aeon:other:1.0:abc123";
@@ -39,6 +39,10 @@ fn definition(method: &str) -> &'static str {
         "tasks/get" | "tasks/provideInputAndContinue" => "GetTaskResponse",
         "tasks/cancel" => "CancelTaskResponse",
         "agent/getAuthenticatedExtendedCard" => "GetAuthenticatedExtendedCardResponse",
+        "tasks/pushNotificationConfig/set" => "SetTaskPushNotificationConfigResponse",
+        "tasks/pushNotificationConfig/get" => "GetTaskPushNotificationConfigResponse",
+        "tasks/pushNotificationConfig/list" => "ListTaskPushNotificationConfigResponse",
+        "tasks/pushNotificationConfig/delete" => "DeleteTaskPushNotificationConfigResponse",
         _no_method_of_a2a => "JSONRPCErrorResponse",
     }
 }
@@ -747,7 +751,10 @@ fn what_is_no_request_runs_nothing() {
     }
     for method in ["set", "get", "list", "delete"] {
         let method = format!("tasks/pushNotificationConfig/{method}");
-        assert_eq!(client.code(&method, json!({ "id": intent_id() })), -32003);
+        let config = json!({ "url": "http://x" });
+        let mut params = json!({ "id": intent_id(), "pushNotificationConfigId": "x" });
+        params["pushNotificationConfig"] = config;
+        assert_eq!(client.code(&method, params), -32003);
     }
     assert_eq!(
         client.http.request("POST", "/a2a/rpc", &[("Content-Type", "text/plain")], good.as_bytes()).status,
@@ -883,4 +890,176 @@ fn a_door_that_is_switched_off_is_not_there() {
     let mut client = Client::of(&executor);
     assert_eq!(client.post("{}").status, 404);
     assert_eq!(client.get("/.well-known/agent-card.json").status, 404);
+}
+
+/// Somebody who is told of tasks.
+struct Hook {
+    address: SocketAddr,
+    told: Arc<Mutex<Vec<(Vec<(String, String)>, Value)>>>,
+}
+
+impl Hook {
+    /// Answers with these statuses, and then with 200.
+    fn start(statuses: &[u16]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (all, mut statuses) = (Arc::clone(&told), statuses.to_vec().into_iter());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut reader = BufReader::new(stream.unwrap());
+                let Some((headers, body)) = request(&mut reader) else { continue };
+                let status = statuses.next().unwrap_or(200);
+                if status == 200 {
+                    all.lock().unwrap().push((headers, serde_json::from_slice(&body).unwrap()));
+                }
+                let answer = format!(
+                    "HTTP/1.1 {status} X\r\nLocation: http://hook.example:{}/\r\nContent-Length: 0\r\n\r\n",
+                    address.port()
+                );
+                let _gone = reader.get_mut().write_all(answer.as_bytes());
+            }
+        });
+        Self { address, told }
+    }
+
+    /// At a name that the executor's resolver is told of.
+    fn url(&self) -> String {
+        format!("http://hook.example:{}/told", self.address.port())
+    }
+
+    fn events(&self) -> Vec<Value> {
+        self.told.lock().unwrap().iter().map(|(_, body)| body.clone()).collect()
+    }
+
+    fn wait_for(&self, count: usize) -> Vec<Value> {
+        eventually("it is told", || Some(self.events()).filter(|events| events.len() >= count))
+    }
+
+    /// An executor that may tell it.
+    fn of(&self, options: Options) -> Options {
+        door(options, json!({ "webhook_domains": ["hook.example", "private.example"] }))
+            .set("network.hosts", json!({ "hook.example": ["127.0.0.1"], "private.example": ["127.0.0.1"] }))
+            .set("network.allowed_addresses", json!([self.address.to_string()]))
+    }
+}
+
+fn request(reader: &mut BufReader<TcpStream>) -> Option<(Vec<(String, String)>, Vec<u8>)> {
+    let mut headers = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        match line.trim_end().split_once(':') {
+            Some((name, value)) => headers.push((name.to_ascii_lowercase(), value.trim().to_owned())),
+            None if line.trim_end().is_empty() => break,
+            None => {}
+        }
+    }
+    let length = headers.iter().find(|(name, _)| name == "content-length")?.1.parse().ok()?;
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some((headers, body))
+}
+
+#[test]
+fn webhooks_are_told_of_what_they_asked_for() {
+    let hook = Hook::start(&[]);
+    let (executor, ..) = governed(|options| hook.of(options));
+    let mut client = Client::of(&executor);
+    assert_eq!(client.get("/.well-known/agent-card.json").json()["capabilities"]["pushNotifications"], true);
+    const SET: &str = "tasks/pushNotificationConfig/set";
+    let task = id(&client.result("message/send", text("Hello!")));
+    // As the document has it, and as A2A 0.3.0 has it.
+    let config = json!({
+        "id": "webhook_001", "url": hook.url(), "token": "your-bearer-token",
+        "enabledEvents": ["status_change", "message", "input_required", "artifact"],
+    });
+    let set = client.result(SET, json!({ "taskId": task, "config": config }));
+    assert_eq!((&set["taskId"], &set["pushNotificationConfig"]["url"]), (&json!(task), &json!(hook.url())));
+    valid("TaskPushNotificationConfig", &set);
+    let other = json!({ "url": hook.url(), "enabledEvents": ["artifact"] });
+    let other = client.result(SET, json!({ "taskId": task, "pushNotificationConfig": other }));
+    let other_id = other["pushNotificationConfig"]["id"].as_str().unwrap();
+    let named = |config: &str| json!({ "id": task, "pushNotificationConfigId": config });
+    assert_eq!(client.result("tasks/pushNotificationConfig/get", named("webhook_001")), set);
+    let listed = client.result("tasks/pushNotificationConfig/list", json!({ "id": task }));
+    assert_eq!(listed, json!([set, other]));
+    let deleted = client.rpc("tasks/pushNotificationConfig/delete", named(other_id));
+    assert_eq!(deleted["result"], Value::Null);
+    assert_eq!(client.code("tasks/pushNotificationConfig/delete", named(other_id)), -32602);
+    assert_eq!(client.code("tasks/pushNotificationConfig/get", named(other_id)), -32602);
+
+    client.result("message/send", of_task(call("read_file", json!({ "path": "/workspace/no" })), &task));
+    let told = hook.wait_for(4);
+    let kinds = told.iter().map(|event| event["event"].as_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!(kinds, ["status_change", "status_change", "status_change", "message"], "{told:?}");
+    assert_eq!(told[0]["data"], json!({ "old_state": "input-required", "new_state": "submitted" }));
+    assert_eq!(told[2]["data"], json!({ "old_state": "working", "new_state": "failed" }));
+    assert_eq!(told[3]["data"]["message_role"], "assistant");
+    assert!(told.iter().all(|event| event["task_id"] == task && event["timestamp"].is_string()));
+    let (headers, _) = hook.told.lock().unwrap()[0].clone();
+    for (name, value) in
+        [("x-a2a-notification-token", "your-bearer-token"), ("authorization", "Bearer your-bearer-token")]
+    {
+        assert!(headers.contains(&(name.to_owned(), value.to_owned())), "{headers:?}");
+    }
+    // With the message itself, and filtered.
+    let mut params = call("write_file", write("x", "x"));
+    params["configuration"] =
+        json!({ "pushNotificationConfig": { "url": hook.url(), "enabledEvents": ["artifact"] } });
+    assert_eq!(state(&client.result("message/send", params.clone())), "completed");
+    let told = hook.wait_for(5);
+    assert_eq!(told[4]["event"], "artifact");
+    assert_eq!(
+        (&told[4]["data"]["artifact_type"], &told[4]["data"]["artifact_name"]),
+        (&json!("data"), &json!("result"))
+    );
+    let mut waits = text("Hello!");
+    waits["configuration"] =
+        json!({ "pushNotificationConfig": { "url": hook.url(), "enabledEvents": ["input_required"] } });
+    client.result("message/send", waits);
+    let told = hook.wait_for(6);
+    assert_eq!(told[5]["data"]["input_types"], json!(["application/json", "text/plain"]), "{told:?}");
+
+    // Nobody else is posted to: not an unlisted host, nor a listed one with a private address.
+    for url in [
+        "http://elsewhere.example/",
+        "http://127.0.0.1:1/",
+        "ftp://hook.example/",
+        "hook.example",
+        "http://hook.example@evil.example/",
+    ] {
+        params["configuration"]["pushNotificationConfig"]["url"] = json!(url);
+        assert_eq!(client.code("message/send", params.clone()), -32602, "{url}");
+    }
+    let private = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://private.example:{}/", private.local_addr().unwrap().port());
+    params["configuration"]["pushNotificationConfig"]["url"] = json!(url);
+    client.result("message/send", params);
+    assert!(executor.line_with("a notice is dropped").contains("address"));
+    private.set_nonblocking(true).unwrap();
+    assert!(private.accept().is_err(), "it was connected to");
+}
+
+#[test]
+fn a_webhook_that_fails_is_told_again_and_no_redirect_is_followed() {
+    let hook = Hook::start(&[503, 500]);
+    let (executor, ..) = governed(|options| hook.of(options));
+    let mut client = Client::of(&executor);
+    let mut params = call("write_file", write("x", "x"));
+    params["configuration"] =
+        json!({ "pushNotificationConfig": { "url": hook.url(), "enabledEvents": ["artifact"] } });
+    client.result("message/send", params);
+    assert_eq!(hook.wait_for(1)[0]["event"], "artifact");
+
+    let moved = Hook::start(&[302]);
+    let (executor, ..) = governed(|options| moved.of(options));
+    let mut params = call("write_file", write("x", "x"));
+    params["configuration"] =
+        json!({ "pushNotificationConfig": { "url": moved.url(), "enabledEvents": ["artifact"] } });
+    Client::of(&executor).result("message/send", params);
+    assert!(executor.line_with("a notice is dropped").contains("302"));
+    assert_eq!(moved.events(), Vec::<Value>::new());
 }

@@ -3,9 +3,11 @@
 use super::arguments::{Serve, Setup};
 use super::output::print;
 use super::setup::{Workshop, check_containment, config, file};
+use crate::capability::HostPattern;
 use crate::clock::Clock;
 use crate::config::{Config, Doors};
 use crate::deliver;
+use crate::egress::{Courier, Egress};
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
     AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, KeyPair, Push, Records,
@@ -17,6 +19,7 @@ use crate::run::{Capacity, Executor, Settings};
 use crate::serve::{
     Doorway, HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2a, a2g, serve_stdio, sovereign,
 };
+use crate::wire::a2a::push::Webhooks;
 use anyhow::{Context as _, bail};
 use std::path::Path;
 use std::process::ExitCode;
@@ -318,7 +321,7 @@ async fn bind(
 
 /// The doors of the other protocols that are switched on.
 async fn doorways(config: &Config, executor: &Arc<Executor>) -> anyhow::Result<Vec<Doorway>> {
-    let Doors { a2a, sovereign } = config.doors.clone();
+    let Doors { a2a, webhook_domains, sovereign } = config.doors.clone();
     let sovereign =
         sovereign.map(|settings| sovereign::doorway(Arc::clone(executor), settings, config.bounds));
     let mut doorways = sovereign.into_iter().collect::<Vec<_>>();
@@ -329,11 +332,27 @@ async fn doorways(config: &Config, executor: &Arc<Executor>) -> anyhow::Result<V
             lists_callers: config.callers.is_some(),
             patience: config.connections.request,
         };
-        let a2a = a2a::doorways(Arc::clone(executor), settings, port).await;
+        let webhooks = webhooks(config, executor, webhook_domains)?;
+        let a2a = a2a::doorways(Arc::clone(executor), settings, port, webhooks).await;
         let a2a = a2a.map_err(|fault| anyhow::anyhow!("the tasks of the A2A door: {fault:?}"))?;
         doorways.extend(a2a);
     }
     Ok(doorways)
+}
+
+/// Who tells the webhooks of these hosts, when there are any.
+fn webhooks(
+    config: &Config,
+    executor: &Executor,
+    hosts: Vec<HostPattern>,
+) -> anyhow::Result<Option<Arc<dyn Webhooks>>> {
+    if hosts.is_empty() {
+        return Ok(None);
+    }
+    let clock = Arc::clone(executor.clock());
+    let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), clock);
+    let egress = egress.context("the network of webhooks cannot be set up")?;
+    Ok(Some(Arc::new(deliver::Post::new(Courier::new(Arc::new(egress), hosts)))))
 }
 
 /// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that

@@ -2,6 +2,7 @@
 
 use super::{Wrong, file, wrong};
 use crate::call::Door;
+use crate::capability::HostPattern;
 use crate::ident::AgentDid;
 use crate::serve::a2a::{A2aSettings, RateLimits};
 use crate::serve::{DoorSettings, Listen, OpenTo};
@@ -12,6 +13,8 @@ use crate::wire::a2a::Dialect;
 pub struct Doors {
     /// A2A 0.3.0.
     pub a2a: Option<A2aSettings>,
+    /// Whose webhooks it tells; nobody's when empty.
+    pub webhook_domains: Vec<HostPattern>,
     /// sovereign JSON-RPC 3.0.
     pub sovereign: Option<DoorSettings>,
 }
@@ -19,15 +22,19 @@ pub struct Doors {
 impl Doors {
     pub(super) fn check(written: file::Doors) -> Result<Self, Wrong> {
         let file::Doors { a2a: written_a2a, sovereign } = written;
+        let domains = written_a2a.webhook_domains.iter().map(|domain| HostPattern::parse(domain));
+        let webhook_domains = domains.collect::<Result<_, _>>();
+        let webhook_domains = webhook_domains.map_err(|error| wrong("doors.a2a.webhook_domains")(&error))?;
         Ok(Self {
             a2a: a2a(written_a2a)?,
+            webhook_domains,
             sovereign: door(Door::Sovereign, "doors.sovereign.agent", sovereign)?,
         })
     }
 
     /// A door that is open to everybody is for local callers only.
     pub(super) fn check_reach(&self, listen: &Listen) -> Result<(), Wrong> {
-        let Self { a2a, sovereign } = self;
+        let Self { a2a, webhook_domains: _, sovereign } = self;
         let doors = [
             ("doors.a2a.open_to", a2a.as_ref().map(|a2a| &a2a.door)),
             ("doors.sovereign.open_to", sovereign.as_ref()),
@@ -51,6 +58,7 @@ fn a2a(written: file::A2aDoor) -> Result<Option<A2aSettings>, Wrong> {
         requests_per_minute: per_minute,
         requests_per_hour: per_hour,
         requests_at_once: at_once,
+        webhook_domains: _,
     } = written;
     let limits = [
         ("doors.a2a.requests_per_minute", per_minute),

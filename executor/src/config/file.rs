@@ -37,6 +37,7 @@ pub(super) struct A2aDoor {
     pub(super) requests_per_minute: u32,
     pub(super) requests_per_hour: u32,
     pub(super) requests_at_once: u32,
+    pub(super) webhook_domains: Vec<String>,
 }
 
 impl Default for A2aDoor {
@@ -49,6 +50,7 @@ impl Default for A2aDoor {
             requests_per_minute: 60,
             requests_per_hour: 1000,
             requests_at_once: 10,
+            webhook_domains: Vec::new(),
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::wire::a2a::decode::{self, Request, Sent};
 use crate::wire::a2a::fault::Problem;
 use crate::wire::a2a::governance::PermissionDecision;
 use crate::wire::a2a::message::{Message, Part, State as TaskState};
+use crate::wire::a2a::push::{self, PushConfig, Webhooks};
 use crate::wire::a2a::{Dialect, encode, fault};
 use crate::wire::jsonrpc::Id;
 use crate::wire::strict_json::JsonBounds;
@@ -45,6 +46,8 @@ use tasks::{Board, Live, Record};
 const MOST_MESSAGES: usize = 100;
 /// The most bytes of one task before it takes another message.
 const MOST_BYTES: usize = 2 << 20;
+/// The most webhooks of one task.
+const MOST_WEBHOOKS: usize = 8;
 /// How long the end of a canceled run is waited for.
 const UNTIL_CANCELED: Duration = Duration::from_secs(10);
 /// Who may ask for the tasks of others.
@@ -81,6 +84,7 @@ struct A2a {
     executor: Arc<Executor>,
     settings: A2aSettings,
     port: Port,
+    webhooks: Option<Arc<dyn Webhooks>>,
     board: Board,
 }
 
@@ -92,11 +96,12 @@ pub async fn doorways(
     executor: Arc<Executor>,
     settings: A2aSettings,
     port: Port,
+    webhooks: Option<Arc<dyn Webhooks>>,
 ) -> Result<[Doorway; 2], Fault> {
     let open_to = settings.door.open_to;
     let limiter = Arc::new(Limiter::new(settings.limits, Arc::clone(executor.clock())));
-    let board = Board::new(Arc::clone(&executor));
-    let door = Arc::new(A2a { executor, settings, port, board });
+    let board = Board::new(Arc::clone(&executor), webhooks.clone());
+    let door = Arc::new(A2a { executor, settings, port, webhooks, board });
     door.resume().await?;
     let public = Router::new().route("/.well-known/agent-card.json", get(public_card));
     let routes = Router::new()
@@ -258,7 +263,27 @@ impl A2a {
                 let record = self.permit(caller, &task, approved).await?;
                 ok(encode::task_response(id, &record.task, None, dialect))
             }
-            Request::Push => return Err(Problem::PushUnsupported),
+            Request::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
+            Request::GetPush { task, config } => {
+                let record = self.pushing(caller, &task)?.record();
+                let wanted = |found: &&PushConfig| config.as_ref().is_none_or(|id| found.id == *id);
+                let found = record.pushes.iter().find(wanted).ok_or(Problem::PushNotFound)?;
+                ok(push::get_response(id, &task, found))
+            }
+            Request::ListPush { task } => {
+                let record = self.pushing(caller, &task)?.record();
+                ok(push::list_response(id, &task, &record.pushes))
+            }
+            Request::DeletePush { task, config } => {
+                let live = self.pushing(caller, &task)?;
+                let keeping = live.try_change(self.executor.journal(), |record| {
+                    let before = record.pushes.len();
+                    record.pushes.retain(|found| found.id != config);
+                    if record.pushes.len() < before { Ok(Vec::new()) } else { Err(Problem::PushNotFound) }
+                })?;
+                keeping.await.map_err(|error| tasks::broken(&error))?;
+                ok(push::delete_response(id))
+            }
             Request::ExtendedCard => {
                 let card = card::extended(&asker.place, &self.executor.tools(), dialect);
                 ok(encode::response(id, &card))
@@ -272,7 +297,8 @@ impl A2a {
         let authority = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
         let scheme = if self.port.tls { "https" } else { "http" };
         let asks = self.port.lists_callers && self.settings.door.open_to == OpenTo::Callers;
-        Place { url: format!("{scheme}://{authority}/a2a/rpc"), asks }
+        let pushes = self.webhooks.is_some();
+        Place { url: format!("{scheme}://{authority}/a2a/rpc"), asks, pushes }
     }
 
     /// A task that a caller may know of. Another's is not there.
@@ -289,6 +315,40 @@ impl A2a {
         if theirs { Ok(live) } else { Err(Problem::TaskNotFound) }
     }
 
+    /// A task of the caller's own, of which somebody may be told.
+    fn pushing(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
+        match self.webhooks {
+            Some(_) => self.changeable(caller, task, &[]),
+            None => Err(Problem::PushUnsupported),
+        }
+    }
+
+    /// A webhook that can be told, with a name and the time.
+    fn named(&self, config: PushConfig, at: &str) -> Result<PushConfig, Problem> {
+        let webhooks = self.webhooks.as_ref().ok_or(Problem::PushUnsupported)?;
+        webhooks.check(&config.url).map_err(|why| Problem::invalid(at, &why))?;
+        let id = if config.id.is_empty() { IntentId::random().to_string() } else { config.id };
+        Ok(PushConfig { id, created_at: self.executor.clock().now().truncate_to_millisecond(), ..config })
+    }
+
+    async fn set_push(
+        &self,
+        caller: &Caller,
+        id: &Id,
+        task: &str,
+        config: PushConfig,
+    ) -> Result<Response, Problem> {
+        let live = self.pushing(caller, task)?;
+        let config = self.named(config, "/pushNotificationConfig/url")?;
+        let set = config.clone();
+        let keeping = live.try_change(self.executor.journal(), |record| {
+            set_in(record, set)?;
+            Ok::<_, Problem>(Vec::new())
+        })?;
+        keeping.await.map_err(|error| tasks::broken(&error))?;
+        Ok(ok(push::set_response(id, task, &config, self.settings.dialect)))
+    }
+
     /// In whose name a caller makes tasks.
     fn agent(&self, caller: &Caller) -> Result<AgentDid, Problem> {
         let agent = self.settings.door.agent_of(Door::A2a, caller, None)?;
@@ -302,9 +362,8 @@ impl A2a {
     /// Takes a message: a new task, or one that goes on.
     async fn sent(&self, caller: &Caller, sent: Sent) -> Result<Begun, Problem> {
         let Sent { message, call, blocking: _, history: _, accepts, push } = sent;
-        if push {
-            return Err(Problem::PushUnsupported);
-        }
+        let push = push.map(|config| self.named(*config, "/configuration/pushNotificationConfig/url"));
+        let push = push.transpose()?;
         if !encode::takes(&accepts) {
             let message = "results are `application/json` or `text/plain`: take one of them".to_owned();
             return Err(Problem::ContentType(message));
@@ -334,8 +393,8 @@ impl A2a {
             }
         };
         let live = match going_on {
-            Some(live) => self.go_on(live, message, call.as_ref()).await?,
-            None => self.make(id, owner, message, call.as_ref()).await?,
+            Some(live) => self.go_on(live, message, call.as_ref(), push).await?,
+            None => self.make(id, owner, message, call.as_ref(), push).await?,
         };
         Ok(Begun { live, call })
     }
@@ -346,9 +405,11 @@ impl A2a {
         owner: AgentDid,
         message: Message,
         call: Option<&Call>,
+        push: Option<PushConfig>,
     ) -> Result<Arc<Live>, Problem> {
         let now = self.executor.clock().now();
         let mut record = Record::new(id, owner, message, now);
+        record.pushes.extend(push);
         match call {
             Some(call) => record.tool = Some(call.tool.clone()),
             None => {
@@ -365,10 +426,14 @@ impl A2a {
         live: Arc<Live>,
         message: Message,
         call: Option<&Call>,
+        push: Option<PushConfig>,
     ) -> Result<Arc<Live>, Problem> {
         let now = self.executor.clock().now();
         let keeping = live.try_change(self.executor.journal(), |record| {
             takes(record, &message)?;
+            if let Some(push) = push {
+                set_in(record, push)?;
+            }
             let (id, context) = (record.task.id.clone(), record.task.context_id.clone());
             let update = match call {
                 Some(call) => {
@@ -526,6 +591,7 @@ impl A2a {
             | Problem::NotCancelable(_)
             | Problem::TakesNoMessage(_)
             | Problem::PushUnsupported
+            | Problem::PushNotFound
             | Problem::ContentType(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         json(status, serde_json::json!({ "error": failure.message }).to_string())
@@ -536,6 +602,16 @@ impl A2a {
 struct Begun {
     live: Arc<Live>,
     call: Option<Call>,
+}
+
+/// Takes the webhook in, in the place of one of the same name.
+fn set_in(record: &mut Record, config: PushConfig) -> Result<(), Problem> {
+    record.pushes.retain(|before| before.id != config.id);
+    if record.pushes.len() >= MOST_WEBHOOKS {
+        return Err(Problem::invalid("/pushNotificationConfig", "the task has as many of them as it may"));
+    }
+    record.pushes.push(config);
+    Ok(())
 }
 
 /// Whether a task takes a message now.

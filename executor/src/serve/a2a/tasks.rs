@@ -20,6 +20,7 @@ use crate::wire::a2a::governance::Governance;
 use crate::wire::a2a::message::{
     Artifact, ArtifactUpdate, Message, Part, State, Status, StatusUpdate, Task, Update,
 };
+use crate::wire::a2a::push::{self, Notice, PushConfig, Webhooks};
 use crate::wire::a2a::{encode, fault};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
@@ -42,6 +43,9 @@ pub(super) struct Record {
     /// The tool of its call, once it has one.
     pub(super) tool: Option<ToolName>,
     pub(super) governance: Governance,
+    /// Who is told of it.
+    #[serde(default)]
+    pub(super) pushes: Vec<PushConfig>,
     pub(super) task: Task,
 }
 
@@ -55,7 +59,8 @@ impl Record {
             Status { state: State::Submitted, message: None, timestamp: now.truncate_to_millisecond() };
         let history = vec![message];
         let task = Task { id, context_id, status, artifacts: Vec::new(), history, metadata: None };
-        Self { owner, created: now, tool: None, governance: Governance::default(), task }
+        let governance = Governance::default();
+        Self { owner, created: now, tool: None, governance, pushes: Vec::new(), task }
     }
 
     /// Where it is.
@@ -158,15 +163,17 @@ pub(super) struct Live {
     updates: broadcast::Sender<Arc<Update>>,
     /// Whether it is to be stopped.
     stop: watch::Sender<bool>,
+    /// Who posts to webhooks, when anybody does.
+    webhooks: Option<Arc<dyn Webhooks>>,
 }
 
 /// An answer of the journal that can be waited for.
 pub(super) type Keeping = std::pin::Pin<Box<dyn Future<Output = Result<(), JournalError>> + Send>>;
 
 impl Live {
-    fn new(id: IntentId, record: Record) -> Arc<Self> {
+    fn new(id: IntentId, record: Record, webhooks: Option<Arc<dyn Webhooks>>) -> Arc<Self> {
         let (now, updates) = (watch::Sender::new(Arc::new(record)), broadcast::Sender::new(MOST_BEHIND));
-        Arc::new(Self { id, now, updates, stop: watch::Sender::new(false) })
+        Arc::new(Self { id, now, updates, stop: watch::Sender::new(false), webhooks })
     }
 
     /// The record as it is now.
@@ -221,7 +228,7 @@ impl Live {
         self.now.send_if_modified(|now| {
             let mut record = Record::clone(now);
             let told = change(&mut record).map(|updates| {
-                self.tell(updates);
+                self.tell(&record, now.state(), record.task.status.timestamp, updates);
                 let keeping: Keeping = Box::pin(journal.keep_task(record.kept(self.id)));
                 *now = Arc::new(record);
                 keeping
@@ -250,6 +257,7 @@ impl Live {
                 return false;
             }
             let record = Arc::make_mut(record);
+            let before = record.state();
             let update = match happening {
                 Happening::Started => record.enter(State::Working, Vec::new(), now),
                 Happening::Progress(progress) => {
@@ -262,14 +270,32 @@ impl Live {
                     record.made(artifact)
                 }
             };
-            self.tell(vec![update]);
+            self.tell(record, before, now, vec![update]);
             true
         });
     }
 
-    fn tell(&self, updates: Vec<Update>) {
+    fn tell(&self, record: &Record, before: State, now: OffsetDateTime, updates: Vec<Update>) {
         for update in updates {
+            self.notify(record, before, now, &update);
             let _nobody_listens = self.updates.send(Arc::new(update));
+        }
+    }
+
+    /// Tells the webhooks of an update, as far as each wants to hear of it now.
+    fn notify(&self, record: &Record, before: State, now: OffsetDateTime, update: &Update) {
+        let Some(webhooks) = self.webhooks.as_ref().filter(|_| !record.pushes.is_empty()) else { return };
+        for (event, data) in push::events(update, before) {
+            let body = push::body(&record.task.id, event, &data, now);
+            for config in record.pushes.iter().filter(|config| config.wants(event, now)) {
+                webhooks.notify(Notice {
+                    of: (record.task.id.clone(), config.id.clone()),
+                    owner: record.owner.clone(),
+                    url: config.url.clone(),
+                    headers: config.headers(),
+                    body: body.clone(),
+                });
+            }
         }
     }
 }
@@ -277,12 +303,13 @@ impl Live {
 /// All tasks.
 pub(super) struct Board {
     executor: Arc<Executor>,
+    webhooks: Option<Arc<dyn Webhooks>>,
     live: Mutex<HashMap<IntentId, Weak<Live>>>,
 }
 
 impl Board {
-    pub(super) fn new(executor: Arc<Executor>) -> Self {
-        Self { executor, live: Mutex::default() }
+    pub(super) fn new(executor: Arc<Executor>, webhooks: Option<Arc<dyn Webhooks>>) -> Self {
+        Self { executor, webhooks, live: Mutex::default() }
     }
 
     /// Makes a task. It is on the disk when the second value says so.
@@ -299,7 +326,7 @@ impl Board {
             return Err(Fault::Busy { message, retry_after_ms: 60_000 });
         }
         let first = Update::Task(Box::new(record.task.clone()));
-        let live = Live::new(id, record);
+        let live = Live::new(id, record, self.webhooks.clone());
         let mut all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, live| live.strong_count() > 0);
         all.insert(id, Arc::downgrade(&live));
@@ -320,7 +347,7 @@ impl Board {
         let Some(kept) = self.executor.journal().task(id).map_err(|error| broken(&error))? else {
             return Ok(None);
         };
-        let live = Live::new(id, read(&kept)?);
+        let live = Live::new(id, read(&kept)?, self.webhooks.clone());
         all.retain(|_, live| live.strong_count() > 0);
         all.insert(id, Arc::downgrade(&live));
         Ok(Some(live))

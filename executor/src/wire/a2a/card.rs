@@ -14,6 +14,8 @@ pub struct Place {
     pub url: String,
     /// Whether callers have to be known.
     pub asks: bool,
+    /// Whether there are webhooks.
+    pub pushes: bool,
 }
 
 /// The card for everybody.
@@ -70,7 +72,7 @@ fn card(place: &Place, skills: Vec<Value>) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "capabilities": {
             "streaming": true,
-            "pushNotifications": false,
+            "pushNotifications": place.pushes,
             "stateTransitionHistory": false,
         },
         "defaultInputModes": ["application/json", "text/plain"],

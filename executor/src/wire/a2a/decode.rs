@@ -4,6 +4,7 @@
 
 use super::governance::{APPROVED, DENIED};
 use super::message::{File, FileContent, Message, Metadata, Part, Role};
+use super::push::{self, PushConfig};
 use crate::fault::Fault;
 use crate::ident::{ToolName, excerpt};
 use crate::quantity::Timeout;
@@ -69,8 +70,32 @@ pub enum Request {
         /// Whether the call may run.
         approved: bool,
     },
-    /// `tasks/pushNotificationConfig/…`.
-    Push,
+    /// `tasks/pushNotificationConfig/set`.
+    SetPush {
+        /// The task.
+        task: String,
+        /// What to tell, and where.
+        config: Box<PushConfig>,
+    },
+    /// `tasks/pushNotificationConfig/get`.
+    GetPush {
+        /// The task.
+        task: String,
+        /// Which; the first when it does not say.
+        config: Option<String>,
+    },
+    /// `tasks/pushNotificationConfig/list`.
+    ListPush {
+        /// The task.
+        task: String,
+    },
+    /// `tasks/pushNotificationConfig/delete`.
+    DeletePush {
+        /// The task.
+        task: String,
+        /// Which.
+        config: String,
+    },
     /// `agent/getAuthenticatedExtendedCard`.
     ExtendedCard,
 }
@@ -88,8 +113,8 @@ pub struct Sent {
     pub history: Option<usize>,
     /// The media types that the client takes; empty for any.
     pub accepts: Vec<String>,
-    /// Whether it came with a webhook.
-    pub push: bool,
+    /// The webhook that it came with.
+    pub push: Option<Box<PushConfig>>,
 }
 
 /// A call of a tool, as a message asks for it.
@@ -163,12 +188,22 @@ fn method(name: &str, params: &str) -> Result<Request, Fault> {
         "tasks/cancel" => Ok(Request::Cancel { task: task(&mut params()?)? }),
         "tasks/resubscribe" => Ok(Request::Resubscribe { task: task(&mut params()?)? }),
         "tasks/provideInputAndContinue" => provide(params()?),
-        "tasks/pushNotificationConfig/set"
-        | "tasks/pushNotificationConfig/get"
-        | "tasks/pushNotificationConfig/list"
-        | "tasks/pushNotificationConfig/delete" => {
-            params()?;
-            Ok(Request::Push)
+        "tasks/pushNotificationConfig/set" => {
+            let mut params = params()?;
+            let config = Box::new(push::of_params(&mut params)?);
+            Ok(Request::SetPush { task: task(&mut params)?, config })
+        }
+        "tasks/pushNotificationConfig/get" => {
+            let mut params = params()?;
+            Ok(Request::GetPush { task: task(&mut params)?, config: push_id(&mut params)? })
+        }
+        "tasks/pushNotificationConfig/list" => Ok(Request::ListPush { task: task(&mut params()?)? }),
+        "tasks/pushNotificationConfig/delete" => {
+            let mut params = params()?;
+            let task = task(&mut params)?;
+            let missing =
+                || Fault::invalid("/pushNotificationConfigId", "`pushNotificationConfigId` is missing");
+            Ok(Request::DeletePush { task, config: push_id(&mut params)?.ok_or_else(missing)? })
         }
         "agent/getAuthenticatedExtendedCard" => {
             params()?;
@@ -188,6 +223,18 @@ fn task(params: &mut Object<'_>) -> Result<String, Fault> {
     }
 }
 
+/// The configuration of a webhook: `pushNotificationConfigId`, or `configId` as the document has it.
+fn push_id(params: &mut Object<'_>) -> Result<Option<String>, Fault> {
+    let id = maybe_name(params, "pushNotificationConfigId")?;
+    match (id, params.take_unless_null("configId")?) {
+        (Some(_), Some(alias)) => {
+            Err(alias.refused(&"says again what `pushNotificationConfigId` says: send one"))
+        }
+        (id, None) => Ok(id),
+        (None, Some(alias)) => name(&alias).map(Some),
+    }
+}
+
 /// A name that a client gives to something.
 fn name(field: &Field<'_>) -> Result<String, Fault> {
     field.parsed(|text| {
@@ -201,7 +248,7 @@ fn name(field: &Field<'_>) -> Result<String, Fault> {
     })
 }
 
-fn maybe_name(object: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault> {
+pub(super) fn maybe_name(object: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault> {
     object.take_unless_null(member)?.map(|field| name(&field)).transpose()
 }
 
@@ -251,21 +298,22 @@ struct Configuration {
     blocking: bool,
     history: Option<usize>,
     accepts: Vec<String>,
-    push: bool,
+    push: Option<Box<PushConfig>>,
 }
 
 fn configuration(params: &mut Object<'_>) -> Result<Configuration, Fault> {
     let Some(configuration) = params.take_unless_null("configuration")? else {
-        return Ok(Configuration { blocking: true, history: None, accepts: Vec::new(), push: false });
+        return Ok(Configuration { blocking: true, history: None, accepts: Vec::new(), push: None });
     };
     let mut configuration = configuration.object()?;
     let blocking = configuration.take_unless_null("blocking")?;
     let accepts = configuration.take_unless_null("acceptedOutputModes")?;
+    let webhook = configuration.take_unless_null("pushNotificationConfig")?;
     Ok(Configuration {
         blocking: blocking.map(|blocking| blocking.boolean()).transpose()?.unwrap_or(true),
         history: history(&mut configuration)?,
         accepts: accepts.map(Field::texts).transpose()?.unwrap_or_default(),
-        push: configuration.take_unless_null("pushNotificationConfig")?.is_some(),
+        push: webhook.map(push::config).transpose()?.map(Box::new),
     })
 }
 

@@ -25,6 +25,8 @@ pub enum Problem {
     TakesNoMessage(String),
     /// There are no webhooks here.
     PushUnsupported,
+    /// The task has no such webhook.
+    PushNotFound,
     /// The client takes nothing that a tool gives.
     ContentType(String),
 }
@@ -113,6 +115,7 @@ pub fn of(problem: &Problem, dialect: Dialect) -> Failure {
         }
         Problem::TakesNoMessage(why) => Failure::new(-32602, why),
         Problem::PushUnsupported => Failure::new(by(-32003, -32601), "there are no push notifications here"),
+        Problem::PushNotFound => Failure::new(-32602, "the task has no such push notification configuration"),
         Problem::ContentType(message) => Failure::new(by(-32005, -32602), message),
     }
 }

@@ -9,6 +9,7 @@ pub mod encode;
 pub mod fault;
 pub mod governance;
 pub mod message;
+pub mod push;
 
 #[cfg(test)]
 mod tests;

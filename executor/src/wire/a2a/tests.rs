@@ -283,6 +283,7 @@ fn every_problem_has_its_code_in_both_dialects() {
         (Problem::NotCancelable(State::Completed), -32002, -32602),
         (Problem::TakesNoMessage(text()), -32602, -32602),
         (Problem::PushUnsupported, -32003, -32601),
+        (Problem::PushNotFound, -32602, -32602),
         (Problem::ContentType(text()), -32005, -32602),
         (Fault::Parse(text()).into(), -32700, -32700),
         (Fault::InvalidRequest(text()).into(), -32600, -32600),
@@ -351,7 +352,7 @@ fn the_card_claims_what_there_is() {
         arguments_schema: json!({ "type": "object" }),
         capabilities: Declared { network: true, ..Declared::default() },
     };
-    let place = |asks| card::Place { url: "http://localhost:1/a2a/rpc".into(), asks };
+    let place = |asks| card::Place { url: "http://localhost:1/a2a/rpc".into(), asks, pushes: false };
     let open = card::public(&place(false), std::slice::from_ref(&tool));
     assert_eq!(open.get("securitySchemes"), None);
     assert_eq!(open["skills"][0]["tags"], json!(["tool", "network"]));
