@@ -484,16 +484,6 @@ impl A2a {
             if record.state() == TaskState::InputRequired && !record.is_prompting() {
                 return Ok(vec![record.enter(TaskState::Canceled, Vec::new(), now)]);
             }
-            if record.is_prompting() {
-                let decision = PermissionDecision::new(
-                    &live.id.to_string(),
-                    &format!("caller:{}", caller.name()),
-                    false,
-                    now,
-                    "the task was canceled",
-                );
-                record.governance.permission_decisions.push(decision);
-            }
             Err(record.state())
         });
         match waits_for_a_message {
@@ -504,8 +494,12 @@ impl A2a {
             }
             Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),
             Err(_it_runs) => {
+                let prompted = live.record().is_prompting();
                 live.stop();
-                let _it_takes_its_time = tokio::time::timeout(UNTIL_CANCELED, live.over()).await;
+                let over = tokio::time::timeout(UNTIL_CANCELED, live.over()).await;
+                if prompted && over.is_ok_and(|record| record.state() == TaskState::Canceled) {
+                    self.note_canceled(caller, live).await;
+                }
             }
         }
         let record = live.record();
@@ -518,6 +512,19 @@ impl A2a {
                 Ok(record)
             }
         }
+    }
+
+    /// To cancel what waits for a person is to deny it.
+    async fn note_canceled(&self, caller: &Caller, live: &Live) {
+        let now = self.executor.clock().now();
+        live.change(self.executor.journal(), |record| {
+            let source = format!("caller:{}", caller.name());
+            let call = live.id.to_string();
+            let decision = PermissionDecision::new(&call, &source, false, now, "the task was canceled");
+            record.governance.permission_decisions.push(decision);
+            Vec::new()
+        })
+        .await;
     }
 
     /// Answers the permission prompt of a task.

@@ -342,6 +342,29 @@ fn the_document_has_no_kind_on_tasks_and_messages_but_on_parts() {
 }
 
 #[test]
+fn what_a_tool_made_is_a_file_with_its_bytes_and_its_media_type() {
+    let made = crate::outcome::Artifact {
+        name: "plot.png".into(),
+        mime: "image/png".into(),
+        content: vec![1, 2, 3, 4],
+    };
+    let artifact = json!(encode::artifact(&made, 1));
+    assert_eq!(artifact["artifactId"], "artifact-2");
+    let file = json!({ "name": "plot.png", "mimeType": "image/png", "bytes": "AQIDBA==" });
+    assert_eq!(artifact["parts"], json!([{ "kind": "file", "file": file }]));
+    let update = super::message::Update::Artifact(Box::new(super::message::ArtifactUpdate {
+        task_id: "t".into(),
+        context_id: "c".into(),
+        artifact: encode::artifact(&made, 0),
+        append: false,
+        last_chunk: true,
+    }));
+    let events = super::push::events(&update, State::Working);
+    let told = json!({ "artifact_type": "file", "artifact_name": "plot.png", "artifact_size": 4 });
+    assert_eq!(events, [(super::push::EventKind::Artifact, told)]);
+}
+
+#[test]
 fn the_card_claims_what_there_is() {
     let tool = Descriptor {
         name: ToolName::parse("read_file").unwrap(),
