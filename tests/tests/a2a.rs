@@ -892,19 +892,22 @@ fn a_door_that_is_switched_off_is_not_there() {
     assert_eq!(client.get("/.well-known/agent-card.json").status, 404);
 }
 
+/// Names in lower case, with their values.
+type Headers = Vec<(String, String)>;
+
 /// Somebody who is told of tasks.
 struct Hook {
     address: SocketAddr,
-    told: Arc<Mutex<Vec<(Vec<(String, String)>, Value)>>>,
+    told: Arc<Mutex<Vec<(Headers, Value)>>>,
 }
 
 impl Hook {
     /// Answers with these statuses, and then with 200.
-    fn start(statuses: &[u16]) -> Self {
+    fn start(statuses: &'static [u16]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let told = Arc::new(Mutex::new(Vec::new()));
-        let (all, mut statuses) = (Arc::clone(&told), statuses.to_vec().into_iter());
+        let (all, mut statuses) = (Arc::clone(&told), statuses.iter().copied());
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut reader = BufReader::new(stream.unwrap());
@@ -944,7 +947,7 @@ impl Hook {
     }
 }
 
-fn request(reader: &mut BufReader<TcpStream>) -> Option<(Vec<(String, String)>, Vec<u8>)> {
+fn request(reader: &mut BufReader<TcpStream>) -> Option<(Headers, Vec<u8>)> {
     let mut headers = Vec::new();
     loop {
         let mut line = String::new();

@@ -545,9 +545,9 @@ impl A2a {
         }
         let directive = Directive { intent: live.id, approved, manifest: None };
         tracing::info!(intent = %live.id, approved, caller = caller.name(), "a permission was answered");
-        self.executor.direct(&directive).await.map_err(|fault| match fault {
-            Fault::InvalidParams { message, .. } => Fault::invalid("/permissionOptionId", message),
-            other => other,
+        self.executor.direct(&directive).await.map_err(|fault| {
+            let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
+            Fault::invalid("/permissionOptionId", message)
         })?;
         let now = self.executor.clock().now();
         live.change(self.executor.journal(), |record| {

@@ -27,17 +27,13 @@ fn send(parts: &Value) -> Value {
 }
 
 fn sent(params: &Value) -> decode::Sent {
-    match asked("message/send", params).unwrap() {
-        Request::Send(sent) => *sent,
-        other => panic!("{other:?}"),
-    }
+    let Request::Send(sent) = asked("message/send", params).unwrap() else { panic!("{params}") };
+    *sent
 }
 
 fn pointer(answer: Result<Request, Fault>) -> String {
-    match answer {
-        Err(Fault::InvalidParams { pointer, .. }) => pointer,
-        other => panic!("{other:?}"),
-    }
+    let Err(Fault::InvalidParams { pointer, .. }) = answer else { panic!("{answer:?}") };
+    pointer
 }
 
 fn map() -> impl Strategy<Value = Map<String, Value>> {
@@ -164,9 +160,10 @@ fn what_is_wrong_is_named_with_its_place() {
         let mut params = send(&text);
         let (object, member) = pointer.rsplit_once('/').unwrap();
         let object = params.pointer_mut(object).unwrap();
-        match object {
-            Value::Array(list) => list[member.parse::<usize>().unwrap()] = value,
-            object => object[member] = value,
+        if let Value::Array(list) = object {
+            list[member.parse::<usize>().unwrap()] = value;
+        } else {
+            object[member] = value;
         }
         params
     };
