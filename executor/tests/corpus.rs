@@ -28,6 +28,11 @@ fn replay(target: &str, check: fn(&[u8])) {
 }
 
 #[test]
+fn a2a() {
+    replay("a2a", decoders::a2a);
+}
+
+#[test]
 fn strict_json() {
     replay("strict_json", decoders::strict_json);
 }

@@ -14,6 +14,7 @@
     reason = "all of this is test code: a failure is a panic, and time is the machine's"
 )]
 
+mod a2a;
 mod a2e;
 mod a2g_http;
 mod a2g_stdio;

@@ -210,6 +210,12 @@ impl Reach {
         }
     }
 
+    /// Whom the executor itself may reach, as its operator says. It is no part of a grant.
+    #[must_use]
+    pub fn of_the_operator(hosts: Vec<HostPattern>) -> Self {
+        Self::of(Layer::Executor, HostClaims { allowed: Some(hosts), ..HostClaims::default() })
+    }
+
     /// What both sides allow: allowed lists intersect, blocked ones unite.
     pub(super) fn meet(self, other: Self) -> Self {
         let mut blocked = self.blocked;

@@ -56,8 +56,10 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
         }
         JournalCommand::Prune { journal, before } => {
             let now = SystemClock.now();
-            let Pruned { receipts, intents } = prune(&path(&journal)?, moment(&before)?, now)?;
-            print(format_args!("{receipts} receipts pruned, {intents} intents forgotten"));
+            let Pruned { receipts, intents, tasks } = prune(&path(&journal)?, moment(&before)?, now)?;
+            print(format_args!(
+                "{receipts} receipts pruned, {intents} intents forgotten, {tasks} tasks pruned"
+            ));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -4,6 +4,7 @@ mod arguments;
 mod caller;
 mod compile;
 mod doctor;
+mod doors;
 mod governor;
 mod journal;
 mod key;

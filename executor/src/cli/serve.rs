@@ -1,28 +1,23 @@
 //! `serve`: the executor behind its governor.
 
 use super::arguments::{Serve, Setup};
+use super::doors::{doorways, keyring};
 use super::output::print;
 use super::setup::{Grouped, Workshop, check_containment, config, file};
 use crate::clock::Clock;
-use crate::config::{Config, Doors};
+use crate::config::Config;
 use crate::deliver;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
-    AcceptUnsigned, AgentSecret, Caller, Callers, Governor, GovernorUrl, IntentSignatures, KeyPair, Push,
-    Records, RemoteGovernor, Trust,
+    AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, KeyPair, Push, Records,
+    RemoteGovernor, Trust,
 };
-use crate::ident::AgentDid;
 use crate::isolate::Isolation;
 use crate::journal::{Journal, Recovered};
 use crate::run::{Capacity, Executor, Settings};
-use crate::serve::a2e::{self, A2eSettings, serve_a2e_stdio};
-use crate::serve::{
-    Doorway, HttpDoor, HttpSettings, KnownCallers, NexusSettings, Rpc, Tls, a2g, nexus, serve_stdio,
-    sovereign,
-};
-use crate::wire::nexus::keys::{AgentKeys, Keyring};
+use crate::serve::a2e::{A2eSettings, serve_a2e_stdio};
+use crate::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2g, serve_stdio};
 use anyhow::{Context as _, bail};
-use std::collections::HashSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -374,56 +369,11 @@ async fn bind(
         connections: config.connections,
         pushes: None,
         executor: Some(Arc::clone(executor)),
-        doorways: doorways(config, known, executor)?,
+        doorways: doorways(config, &known.callers, executor).await?,
     };
     HttpDoor::bind(&config.listen, rpc, http)
         .await
         .with_context(|| format!("cannot listen on {}", config.listen))
-}
-
-/// The doors of the other protocols that are switched on.
-fn doorways(config: &Config, known: &Known, executor: &Arc<Executor>) -> anyhow::Result<Vec<Doorway>> {
-    let Doors { a2e, nexus, sovereign } = config.doors.clone();
-    let a2e = a2e
-        .map(|settings| a2e::doorway(Arc::clone(executor), settings, config.bounds, known.callers.clone()));
-    let nexus = nexus.map(|settings| {
-        let keys = keyring(&settings, &config.did)?;
-        let port = nexus::Port {
-            bounds: config.bounds,
-            callers: known.callers.clone(),
-            connections: config.connections,
-        };
-        anyhow::Ok(nexus::doorway(Arc::clone(executor), settings, config.did.as_str(), keys, port))
-    });
-    let sovereign =
-        sovereign.map(|settings| sovereign::doorway(Arc::clone(executor), settings, config.bounds));
-    Ok([a2e, nexus.transpose()?, sovereign].into_iter().flatten().collect())
-}
-
-/// The keys of the agents of Genesis Nexus.
-fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Result<Keyring> {
-    let secrets = AgentSecret::read(&settings.key_file)?;
-    let own = settings.id.as_deref().unwrap_or(did.as_str());
-    if secrets.iter().any(|secret| &*secret.agent == own) {
-        // What the executor signed itself would come back as an agent's word.
-        bail!(super::Usage(format!(
-            "`doors.nexus.key_file` has an agent with the executor's own id `{own}`"
-        )));
-    }
-    let mut agents = HashSet::new();
-    for AgentSecret { agent, .. } in &secrets {
-        let did = nexus::agent_of(agent);
-        let did =
-            did.map_err(|_| super::Usage(format!("`doors.nexus.key_file`: no agent can be `{agent}`")))?;
-        if !agents.insert(did) {
-            bail!(super::Usage(format!("`doors.nexus.key_file` has the agent `{agent}` under two ids")));
-        }
-    }
-    let keys = secrets.into_iter().map(|AgentSecret { agent, signing, sealing }| {
-        let keys = AgentKeys::new(&signing, sealing.as_deref());
-        keys.map(|keys| (agent, keys)).context("a key of `doors.nexus.key_file` cannot be used")
-    });
-    Ok(Keyring::new(keys.collect::<anyhow::Result<Vec<_>>>()?))
 }
 
 /// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that

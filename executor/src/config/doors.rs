@@ -2,9 +2,12 @@
 
 use super::{Wrong, file, size, within, wrong};
 use crate::call::Door;
+use crate::capability::HostPattern;
 use crate::ident::AgentDid;
+use crate::serve::a2a::{A2aSettings, RateLimits};
 use crate::serve::a2e::A2eSettings;
 use crate::serve::{DoorSettings, Listen, NexusSettings, OpenTo};
+use crate::wire::a2a::Dialect;
 use crate::wire::nexus::message::SignatureScope;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +15,10 @@ use std::time::Duration;
 /// The doors that are served beside A2G; `None` is one that is switched off.
 #[derive(Debug, Clone)]
 pub struct Doors {
+    /// A2A 0.3.0.
+    pub a2a: Option<A2aSettings>,
+    /// Whose webhooks it tells; nobody's when empty.
+    pub webhook_domains: Vec<HostPattern>,
     /// A2E 1.0.
     pub a2e: Option<A2eSettings>,
     /// Genesis Nexus.
@@ -22,8 +29,13 @@ pub struct Doors {
 
 impl Doors {
     pub(super) fn check(written: file::Doors, at: impl Fn(PathBuf) -> PathBuf) -> Result<Self, Wrong> {
-        let file::Doors { a2e, nexus, sovereign } = written;
+        let file::Doors { a2a: written_a2a, a2e, nexus, sovereign } = written;
+        let domains = written_a2a.webhook_domains.iter().map(|domain| HostPattern::parse(domain));
+        let webhook_domains = domains.collect::<Result<_, _>>();
+        let webhook_domains = webhook_domains.map_err(|error| wrong("doors.a2a.webhook_domains")(&error))?;
         Ok(Self {
+            a2a: a2a(written_a2a)?,
+            webhook_domains,
             a2e: self::a2e(a2e)?,
             nexus: self::nexus(nexus, at)?,
             sovereign: door(Door::Sovereign, "doors.sovereign.agent", sovereign)?,
@@ -37,8 +49,9 @@ impl Doors {
 
     /// A door that is open to everybody is for local callers only.
     pub(super) fn check_reach(&self, listen: &Listen) -> Result<(), Wrong> {
-        let Self { a2e, nexus, sovereign } = self;
+        let Self { a2a, webhook_domains: _, a2e, nexus, sovereign } = self;
         let doors = [
+            ("doors.a2a.open_to", a2a.as_ref().map(|a2a| a2a.door.open_to)),
             ("doors.a2e.open_to", a2e.as_ref().map(|a2e| a2e.door.open_to)),
             ("doors.nexus.open_to", nexus.as_ref().map(|nexus| nexus.open_to)),
             ("doors.sovereign.open_to", sovereign.as_ref().map(|door| door.open_to)),
@@ -79,6 +92,34 @@ fn a2e(written: file::A2e) -> Result<Option<A2eSettings>, Wrong> {
         })
     };
     door.map(settings).transpose()
+}
+
+fn a2a(written: file::A2aDoor) -> Result<Option<A2aSettings>, Wrong> {
+    let file::A2aDoor {
+        enabled,
+        open_to,
+        agent,
+        dialect,
+        requests_per_minute: per_minute,
+        requests_per_hour: per_hour,
+        requests_at_once: at_once,
+        webhook_domains: _,
+    } = written;
+    let limits = [
+        ("doors.a2a.requests_per_minute", per_minute),
+        ("doors.a2a.requests_per_hour", per_hour),
+        ("doors.a2a.requests_at_once", at_once),
+    ];
+    if let Some((key, _)) = limits.into_iter().find(|(_, limit)| *limit == 0) {
+        return Err(wrong(key)(&"must be at least 1"));
+    }
+    let dialect = match dialect {
+        file::Dialect::A2a => Dialect::A2a,
+        file::Dialect::Acp => Dialect::Acp,
+    };
+    let limits = RateLimits { per_minute, per_hour, at_once };
+    let door = door(Door::A2a, "doors.a2a.agent", file::Door { enabled, open_to, agent })?;
+    Ok(door.map(|door| A2aSettings { door, dialect, limits }))
 }
 
 fn door(door: Door, key: &'static str, written: file::Door) -> Result<Option<DoorSettings>, Wrong> {

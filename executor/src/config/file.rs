@@ -23,6 +23,7 @@ pub(super) struct File {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Doors {
+    pub(super) a2a: A2aDoor,
     pub(super) a2e: A2e,
     pub(super) nexus: Nexus,
     pub(super) sovereign: Door,
@@ -84,6 +85,41 @@ impl Default for A2e {
             idle_seconds: 300,
         }
     }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct A2aDoor {
+    pub(super) enabled: bool,
+    pub(super) open_to: OpenTo,
+    pub(super) agent: Option<String>,
+    pub(super) dialect: Dialect,
+    pub(super) requests_per_minute: u32,
+    pub(super) requests_per_hour: u32,
+    pub(super) requests_at_once: u32,
+    pub(super) webhook_domains: Vec<String>,
+}
+
+impl Default for A2aDoor {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            open_to: OpenTo::Callers,
+            agent: None,
+            dialect: Dialect::A2a,
+            requests_per_minute: 60,
+            requests_per_hour: 1000,
+            requests_at_once: 10,
+            webhook_domains: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Dialect {
+    A2a,
+    Acp,
 }
 
 #[derive(Debug, Deserialize)]

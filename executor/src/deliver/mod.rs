@@ -1,6 +1,10 @@
 //! What the executor sends to its governor by itself: registration, heartbeats and reports; and
 //! what the governor pushes back over the same connection.
 
+mod webhook;
+
+pub use webhook::Post;
+
 use crate::fault::Fault;
 use crate::govern::{Checkpoint, Introduction, KeyPair, Pulse, Push, RemoteError};
 use crate::ident::AgentDid;

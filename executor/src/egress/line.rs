@@ -72,12 +72,21 @@ struct Books {
 
 impl Line {
     pub(super) fn new(egress: Arc<Egress>, agent: AgentDid, grant: &Grant) -> Arc<Self> {
-        let budgets = grant.network_budgets();
+        Self::of_the_executor(egress, agent, grant.reach().clone(), grant.network_budgets())
+    }
+
+    /// One for what the executor itself sends, in a matter of `agent`.
+    pub(super) fn of_the_executor(
+        egress: Arc<Egress>,
+        agent: AgentDid,
+        reach: Reach,
+        budgets: NetworkBudgets,
+    ) -> Arc<Self> {
         let places = usize::try_from(budgets.connections).unwrap_or(Semaphore::MAX_PERMITS);
         Arc::new(Self {
             egress,
             agent,
-            reach: grant.reach().clone(),
+            reach,
             budgets,
             books: Mutex::default(),
             found: Mutex::default(),

@@ -17,6 +17,7 @@
 
 mod address;
 mod connection;
+mod courier;
 mod line;
 mod rate;
 mod refusal;
@@ -28,6 +29,7 @@ mod tunnel;
 
 pub use address::{Lifted, LiftedError};
 pub use connection::{TlsError, client_config};
+pub use courier::Courier;
 pub use line::Line;
 pub use refusal::{Failure, Refusal};
 

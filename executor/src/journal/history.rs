@@ -162,6 +162,8 @@ pub struct Pruned {
     pub receipts: u64,
     /// Intents that are forgotten: all of their verdicts expired a day ago.
     pub intents: u64,
+    /// Tasks of the A2A door that are gone: they ended before.
+    pub tasks: u64,
 }
 
 /// A journal that is only read. A server may write it meanwhile.
@@ -342,6 +344,7 @@ pub fn prune(path: &Path, before: OffsetDateTime, now: OffsetDateTime) -> Result
         if receipts == 0 {
             let gone = "DELETE FROM intents WHERE receipt <= (SELECT number FROM chain) AND keep_until <= ?1";
             pruned.intents = count(batch.execute(gone, [micros(now.saturating_sub(KNOWN_LONGER))])?);
+            pruned.tasks = count(batch.execute("DELETE FROM tasks WHERE over < ?1", [micros(before)])?);
         }
         batch.commit()?;
         pruned.receipts += count(receipts);

@@ -14,10 +14,12 @@ pub mod chain;
 pub mod history;
 mod outbox;
 mod store;
+mod tasks;
 mod writer;
 
 pub use outbox::Due;
 pub use store::OpenError;
+pub use tasks::{KeptTask, MOST_KEPT, MOST_KEPT_BYTES};
 
 use crate::call::Call;
 use crate::fault::BlockedBy;
@@ -512,6 +514,12 @@ impl Journal {
             blocked_by: blocked_by.as_str(),
             message: message.to_owned(),
         })));
+    }
+
+    /// An intent that is open in this process, to be followed to its end.
+    #[must_use]
+    pub fn follow(&self, intent: IntentId) -> Option<watch::Receiver<Stage>> {
+        self.lock().get(&intent).map(|open| open.stage.subscribe())
     }
 
     /// The next report to deliver, with its receipt; waits until there is one.

@@ -282,6 +282,10 @@ pub(super) struct Batch<'a> {
 }
 
 impl Batch<'_> {
+    pub(super) fn connection(&self) -> &Connection {
+        self.transaction
+    }
+
     pub(super) fn start(&self, start: &Start) -> rusqlite::Result<Began> {
         let Start { intent, agent, content, proof, keep_until, started, verdict, will } = start;
         let inserted = self
@@ -447,6 +451,7 @@ pub(super) fn writable(path: &Path) -> Result<Connection, OpenError> {
     let opened = Connection::open_with_flags(path, WRITES);
     let connection = opened.map_err(failed(path))?;
     connection.busy_timeout(PATIENCE).map_err(failed(path))?;
+    connection.execute_batch(super::tasks::TABLES).map_err(failed(path))?;
     Ok(connection)
 }
 
@@ -499,7 +504,7 @@ fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenError> {
             let made = format!("BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORMAT}; COMMIT;");
             connection.execute_batch(&made)?;
         }
-        Ok(())
+        connection.execute_batch(super::tasks::TABLES)
     };
     prepare().map_err(failed(path))
 }

@@ -296,7 +296,7 @@ async fn what_is_old_and_delivered_is_pruned_and_the_chain_still_holds() {
     let hour = Duration::HOUR;
     assert_eq!(prune(&path, NOW, NOW).unwrap(), Pruned::default());
     // The seventh is not delivered, and no verdict has expired yet.
-    assert_eq!(prune(&path, NOW + hour, NOW).unwrap(), Pruned { receipts: 6, intents: 0 });
+    assert_eq!(prune(&path, NOW + hour, NOW).unwrap(), Pruned { receipts: 6, intents: 0, tasks: 0 });
     let found = journal.find(&calls[0], None).await.unwrap();
     assert!(matches!(found, Some(Known::Same(Followed::Over(Stage::Forgotten), _))), "{found:?}");
     // A later verdict for it keeps it known for longer.
@@ -305,7 +305,7 @@ async fn what_is_old_and_delivered_is_pruned_and_the_chain_still_holds() {
     // Who is an hour ahead has not to forget what is used again in an hour.
     assert_eq!(prune(&path, NOW + hour, NOW + hour).unwrap(), Pruned::default());
     let later = NOW + Duration::DAY + hour;
-    assert_eq!(prune(&path, NOW + hour, later).unwrap(), Pruned { receipts: 0, intents: 5 });
+    assert_eq!(prune(&path, NOW + hour, later).unwrap(), Pruned { receipts: 0, intents: 5, tasks: 0 });
     assert!(journal.find(&calls[0], None).await.unwrap().is_none());
     assert!(journal.find(&calls[1], None).await.unwrap().is_some());
     run(&journal, &another()).await;
@@ -337,4 +337,86 @@ fn what_is_no_journal_is_left_alone() {
     std::fs::write(&path, "not a database, and long enough to be looked at as one").unwrap();
     assert!(matches!(Journal::open(&path, 1, NOW), Err(OpenError::Failed { .. })));
     assert!(std::fs::read_to_string(&path).unwrap().starts_with("not a database"));
+}
+
+fn task(owner: &str, created: OffsetDateTime, over: bool, document: &str) -> KeptTask {
+    KeptTask {
+        task: IntentId::random(),
+        owner: AgentDid::parse(owner).unwrap(),
+        context: "c".to_owned(),
+        created,
+        over: over.then_some(created),
+        document: document.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_kept_as_it_was_said_last_and_found_by_owner_and_conversation() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    let journal = opened(&path).0;
+    let first = task("did:a:b", NOW, false, "1");
+    let other = KeptTask { context: "d".to_owned(), ..task("did:a:b", LATER, false, "2") };
+    let theirs = task("did:x:y", NOW, true, "3");
+    // Said one after the other, and waited for the other way round.
+    let kept = [&first, &other, &theirs].map(|task| journal.keep_task(task.clone()));
+    let ended = KeptTask { over: Some(LATER), document: "ended".to_owned(), ..first.clone() };
+    journal.keep_task(ended.clone()).await.unwrap();
+    for kept in kept {
+        kept.await.unwrap();
+    }
+    drop(journal);
+    let journal = opened(&path).0;
+    assert_eq!(journal.task(first.task).unwrap(), Some(ended.clone()));
+    assert_eq!(journal.task(IntentId::random()).unwrap(), None);
+    assert_eq!(journal.open_tasks().unwrap(), std::slice::from_ref(&other));
+    assert_eq!(journal.count_open_tasks(&first.owner).unwrap(), 1);
+    let of = |owner: Option<&AgentDid>, context, limit, offset| {
+        journal.tasks(owner, context, limit, offset).unwrap()
+    };
+    assert_eq!(of(Some(&first.owner), None, 10, 0), (vec![other.clone(), ended.clone()], 2));
+    assert_eq!(of(Some(&first.owner), None, 1, 1), (vec![ended.clone()], 2));
+    assert_eq!(of(Some(&first.owner), Some("d"), 10, 0), (vec![other.clone()], 1));
+    assert_eq!(of(None, None, 10, 0).1, 3);
+    drop(journal);
+    // What ended before goes, and what is open stays.
+    assert_eq!(prune(&path, NOW + Duration::SECOND, NOW).unwrap().tasks, 1);
+    assert_eq!(prune(&path, LATER + Duration::DAY, NOW).unwrap().tasks, 1);
+    assert_eq!(opened(&path).0.open_tasks().unwrap(), [other]);
+}
+
+#[tokio::test]
+async fn of_each_owner_the_latest_tasks_are_kept_and_all_that_are_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    let journal = opened(&path).0;
+    let open = task("did:a:b", NOW - Duration::DAY, false, "");
+    let theirs = task("did:x:y", NOW - Duration::DAY, true, "");
+    let mine = (0..MOST_KEPT + 9).map(|n| task("did:a:b", NOW + Duration::seconds(n), true, ""));
+    let all = [open.clone(), theirs.clone()].into_iter().chain(mine).collect::<Vec<_>>();
+    let kept = all.iter().map(|task| journal.keep_task(task.clone())).collect::<Vec<_>>();
+    for kept in kept {
+        kept.await.unwrap();
+    }
+    let (_, left) = journal.tasks(Some(&open.owner), None, 1, 0).unwrap();
+    assert_eq!(left, u64::try_from(MOST_KEPT).unwrap() + 1);
+    assert!(journal.task(open.task).unwrap().is_some() && journal.task(theirs.task).unwrap().is_some());
+    assert_eq!(journal.task(all[2].task).unwrap(), None, "the oldest");
+    // And as many as there is room for.
+    let large = "x".repeat(usize::try_from(MOST_KEPT_BYTES).unwrap() / 2 + 1);
+    for n in 0..2 {
+        journal.keep_task(task("did:x:y", NOW + Duration::seconds(n), true, &large)).await.unwrap();
+    }
+    assert_eq!(journal.tasks(Some(&theirs.owner), None, 9, 0).unwrap().1, 1);
+}
+
+#[test]
+fn a_journal_of_before_gets_the_tables_of_tasks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    drop(opened(&path));
+    Connection::open(&path).unwrap().execute_batch("DROP TABLE tasks").unwrap();
+    assert_eq!(prune(&path, NOW, NOW).unwrap(), Pruned::default());
+    Connection::open(&path).unwrap().execute_batch("DROP TABLE tasks").unwrap();
+    assert_eq!(opened(&path).0.open_tasks().unwrap(), []);
 }

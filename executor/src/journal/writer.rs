@@ -3,6 +3,7 @@
 
 use super::chain::Head;
 use super::store::{Batch, Began, Finish, Refusal, Run, Start, Store, Trouble};
+use super::tasks::KeptTask;
 use crate::clock::{Clock as _, SystemClock};
 use crate::ident::IntentId;
 use crate::metrics::JournalMetrics;
@@ -38,6 +39,8 @@ pub(super) enum Entry {
     Hold(IntentId, String, Reply<Result<bool, String>>),
     /// Intents do so no longer. While there is no room it is tried on, though nobody waits any more.
     LetGo(Vec<IntentId>, Option<Reply<Result<(), String>>>),
+    /// A task of the A2A door is like this now. While there is no room it is tried on, though nobody waits.
+    Task(Box<KeptTask>, Option<Reply<Result<(), String>>>),
     /// Something was not run.
     Refuse(Box<Refusal>),
     /// Nothing: everything before it is on the disk.
@@ -53,6 +56,7 @@ impl Entry {
             | Self::Release(..)
             | Self::Hold(..)
             | Self::LetGo(..)
+            | Self::Task(..)
             | Self::Flush(_) => true,
             Self::Keep(..) | Self::Delivered(_) | Self::Refuse(_) => false,
         }
@@ -154,6 +158,7 @@ fn put(transaction: &mut Batch<'_>, entry: &Entry) -> rusqlite::Result<Written> 
         Entry::LetGo(intents, _) => {
             intents.iter().try_for_each(|intent| transaction.let_go(*intent)).map(|()| Written::Done)
         }
+        Entry::Task(task, _) => transaction.keep_task(task).map(|()| Written::Done),
         Entry::Refuse(refusal) => transaction.refuse(refusal).map(|()| Written::Done),
         Entry::Flush(_) => Ok(Written::Done),
     }
@@ -175,7 +180,7 @@ fn answer(entry: Entry, written: &Written, finished: &impl Fn(u64, &Finish)) {
         (Entry::Hold(_, _, reply), Written::Waits(waits)) => {
             let _nobody_waits = reply.send(Ok(*waits));
         }
-        (Entry::LetGo(_, Some(reply)), Written::Done) => {
+        (Entry::LetGo(_, Some(reply)) | Entry::Task(_, Some(reply)), Written::Done) => {
             let _nobody_waits = reply.send(Ok(()));
         }
         (
@@ -186,6 +191,7 @@ fn answer(entry: Entry, written: &Written, finished: &impl Fn(u64, &Finish)) {
             | Entry::Delivered(_)
             | Entry::Hold(..)
             | Entry::LetGo(..)
+            | Entry::Task(..)
             | Entry::Refuse(_)
             | Entry::Flush(_),
             Written::Began(_) | Written::Numbered(_) | Written::Waits(_) | Written::Done,
@@ -205,6 +211,10 @@ fn begun(entry: Entry, reason: &str) -> Option<Entry> {
         Entry::LetGo(intents, reply) => {
             let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
             return Some(Entry::LetGo(intents, None));
+        }
+        Entry::Task(task, reply) => {
+            let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
+            return Some(Entry::Task(task, None));
         }
         Entry::Refuse(_) => {}
         begun @ (Entry::Finish(..)

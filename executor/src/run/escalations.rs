@@ -12,6 +12,7 @@ use crate::verdict::Verdict;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use time::OffsetDateTime;
+use tokio::sync::watch;
 
 /// How many intents may wait at once.
 const MOST_WAITING: usize = 1000;
@@ -20,7 +21,11 @@ const MOST_OF_AN_AGENT: usize = MOST_WAITING / 4;
 
 /// All escalated intents whose verdicts have not expired.
 #[derive(Debug)]
-pub(super) struct Escalations(Mutex<HashMap<IntentId, Escalated>>);
+pub(super) struct Escalations {
+    waiting: Mutex<HashMap<IntentId, Escalated>>,
+    /// Changes whenever something waits no longer.
+    changes: watch::Sender<()>,
+}
 
 fn expired(escalated: &Escalated, now: OffsetDateTime) -> bool {
     escalated.verdict().expires_at.is_none_or(|at| at <= now)
@@ -28,7 +33,7 @@ fn expired(escalated: &Escalated, now: OffsetDateTime) -> bool {
 
 impl Escalations {
     fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Escalated>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// With those that an earlier process held; beside them, those whose verdicts have expired.
@@ -40,7 +45,12 @@ impl Escalations {
         });
         let mut held = held.map(|escalated| (escalated.call().intent, escalated)).collect::<HashMap<_, _>>();
         let expired = held.extract_if(|_, held| expired(held, now)).map(|(intent, _)| intent).collect();
-        (Self(Mutex::new(held)), expired)
+        (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
+    }
+
+    /// Tells whenever something waits no longer.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     /// Holds an intent, and says whether it is new. The first verdict for it stays. `said` hears which
@@ -97,6 +107,7 @@ impl Escalations {
         let mut waiting = self.lock();
         waiting.get(&intent).filter(|held| of(&held.call().agent))?;
         waiting.remove(&intent);
+        self.changes.send_replace(());
         Some(said(vec![intent]))
     }
 
@@ -105,6 +116,7 @@ impl Escalations {
         let mut waiting = self.lock();
         let theirs = |held: &Escalated| of(&held.call().agent);
         let gone = waiting.extract_if(|_, held| theirs(held)).map(|(intent, _)| intent).collect::<Vec<_>>();
+        self.changes.send_replace(());
         (gone.len(), said(gone))
     }
 }

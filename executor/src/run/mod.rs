@@ -50,6 +50,10 @@ use tracing::Instrument as _;
 
 /// When a caller that found no room should come again.
 const RETRY_AFTER_MS: u64 = 500;
+/// How long an intent that waits for a person is believed to wait when nothing changes.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How long an intent may be neither waiting nor open, between the two.
+const A_MOMENT: Duration = Duration::from_millis(300);
 
 /// What the operator decided about this executor.
 #[derive(Debug, Clone)]
@@ -426,6 +430,52 @@ impl Executor {
             };
             Some((agent, whereabouts))
         }))
+    }
+
+    /// Whether a call names a tool that can be run, with arguments that keep to its schema.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn acceptable(&self, call: &Call) -> Result<(), Fault> {
+        self.check(call).map(drop)
+    }
+
+    /// Waits until an intent is over, whoever sent it and however often it waits for a person before: its
+    /// receipt. `None` for one that did not run and no longer waits, or whose receipt was pruned.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub async fn outcome(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
+        let mut changed = self.escalations.changes();
+        let mut looked_again = false;
+        loop {
+            changed.mark_unchanged();
+            if self.escalations.whose(intent, self.clock.now()).is_some() {
+                // What expires tells nobody.
+                let _a_while = tokio::time::timeout(LOOK_AGAIN, changed.changed()).await;
+                looked_again = false;
+                continue;
+            }
+            if let Some(mut stage) = self.journal.follow(intent) {
+                let over = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running);
+                if let Ok(Stage::Finished(receipt)) = stage.wait_for(over).await.map(|stage| stage.clone()) {
+                    return Ok(Some(receipt));
+                }
+                looked_again = false;
+                continue;
+            }
+            match self.journal.stage(intent).await.map_err(|error| self.unrecorded(&error))? {
+                Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
+                Some((_, Stage::Forgotten)) => return Ok(None),
+                Some((_, Stage::Queued | Stage::Running)) => {}
+                // What was approved and could not be run waits again, a moment later.
+                Some((_, Stage::Released)) | None if looked_again => return Ok(None),
+                Some((_, Stage::Released)) | None => {
+                    tokio::time::sleep(A_MOMENT).await;
+                    looked_again = true;
+                }
+            }
+        }
     }
 
     /// Takes a standing policy.

@@ -4,6 +4,7 @@
 //! method table sees them. What the methods do is in [`a2g`], the executor's door, and [`governor`],
 //! the door of the governor to pair with.
 
+pub mod a2a;
 pub mod a2e;
 pub mod a2g;
 mod connections;

@@ -103,6 +103,13 @@ impl<'a> Field<'a> {
         self.convert('"', "a string")
     }
 
+    /// A list, element by element.
+    pub(super) fn list(self) -> Result<Vec<Field<'a>>, Fault> {
+        let elements: Vec<&'a RawValue> = self.convert('[', "a list")?;
+        let element = |(index, raw)| Field { raw, pointer: format!("{}/{index}", self.pointer) };
+        Ok(elements.into_iter().enumerate().map(element).collect())
+    }
+
     /// A list of strings.
     pub(super) fn texts(self) -> Result<Vec<String>, Fault> {
         let elements: Vec<&'a RawValue> = self.convert('[', "a list of strings")?;

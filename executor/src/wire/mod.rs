@@ -10,6 +10,7 @@
 //! Invariant: a body passes [`strict_json::check`] first. The decoders refuse duplicate members in
 //! the objects that they take apart, but not inside free-form JSON such as a tool's arguments.
 
+pub mod a2a;
 pub mod a2e;
 pub mod a2g;
 mod field;

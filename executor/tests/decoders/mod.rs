@@ -18,6 +18,7 @@ use a2g_executor::ident::{AgentDid, IntentId};
 use a2g_executor::limit::{Access, Budgets, Layer, NetworkBudgets};
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::verdict::{Decision, Proof, Verdict};
+use a2g_executor::wire::a2a;
 use a2g_executor::wire::a2g::{decode, encode};
 use a2g_executor::wire::jsonrpc::{self, Body, MAX_BATCH};
 use a2g_executor::wire::nexus;
@@ -36,6 +37,42 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 use time::{Duration, OffsetDateTime};
+
+// --- A2A ---
+
+/// Whatever is read is written as the same again, and whatever is not has an answer with its id.
+pub(crate) fn a2a(body: &[u8]) {
+    let Ok(text) = strict_json::check(body, &BOUNDS) else { return };
+    let (id, read) = match a2a::decode::request(text) {
+        Ok((id, request)) => (id, Ok(request)),
+        Err((id, fault)) => (id, Err(fault)),
+    };
+    assert!(!id.as_json().contains(['.', '{', '[']) || id.as_json().starts_with('"'), "{id:?}");
+    let sent = match read {
+        Err(fault) => {
+            let answer = a2a::fault::of(&fault.into(), a2a::Dialect::A2a).response(&id, a2a::Dialect::A2a);
+            let answer = serde_json::from_str::<Value>(&answer).unwrap();
+            assert!(answer["error"]["code"].as_i64().is_some_and(|code| code <= -32000), "{answer}");
+            return;
+        }
+        Ok(
+            a2a::decode::Request::Send(sent)
+            | a2a::decode::Request::Stream(sent)
+            | a2a::decode::Request::Provide { sent },
+        ) => sent,
+        Ok(_without_a_message) => return,
+    };
+    assert!(!sent.message.parts.is_empty() && !sent.message.message_id.is_empty());
+    let again = json!({ "jsonrpc": "2.0", "method": "message/send", "params": { "message": sent.message } });
+    let Ok((_, a2a::decode::Request::Send(again))) = a2a::decode::request(&again.to_string()) else {
+        panic!("what was read is not read again: {sent:?}");
+    };
+    assert_eq!(again.message, sent.message);
+    // A call may also stand beside the message.
+    if again.call.is_some() {
+        assert_eq!(again.call.map(|call| call.arguments), sent.call.map(|call| call.arguments));
+    }
+}
 
 // --- strict JSON and the frame around every message ---
 

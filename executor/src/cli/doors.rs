@@ -1,0 +1,90 @@
+//! The doors of the other protocols, put together as the configuration says.
+
+use crate::capability::HostPattern;
+use crate::config::{Config, Doors};
+use crate::deliver;
+use crate::egress::{Courier, Egress};
+use crate::govern::AgentSecret;
+use crate::ident::AgentDid;
+use crate::run::Executor;
+use crate::serve::{Doorway, KnownCallers, NexusSettings, a2a, a2e, nexus, sovereign};
+use crate::wire::a2a::push::Webhooks;
+use crate::wire::nexus::keys::{AgentKeys, Keyring};
+use anyhow::{Context as _, bail};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Those that are switched on.
+pub(super) async fn doorways(
+    config: &Config,
+    known: &KnownCallers,
+    executor: &Arc<Executor>,
+) -> anyhow::Result<Vec<Doorway>> {
+    let Doors { a2a, webhook_domains, a2e, nexus, sovereign } = config.doors.clone();
+    let bounds = config.bounds;
+    let mut doorways = Vec::new();
+    if let Some(settings) = a2a {
+        let port = a2a::Port {
+            bounds,
+            tls: config.tls.is_some(),
+            lists_callers: config.callers.is_some(),
+            patience: config.connections.request,
+        };
+        let webhooks = webhooks(config, executor, webhook_domains)?;
+        let a2a = a2a::doorways(Arc::clone(executor), settings, port, webhooks).await;
+        doorways.extend(a2a.map_err(|fault| anyhow::anyhow!("the tasks of the A2A door: {fault:?}"))?);
+    }
+    if let Some(settings) = a2e {
+        doorways.push(a2e::doorway(Arc::clone(executor), settings, bounds, known.clone()));
+    }
+    if let Some(settings) = nexus {
+        let keys = keyring(&settings, &config.did)?;
+        let port = nexus::Port { bounds, callers: known.clone(), connections: config.connections };
+        doorways.push(nexus::doorway(Arc::clone(executor), settings, config.did.as_str(), keys, port));
+    }
+    if let Some(settings) = sovereign {
+        doorways.push(sovereign::doorway(Arc::clone(executor), settings, bounds));
+    }
+    Ok(doorways)
+}
+
+/// The keys of the agents of Genesis Nexus.
+pub(super) fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Result<Keyring> {
+    let secrets = AgentSecret::read(&settings.key_file)?;
+    let own = settings.id.as_deref().unwrap_or(did.as_str());
+    if secrets.iter().any(|secret| &*secret.agent == own) {
+        // What the executor signed itself would come back as an agent's word.
+        bail!(super::Usage(format!(
+            "`doors.nexus.key_file` has an agent with the executor's own id `{own}`"
+        )));
+    }
+    let mut agents = HashSet::new();
+    for AgentSecret { agent, .. } in &secrets {
+        let did = nexus::agent_of(agent);
+        let did =
+            did.map_err(|_| super::Usage(format!("`doors.nexus.key_file`: no agent can be `{agent}`")))?;
+        if !agents.insert(did) {
+            bail!(super::Usage(format!("`doors.nexus.key_file` has the agent `{agent}` under two ids")));
+        }
+    }
+    let keys = secrets.into_iter().map(|AgentSecret { agent, signing, sealing }| {
+        let keys = AgentKeys::new(&signing, sealing.as_deref());
+        keys.map(|keys| (agent, keys)).context("a key of `doors.nexus.key_file` cannot be used")
+    });
+    Ok(Keyring::new(keys.collect::<anyhow::Result<Vec<_>>>()?))
+}
+
+/// Who tells the webhooks of these hosts, when there are any.
+fn webhooks(
+    config: &Config,
+    executor: &Executor,
+    hosts: Vec<HostPattern>,
+) -> anyhow::Result<Option<Arc<dyn Webhooks>>> {
+    if hosts.is_empty() {
+        return Ok(None);
+    }
+    let clock = Arc::clone(executor.clock());
+    let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), clock);
+    let egress = egress.context("the network of webhooks cannot be set up")?;
+    Ok(Some(Arc::new(deliver::Post::new(Courier::new(Arc::new(egress), hosts)))))
+}

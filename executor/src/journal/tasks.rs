@@ -1,0 +1,199 @@
+//! The tasks of the A2A door, as documents that their door understands, so that a task outlives the process.
+//!
+//! They are written by the one writer, in the order in which they were said. Of each owner the latest are kept;
+//! a task that is not over is never dropped for a newer one.
+
+use super::store::{Batch, Reader, number, stored};
+use super::writer::Entry;
+use super::{Journal, JournalError, micros};
+use crate::ident::{AgentDid, IntentId};
+use rusqlite::{OptionalExtension as _, Row, params};
+use time::OffsetDateTime;
+
+/// The tables, which a journal of before gets when it is next written.
+pub(super) const TABLES: &str = "
+CREATE TABLE IF NOT EXISTS tasks(        -- of the A2A door
+    task BLOB PRIMARY KEY,
+    owner TEXT NOT NULL,
+    context TEXT NOT NULL,
+    created INTEGER NOT NULL,            -- in microseconds since 1970
+    over INTEGER,                        -- when it ended, in microseconds since 1970
+    bytes INTEGER NOT NULL,              -- of the document
+    document TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS tasks_of ON tasks(owner, created, over, bytes);
+CREATE INDEX IF NOT EXISTS tasks_open ON tasks(task) WHERE over IS NULL;
+";
+
+/// How many tasks of one owner are kept.
+pub const MOST_KEPT: i64 = 1_000;
+/// How many bytes of documents of one owner are kept.
+pub const MOST_KEPT_BYTES: i64 = 256 << 20;
+
+/// A task as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptTask {
+    /// Its id, which is that of its intent.
+    pub task: IntentId,
+    /// The agent in whose name it was made.
+    pub owner: AgentDid,
+    /// Its conversation.
+    pub context: String,
+    /// When it was made.
+    pub created: OffsetDateTime,
+    /// When it ended, once it has.
+    pub over: Option<OffsetDateTime>,
+    /// The rest, as the door wrote it.
+    pub document: String,
+}
+
+impl Journal {
+    /// Keeps a task as it is now. What is kept is written in the order of these calls, however late their
+    /// answers are waited for. While there is no room it is tried on.
+    ///
+    /// # Errors
+    /// [`JournalError::NoRoom`]: it is not on the disk yet, and is tried on; [`JournalError::Broken`].
+    pub fn keep_task(&self, task: KeptTask) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
+        let kept = self.tell(|reply| Entry::Task(Box::new(task), Some(reply)));
+        async { kept.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
+    }
+
+    /// A task.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub fn task(&self, task: IntentId) -> Result<Option<KeptTask>, JournalError> {
+        self.read(|reader| reader.task(task))
+    }
+
+    /// Tasks, newest first, and how many there are: those of an owner, or everybody's; of a conversation, or of
+    /// all.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub fn tasks(
+        &self,
+        owner: Option<&AgentDid>,
+        context: Option<&str>,
+        limit: u64,
+        offset: u64,
+    ) -> Result<(Vec<KeptTask>, u64), JournalError> {
+        self.read(|reader| reader.tasks(owner, context, limit, offset))
+    }
+
+    /// The tasks that are not over.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub fn open_tasks(&self) -> Result<Vec<KeptTask>, JournalError> {
+        self.read(Reader::open_tasks)
+    }
+
+    /// How many tasks of an owner are not over.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub fn count_open_tasks(&self, owner: &AgentDid) -> Result<u64, JournalError> {
+        self.read(|reader| reader.count_open_tasks(owner))
+    }
+}
+
+impl Batch<'_> {
+    pub(super) fn keep_task(&self, task: &KeptTask) -> rusqlite::Result<()> {
+        let KeptTask { task, owner, context, created, over, document } = task;
+        let bytes = i64::try_from(document.len()).unwrap_or(i64::MAX);
+        self.connection()
+            .prepare_cached(
+                "INSERT INTO tasks(task, owner, context, created, over, bytes, document)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                 ON CONFLICT DO UPDATE SET over = excluded.over, bytes = excluded.bytes,
+                                           document = excluded.document",
+            )?
+            .execute(params![
+                task.as_bytes(),
+                owner.as_str(),
+                context,
+                micros(*created),
+                over.map(micros),
+                bytes,
+                document
+            ])?;
+        // A task ends once, and only then can there be too many of those that are over.
+        if over.is_some() {
+            self.connection()
+                .prepare_cached(
+                    "DELETE FROM tasks WHERE task IN (
+                         SELECT task FROM (
+                             SELECT task, over, row_number() OVER latest AS place, sum(bytes) OVER latest AS total
+                             FROM tasks WHERE owner = ?1 WINDOW latest AS (ORDER BY created DESC, task)
+                         ) WHERE over IS NOT NULL AND (place > ?2 OR total > ?3))",
+                )?
+                .execute(params![owner.as_str(), MOST_KEPT, MOST_KEPT_BYTES])?;
+        }
+        Ok(())
+    }
+}
+
+const COLUMNS: &str = "task, owner, context, created, over, document";
+
+impl Reader {
+    fn task(&self, task: IntentId) -> rusqlite::Result<Option<KeptTask>> {
+        self.connection()
+            .prepare_cached(&format!("SELECT {COLUMNS} FROM tasks WHERE task = ?1"))?
+            .query_row([task.as_bytes()], kept)
+            .optional()
+    }
+
+    fn tasks(
+        &self,
+        owner: Option<&AgentDid>,
+        context: Option<&str>,
+        limit: u64,
+        offset: u64,
+    ) -> rusqlite::Result<(Vec<KeptTask>, u64)> {
+        let whose = "(?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR context = ?2)";
+        let owner = owner.map(AgentDid::as_str);
+        let total = self
+            .connection()
+            .prepare_cached(&format!("SELECT count(*) FROM tasks WHERE {whose}"))?
+            .query_row(params![owner, context], |row| row.get(0))?;
+        let sql = format!(
+            "SELECT {COLUMNS} FROM tasks WHERE {whose} ORDER BY created DESC, task LIMIT ?3 OFFSET ?4"
+        );
+        let mut statement = self.connection().prepare_cached(&sql)?;
+        let rows = statement.query_map(params![owner, context, stored(limit), stored(offset)], kept)?;
+        Ok((rows.collect::<rusqlite::Result<_>>()?, number(total)))
+    }
+
+    fn open_tasks(&self) -> rusqlite::Result<Vec<KeptTask>> {
+        let mut statement =
+            self.connection().prepare(&format!("SELECT {COLUMNS} FROM tasks WHERE over IS NULL"))?;
+        statement.query_map([], kept)?.collect()
+    }
+
+    fn count_open_tasks(&self, owner: &AgentDid) -> rusqlite::Result<u64> {
+        self.connection()
+            .prepare_cached("SELECT count(*) FROM tasks WHERE owner = ?1 AND over IS NULL")?
+            .query_row([owner.as_str()], |row| row.get(0))
+            .map(number)
+    }
+}
+
+fn kept(row: &Row<'_>) -> rusqlite::Result<KeptTask> {
+    let at = |micros: i64| {
+        OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000)
+            .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    };
+    let owner = row.get::<_, String>(1)?;
+    let owner = AgentDid::parse(&owner).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, Box::new(error))
+    })?;
+    Ok(KeptTask {
+        task: IntentId::from_bytes(row.get(0)?),
+        owner,
+        context: row.get(2)?,
+        created: at(row.get(3)?),
+        over: row.get::<_, Option<i64>>(4)?.map(at),
+        document: row.get(5)?,
+    })
+}

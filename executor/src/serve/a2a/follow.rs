@@ -1,0 +1,207 @@
+//! From a call to the end of its task, whoever goes away meanwhile.
+
+use super::A2a;
+use super::tasks::Live;
+use crate::call::Call;
+use crate::fault::{BlockedBy, Fault};
+use crate::ident::AgentDid;
+use crate::outcome::Receipt;
+use crate::run::{Answer, Watcher, Whereabouts};
+use crate::verdict::Verdict;
+use crate::wire::a2a::fault;
+use crate::wire::a2a::governance::{BY_GOVERNOR, Feedback, PendingPermission, PermissionDecision, options};
+use crate::wire::a2a::message::{Part, State};
+use serde_json::{Map, json};
+use std::sync::Arc;
+
+/// The source of a decision that came by `g2a/directive`.
+const BY_DIRECTIVE: &str = "directive";
+
+fn anybodys(_: &AgentDid) -> bool {
+    true
+}
+
+impl A2a {
+    /// Runs a call as its task, in a task of this process.
+    pub(super) fn begin(self: &Arc<Self>, live: Arc<Live>, call: Call) {
+        let door = Arc::clone(self);
+        tokio::spawn(async move { door.follow(&live, call).await });
+    }
+
+    async fn follow(&self, live: &Arc<Live>, call: Call) {
+        let (tells, clock) = (Arc::clone(live), Arc::clone(self.executor.clock()));
+        let watcher = Watcher::new(move |happening| tells.happened(happening, clock.now()));
+        // A call that is claimed goes on without whoever asked, so that nothing is lost here.
+        let answer = tokio::select! {
+            answer = self.executor.intent(call, watcher) => answer,
+            () = live.stopped() => return self.wait(live).await,
+        };
+        match answer {
+            Ok(Answer { verdict, receipt: Some(receipt) }) => {
+                self.approved(live, &verdict).await;
+                self.ran(live, &receipt).await;
+            }
+            Ok(Answer { verdict, receipt: None }) => {
+                self.escalated(live, &verdict).await;
+                self.wait(live).await;
+            }
+            Err(fault) => self.refused(live, &fault).await,
+        }
+    }
+
+    /// Waits for the end of an intent that this process has not begun, or no longer has at hand.
+    async fn wait(&self, live: &Arc<Live>) {
+        let outcome = tokio::select! {
+            outcome = self.executor.outcome(live.id) => outcome,
+            () = live.stopped() => {
+                if let Err(fault) = self.executor.cancel(live.id, &anybodys).await {
+                    tracing::warn!(task = %live.id, ?fault, "a canceled task");
+                }
+                self.executor.outcome(live.id).await
+            }
+        };
+        let stopped = live.is_stopped();
+        match outcome {
+            Ok(Some(receipt)) => self.ran(live, &receipt).await,
+            Ok(None) if stopped => self.ended(live, State::Canceled, "canceled before it ran").await,
+            Ok(None) => {
+                let why = "it did not run: nobody approved it in time, or it was denied";
+                self.ended(live, State::Rejected, why).await;
+            }
+            Err(fault) => self.refused(live, &fault).await,
+        }
+    }
+
+    async fn approved(&self, live: &Live, verdict: &Verdict) {
+        let (now, call) = (self.executor.clock().now(), live.id.to_string());
+        live.change(self.executor.journal(), |record| {
+            let summary = format!("{} by the governor", verdict.decision.as_str());
+            let decision = PermissionDecision::new(&call, BY_GOVERNOR, true, now, &summary);
+            record.governance.permission_decisions.push(decision);
+            record.governance.governor_feedback.push(Feedback::of(verdict, now));
+            Vec::new()
+        })
+        .await;
+    }
+
+    /// The task waits for a person.
+    async fn escalated(&self, live: &Live, verdict: &Verdict) {
+        let now = self.executor.clock().now();
+        live.change(self.executor.journal(), |record| {
+            if record.state().is_terminal() {
+                return Vec::new();
+            }
+            let tool = record.tool.as_ref().map(ToString::to_string).unwrap_or_default();
+            let why = verdict.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let summary = format!("A person has to permit this call of `{tool}`{why}");
+            let pending = PendingPermission {
+                tool_call_id: live.id.to_string(),
+                tool_id: tool,
+                options: options(),
+                summary: vec![summary.clone()],
+                created_at: now,
+            };
+            let asked = json!({
+                "toolCallId": pending.tool_call_id,
+                "toolId": pending.tool_id,
+                "permission_options": pending.options,
+            });
+            let parts = vec![Part::text(summary), Part::data(asked.as_object().cloned().unwrap_or_default())];
+            record.governance.governor_feedback.push(Feedback::of(verdict, now));
+            record.governance.pending_permissions.push(pending);
+            vec![record.enter(State::InputRequired, parts, now)]
+        })
+        .await;
+    }
+
+    async fn ran(&self, live: &Live, receipt: &Receipt) {
+        let now = self.executor.clock().now();
+        live.change(self.executor.journal(), |record| {
+            // It ran without anybody having answered here.
+            if record.is_prompting() {
+                let call = live.id.to_string();
+                let decision =
+                    PermissionDecision::new(&call, BY_DIRECTIVE, true, now, "approved by a directive");
+                record.governance.permission_decisions.push(decision);
+            }
+            record.ran(receipt, now)
+        })
+        .await;
+    }
+
+    async fn refused(&self, live: &Live, fault: &Fault) {
+        if let Fault::Internal(detail) = fault {
+            tracing::error!(task = %live.id, detail, "a task ended by an internal error");
+        }
+        let now = self.executor.clock().now();
+        live.change(self.executor.journal(), |record| {
+            if let Fault::Refused { blocked_by: BlockedBy::VerdictDenied, message, .. } = fault {
+                let decision =
+                    PermissionDecision::new(&live.id.to_string(), BY_GOVERNOR, false, now, message);
+                record.governance.permission_decisions.push(decision);
+            }
+            let (state, message, details) = fault::end_of(fault);
+            record.end(state, message, details, now)
+        })
+        .await;
+    }
+
+    async fn ended(&self, live: &Live, state: State, why: &str) {
+        let now = self.executor.clock().now();
+        live.change(self.executor.journal(), |record| {
+            let details = Map::from_iter([("ran".to_owned(), false.into())]);
+            record.end(state, why.to_owned(), details, now)
+        })
+        .await;
+    }
+
+    /// Goes on with what an earlier process left open: what runs is followed, what is over is said.
+    pub(super) async fn resume(self: &Arc<Self>) -> Result<(), Fault> {
+        for live in self.board.left_open()? {
+            let record = live.record();
+            let asks_for_a_message = record.state() == State::InputRequired && !record.is_prompting();
+            if asks_for_a_message {
+                continue;
+            }
+            match self.executor.status(live.id).await? {
+                Some((_, Whereabouts::Finished(Some(receipt)))) => self.ran(&live, &receipt).await,
+                Some((_, Whereabouts::Finished(None))) => {
+                    self.ended(&live, State::Failed, "it ran, and its report is no longer kept here").await;
+                }
+                Some((_, Whereabouts::Escalated)) => {
+                    if !record.is_prompting() {
+                        self.still_escalated(&live).await;
+                    }
+                    let (door, live) = (Arc::clone(self), live);
+                    tokio::spawn(async move { door.wait(&live).await });
+                }
+                Some((_, Whereabouts::Queued | Whereabouts::Running)) => {
+                    let (door, live) = (Arc::clone(self), live);
+                    tokio::spawn(async move { door.wait(&live).await });
+                }
+                None if record.is_prompting() => {
+                    self.ended(&live, State::Rejected, "nobody approved it in time").await;
+                }
+                None => {
+                    let why = "the executor ended before the tool ran: send the call again";
+                    self.ended(&live, State::Failed, why).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Self::escalated`], for what the governor decided in an earlier process that could not say so.
+    async fn still_escalated(&self, live: &Live) {
+        let verdict = Verdict {
+            decision: crate::verdict::Decision::Escalate,
+            intent: live.id,
+            risk: None,
+            manifest: crate::verdict::Manifest::default(),
+            conditions: Vec::new(),
+            expires_at: None,
+            reason: None,
+        };
+        self.escalated(live, &verdict).await;
+    }
+}

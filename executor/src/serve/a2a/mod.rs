@@ -1,0 +1,662 @@
+//! The A2A door: `POST /a2a/rpc`, the agent card, and what is known of a task's governance.
+//!
+//! Errors of the protocol are answered with HTTP 200. A request without an `id` is answered with `null`: the known
+//! clients send such requests and wait for an answer.
+
+mod follow;
+mod limits;
+mod stream;
+mod tasks;
+
+pub use limits::RateLimits;
+
+use super::connections::Connection;
+use super::doorway::{Arrived, DoorSettings, Doorway, OpenTo, in_own_name};
+use super::http::is_json;
+use crate::call::{Call, Door, Priority};
+use crate::fault::{BlockedBy, Fault};
+use crate::govern::Caller;
+use crate::govern::Role::{self, Approver, Governor, Operator};
+use crate::ident::{AgentDid, IntentId};
+use crate::journal::KeptTask;
+use crate::run::Executor;
+use crate::verdict::Directive;
+use crate::wire::a2a::card::{self, Place};
+use crate::wire::a2a::decode::{self, Request, Sent};
+use crate::wire::a2a::fault::Problem;
+use crate::wire::a2a::governance::PermissionDecision;
+use crate::wire::a2a::message::{Message, Part, State as TaskState};
+use crate::wire::a2a::push::{self, PushConfig, Webhooks};
+use crate::wire::a2a::{Dialect, encode, fault};
+use crate::wire::jsonrpc::Id;
+use crate::wire::strict_json::JsonBounds;
+use axum::extract::{Path, Request as HttpRequest, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use limits::{Limiter, Pass};
+use std::sync::Arc;
+use std::time::Duration;
+use stream::Stream;
+use tasks::{Board, Live, Record};
+
+/// The most messages of one task.
+const MOST_MESSAGES: usize = 100;
+/// The most bytes of one task before it takes another message.
+const MOST_BYTES: usize = 2 << 20;
+/// The most webhooks of one task.
+const MOST_WEBHOOKS: usize = 8;
+/// How long the end of a canceled run is waited for.
+const UNTIL_CANCELED: Duration = Duration::from_secs(10);
+/// Who may ask for the tasks of others.
+const SEES_ALL: [Role; 3] = [Governor, Approver, Operator];
+
+const SEND_A_CALL: &str = "This executor runs tools. Send a `data` part {\"tool\": name, \"arguments\": {…}} with this \
+                           `taskId`; the skills of the agent card are the tools.";
+
+/// What the operator decided about this door.
+#[derive(Debug, Clone)]
+pub struct A2aSettings {
+    /// What is decided about every door.
+    pub door: DoorSettings,
+    /// In whose shapes it answers.
+    pub dialect: Dialect,
+    /// How often a caller may ask.
+    pub limits: RateLimits,
+}
+
+/// What this door has to know of the port that it is served on.
+#[derive(Debug, Clone, Copy)]
+pub struct Port {
+    /// What a message may be.
+    pub bounds: JsonBounds,
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// Whether callers are listed.
+    pub lists_callers: bool,
+    /// How long a stream may go unread.
+    pub patience: Duration,
+}
+
+struct A2a {
+    executor: Arc<Executor>,
+    settings: A2aSettings,
+    port: Port,
+    webhooks: Option<Arc<dyn Webhooks>>,
+    board: Board,
+}
+
+/// This door: its paths for callers, and the one for everybody. Tasks that an earlier process left open go on.
+///
+/// # Errors
+/// When the journal cannot be read.
+pub async fn doorways(
+    executor: Arc<Executor>,
+    settings: A2aSettings,
+    port: Port,
+    webhooks: Option<Arc<dyn Webhooks>>,
+) -> Result<[Doorway; 2], Fault> {
+    let open_to = settings.door.open_to;
+    let limiter = Arc::new(Limiter::new(settings.limits, Arc::clone(executor.clock())));
+    let board = Board::new(Arc::clone(&executor), webhooks.clone());
+    let door = Arc::new(A2a { executor, settings, port, webhooks, board });
+    door.resume().await?;
+    let public = Router::new().route("/.well-known/agent-card.json", get(public_card));
+    let routes = Router::new()
+        .route("/a2a/rpc", post(rpc))
+        .route("/a2a/tasks/{task}/governor/history", get(governor_history))
+        .route("/a2a/tasks/{task}/stream", get(task_stream))
+        .layer(middleware::from_fn_with_state((limiter, door.settings.dialect), limited))
+        .with_state(Arc::clone(&door));
+    Ok([Doorway { routes, open_to }, Doorway { routes: public.with_state(door), open_to: OpenTo::Everybody }])
+}
+
+/// Counts a request of a caller, and says in headers where it stands.
+async fn limited(
+    State((limiter, dialect)): State<(Arc<Limiter>, Dialect)>,
+    Extension(caller): Extension<Arc<Caller>>,
+    mut request: HttpRequest,
+    next: Next,
+) -> Response {
+    let (standing, pass) = limiter.enter(caller.name());
+    let mut response = match pass {
+        Some(pass) => {
+            request.extensions_mut().insert(Arc::new(pass));
+            next.run(request).await
+        }
+        None => {
+            let message = "you ask too often: see the `X-RateLimit` headers".to_owned();
+            let fault = Fault::Busy { message, retry_after_ms: standing.retry_after_ms() };
+            let text = fault::of(&fault.into(), dialect).response(&Id::null(), dialect);
+            json(StatusCode::TOO_MANY_REQUESTS, text)
+        }
+    };
+    standing.say(response.headers_mut());
+    response
+}
+
+async fn public_card(State(door): State<Arc<A2a>>, uri: Uri, headers: HeaderMap) -> Response {
+    let card = card::public(&door.place(&uri, &headers), &door.executor.tools());
+    json(StatusCode::OK, card.to_string())
+}
+
+async fn governor_history(
+    State(door): State<Arc<A2a>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Path(task): Path<String>,
+) -> Response {
+    match door.visible(&caller, &task) {
+        Ok(live) => {
+            let history = serde_json::to_string(&live.record().governance).unwrap_or_default();
+            json(StatusCode::OK, history)
+        }
+        Err(problem) => door.http_problem(&problem),
+    }
+}
+
+/// Where clients of the document's dialect read what `message/stream` began.
+async fn task_stream(
+    State(door): State<Arc<A2a>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    Extension(pass): Extension<Arc<Pass>>,
+    Path(task): Path<String>,
+) -> Response {
+    match door.visible(&caller, &task) {
+        Ok(live) => door.streamed(&live, Id::null(), pass, &connection),
+        Err(problem) => door.http_problem(&problem),
+    }
+}
+
+/// Who asks, and what a stream of the answer holds on to.
+struct Asker {
+    caller: Arc<Caller>,
+    connection: Arc<Connection>,
+    pass: Arc<Pass>,
+    place: Place,
+}
+
+async fn rpc(
+    State(door): State<Arc<A2a>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    Extension(pass): Extension<Arc<Pass>>,
+    Extension(body): Extension<Arrived>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    if !is_json(&headers) {
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
+            .into_response();
+    }
+    let dialect = door.settings.dialect;
+    let decoded = match body.text(&door.port.bounds) {
+        Ok(text) => decode::request(text),
+        Err(fault) => Err((Id::null(), fault)),
+    };
+    let (id, request) = match decoded {
+        Ok(decoded) => decoded,
+        Err((id, fault)) => return ok(fault::of(&fault.into(), dialect).response(&id, dialect)),
+    };
+    let asker = Asker { caller, connection, pass, place: door.place(&uri, &headers) };
+    // What was begun goes on when the client goes away, so that no task is left without its follower.
+    let answer_id = id.clone();
+    let answered = tokio::spawn(async move { door.answer(asker, &answer_id, request).await });
+    let problem = match answered.await {
+        Ok(Ok(response)) => return response,
+        Ok(Err(problem)) => problem,
+        Err(panicked) => Fault::Internal(format!("an answer ended early: {panicked}")).into(),
+    };
+    if let Problem::Core(Fault::Internal(detail)) = &problem {
+        tracing::error!(detail, "internal error at the A2A door");
+    }
+    ok(fault::of(&problem, dialect).response(&id, dialect))
+}
+
+impl A2a {
+    async fn answer(self: Arc<Self>, asker: Asker, id: &Id, request: Request) -> Result<Response, Problem> {
+        let dialect = self.settings.dialect;
+        let caller = &*asker.caller;
+        Ok(match request {
+            Request::Send(sent) | Request::Provide { sent } => {
+                let (blocking, history) = (sent.blocking, sent.history);
+                let Begun { live, call } = self.sent(caller, *sent).await?;
+                if let Some(call) = call {
+                    self.begin(Arc::clone(&live), call);
+                }
+                let record = if blocking { live.settled().await } else { live.record() };
+                ok(encode::task_response(id, &record.task, history, dialect))
+            }
+            Request::Stream(sent) => {
+                let Begun { live, call } = self.sent(caller, *sent).await?;
+                let listening = live.subscribe();
+                if let Some(call) = call {
+                    self.begin(Arc::clone(&live), call);
+                }
+                match dialect {
+                    Dialect::A2a => {
+                        let stream = self.stream(id.clone(), asker.pass, &asker.connection);
+                        stream.response(&listening.0, listening.1)
+                    }
+                    Dialect::Acp => ok(encode::stream_named(id, &listening.0.task.id)),
+                }
+            }
+            Request::Get { task, history } => {
+                let record = self.visible(caller, &task)?.record();
+                ok(encode::task_response(id, &record.task, history, dialect))
+            }
+            Request::List { context, limit, offset } => {
+                self.list(caller, id, context.as_deref(), limit, offset)?
+            }
+            Request::Cancel { task } => {
+                let live = self.changeable(caller, &task, &[Governor, Operator])?;
+                let record = self.cancel(caller, &live).await?;
+                ok(encode::canceled(id, &record.task, dialect))
+            }
+            Request::Resubscribe { task } => {
+                let live = self.visible(caller, &task)?;
+                self.streamed(&live, id.clone(), asker.pass, &asker.connection)
+            }
+            Request::Permit { task, approved } => {
+                let record = self.permit(caller, &task, approved).await?;
+                ok(encode::task_response(id, &record.task, None, dialect))
+            }
+            Request::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
+            Request::GetPush { task, config } => {
+                let record = self.pushing(caller, &task)?.record();
+                let wanted = |found: &&PushConfig| config.as_ref().is_none_or(|id| found.id == *id);
+                let found = record.pushes.iter().find(wanted).ok_or(Problem::PushNotFound)?;
+                ok(push::get_response(id, &task, found))
+            }
+            Request::ListPush { task } => {
+                let record = self.pushing(caller, &task)?.record();
+                ok(push::list_response(id, &task, &record.pushes))
+            }
+            Request::DeletePush { task, config } => {
+                let live = self.pushing(caller, &task)?;
+                let keeping = live.try_change(self.executor.journal(), |record| {
+                    let before = record.pushes.len();
+                    record.pushes.retain(|found| found.id != config);
+                    if record.pushes.len() < before { Ok(Vec::new()) } else { Err(Problem::PushNotFound) }
+                })?;
+                keeping.await.map_err(|error| tasks::broken(&error))?;
+                ok(push::delete_response(id))
+            }
+            Request::ExtendedCard => {
+                let card = card::extended(&asker.place, &self.executor.tools(), dialect);
+                ok(encode::response(id, &card))
+            }
+        })
+    }
+
+    /// Where this door is, as its caller knows it: the name was checked before anybody came here.
+    fn place(&self, uri: &Uri, headers: &HeaderMap) -> Place {
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let authority = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
+        let scheme = if self.port.tls { "https" } else { "http" };
+        let asks = self.port.lists_callers && self.settings.door.open_to == OpenTo::Callers;
+        let pushes = self.webhooks.is_some();
+        Place { url: format!("{scheme}://{authority}/a2a/rpc"), asks, pushes }
+    }
+
+    /// A task that a caller may know of. Another's is not there.
+    fn visible(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
+        self.changeable(caller, task, &SEES_ALL)
+    }
+
+    /// A task of the caller's own, or any for a caller with one of these roles.
+    fn changeable(&self, caller: &Caller, task: &str, roles: &[Role]) -> Result<Arc<Live>, Problem> {
+        // Its id is a UUID, so that a text that is none names nothing.
+        let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
+        let live = self.board.find(id)?.ok_or(Problem::TaskNotFound)?;
+        let theirs = caller.speaks_for(&live.record().owner) || caller.is_any_of(roles);
+        if theirs { Ok(live) } else { Err(Problem::TaskNotFound) }
+    }
+
+    /// A task of the caller's own, of which somebody may be told.
+    fn pushing(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
+        match self.webhooks {
+            Some(_) => self.changeable(caller, task, &[]),
+            None => Err(Problem::PushUnsupported),
+        }
+    }
+
+    /// A webhook that can be told, with a name and the time.
+    fn named(&self, config: PushConfig, at: &str) -> Result<PushConfig, Problem> {
+        let webhooks = self.webhooks.as_ref().ok_or(Problem::PushUnsupported)?;
+        webhooks.check(&config.url).map_err(|why| Problem::invalid(at, &why))?;
+        let id = if config.id.is_empty() { IntentId::random().to_string() } else { config.id };
+        Ok(PushConfig { id, created_at: self.executor.clock().now().truncate_to_millisecond(), ..config })
+    }
+
+    async fn set_push(
+        &self,
+        caller: &Caller,
+        id: &Id,
+        task: &str,
+        config: PushConfig,
+    ) -> Result<Response, Problem> {
+        let live = self.pushing(caller, task)?;
+        let config = self.named(config, "/pushNotificationConfig/url")?;
+        let set = config.clone();
+        let keeping = live.try_change(self.executor.journal(), |record| {
+            set_in(record, set)?;
+            Ok::<_, Problem>(Vec::new())
+        })?;
+        keeping.await.map_err(|error| tasks::broken(&error))?;
+        Ok(ok(push::set_response(id, task, &config, self.settings.dialect)))
+    }
+
+    /// In whose name a caller makes tasks.
+    fn agent(&self, caller: &Caller) -> Result<AgentDid, Problem> {
+        let agent = self.settings.door.agent_of(Door::A2a, caller, None)?;
+        if caller.speaks_for(&agent) {
+            return Ok(agent);
+        }
+        let message = format!("`{}` does not send intents in the name of `{agent}`", caller.name());
+        Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into())
+    }
+
+    /// Takes a message: a new task, or one that goes on.
+    async fn sent(&self, caller: &Caller, sent: Sent) -> Result<Begun, Problem> {
+        let Sent { message, call, blocking: _, history: _, accepts, push } = sent;
+        let push = push.map(|config| self.named(*config, "/configuration/pushNotificationConfig/url"));
+        let push = push.transpose()?;
+        if !encode::takes(&accepts) {
+            let message = "results are `application/json` or `text/plain`: take one of them".to_owned();
+            return Err(Problem::ContentType(message));
+        }
+        let agent = self.agent(caller)?;
+        let going_on = match &message.task_id {
+            Some(task) => Some(self.changeable(caller, task, &[])?),
+            None => None,
+        };
+        let id = going_on.as_ref().map_or_else(IntentId::random, |live| live.id);
+        let owner = going_on.as_ref().map_or(agent, |live| live.record().owner.clone());
+        let call = match call {
+            None => None,
+            Some(asked) => {
+                let call = Call {
+                    door: Door::A2a,
+                    agent: owner.clone(),
+                    intent: id,
+                    tool: asked.tool.clone(),
+                    arguments: asked.arguments.clone(),
+                    context: None,
+                    priority: Priority::Normal,
+                    at_most: asked.at_most,
+                };
+                in_own_name(&self.executor, caller, &call)?;
+                self.executor.acceptable(&call).map_err(|fault| asked.placed(fault))?;
+                Some(call)
+            }
+        };
+        let live = match going_on {
+            Some(live) => self.go_on(live, message, call.as_ref(), push).await?,
+            None => self.make(id, owner, message, call.as_ref(), push).await?,
+        };
+        Ok(Begun { live, call })
+    }
+
+    async fn make(
+        &self,
+        id: IntentId,
+        owner: AgentDid,
+        message: Message,
+        call: Option<&Call>,
+        push: Option<PushConfig>,
+    ) -> Result<Arc<Live>, Problem> {
+        let now = self.executor.clock().now();
+        let mut record = Record::new(id, owner, message, now);
+        record.pushes.extend(push);
+        match call {
+            Some(call) => record.tool = Some(call.tool.clone()),
+            None => {
+                record.enter(TaskState::InputRequired, vec![Part::text(SEND_A_CALL)], now);
+            }
+        }
+        let (live, keeping) = self.board.add(id, record)?;
+        keeping.await.map_err(|error| tasks::broken(&error))?;
+        Ok(live)
+    }
+
+    async fn go_on(
+        &self,
+        live: Arc<Live>,
+        message: Message,
+        call: Option<&Call>,
+        push: Option<PushConfig>,
+    ) -> Result<Arc<Live>, Problem> {
+        let now = self.executor.clock().now();
+        let keeping = live.try_change(self.executor.journal(), |record| {
+            takes(record, &message)?;
+            if let Some(push) = push {
+                set_in(record, push)?;
+            }
+            let (id, context) = (record.task.id.clone(), record.task.context_id.clone());
+            let update = match call {
+                Some(call) => {
+                    record.tool = Some(call.tool.clone());
+                    record.enter(TaskState::Submitted, Vec::new(), now)
+                }
+                None => record.enter(TaskState::InputRequired, vec![Part::text(SEND_A_CALL)], now),
+            };
+            let message = Message { task_id: Some(id), context_id: Some(context), ..message };
+            record.task.history.push(message);
+            Ok::<_, Problem>(vec![update])
+        })?;
+        // What is not on the disk yet is tried on, and the task goes on.
+        if let Err(error) = keeping.await {
+            tracing::error!(task = %live.id, %error, "a task could not be kept");
+        }
+        Ok(live)
+    }
+
+    fn list(
+        &self,
+        caller: &Caller,
+        id: &Id,
+        context: Option<&str>,
+        limit: u64,
+        offset: u64,
+    ) -> Result<Response, Problem> {
+        let owner = if caller.is_any_of(&SEES_ALL) { None } else { Some(self.agent(caller)?) };
+        let listed = self.executor.journal().tasks(owner.as_ref(), context, limit, offset);
+        let (kept, total) = listed.map_err(|error| tasks::broken(&error))?;
+        let listed = kept.iter().map(|kept| self.listed(kept)).collect::<Result<Vec<_>, Fault>>()?;
+        let more = offset.saturating_add(u64::try_from(kept.len()).unwrap_or(u64::MAX)) < total;
+        Ok(ok(encode::list(id, &listed, total, more)))
+    }
+
+    /// A task of a list, as it is now.
+    fn listed(&self, kept: &KeptTask) -> Result<serde_json::Value, Fault> {
+        let record = match self.board.at_hand(kept.task) {
+            Some(live) => live.record(),
+            None => Arc::new(tasks::read(kept)?),
+        };
+        Ok(encode::listed(&record.task, record.created, self.settings.dialect))
+    }
+
+    async fn cancel(&self, caller: &Caller, live: &Live) -> Result<Arc<Record>, Problem> {
+        let now = self.executor.clock().now();
+        let waits_for_a_message = live.try_change(self.executor.journal(), |record| {
+            if record.state() == TaskState::InputRequired && !record.is_prompting() {
+                return Ok(vec![record.enter(TaskState::Canceled, Vec::new(), now)]);
+            }
+            Err(record.state())
+        });
+        match waits_for_a_message {
+            Ok(keeping) => {
+                if let Err(error) = keeping.await {
+                    tracing::error!(task = %live.id, %error, "a task could not be kept");
+                }
+            }
+            Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),
+            Err(_it_runs) => {
+                let prompted = live.record().is_prompting();
+                live.stop();
+                let over = tokio::time::timeout(UNTIL_CANCELED, live.over()).await;
+                if prompted && over.is_ok_and(|record| record.state() == TaskState::Canceled) {
+                    self.note_canceled(caller, live).await;
+                }
+            }
+        }
+        let record = live.record();
+        match record.state() {
+            // It may have ended by itself just before.
+            state @ (TaskState::Completed | TaskState::Failed | TaskState::Rejected) => {
+                Err(Problem::NotCancelable(state))
+            }
+            TaskState::Canceled | TaskState::Submitted | TaskState::Working | TaskState::InputRequired => {
+                Ok(record)
+            }
+        }
+    }
+
+    /// To cancel what waits for a person is to deny it.
+    async fn note_canceled(&self, caller: &Caller, live: &Live) {
+        let now = self.executor.clock().now();
+        live.change(self.executor.journal(), |record| {
+            let source = format!("caller:{}", caller.name());
+            let call = live.id.to_string();
+            let decision = PermissionDecision::new(&call, &source, false, now, "the task was canceled");
+            record.governance.permission_decisions.push(decision);
+            Vec::new()
+        })
+        .await;
+    }
+
+    /// Answers the permission prompt of a task.
+    async fn permit(&self, caller: &Caller, task: &str, approved: bool) -> Result<Arc<Record>, Problem> {
+        let live = self.visible(caller, task)?;
+        if !caller.is_any_of(&[Approver, Governor]) {
+            let message = format!(
+                "a permission is for callers with the role `approver` or `governor`, and `{}` has neither",
+                caller.name()
+            );
+            return Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into());
+        }
+        if !live.record().is_prompting() {
+            return Err(Problem::invalid(
+                "/permissionOptionId",
+                "no permission prompt of this task is pending",
+            ));
+        }
+        let directive = Directive { intent: live.id, approved, manifest: None };
+        tracing::info!(intent = %live.id, approved, caller = caller.name(), "a permission was answered");
+        self.executor.direct(&directive).await.map_err(|fault| {
+            let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
+            Fault::invalid("/permissionOptionId", message)
+        })?;
+        let now = self.executor.clock().now();
+        live.change(self.executor.journal(), |record| {
+            let source = format!("caller:{}", caller.name());
+            let summary = if approved { "approved by a person" } else { "denied by a person" };
+            let decision = PermissionDecision::new(&live.id.to_string(), &source, approved, now, summary);
+            record.governance.permission_decisions.push(decision);
+            record.governance.pending_permissions.clear();
+            match (approved, record.state()) {
+                (true, TaskState::InputRequired) => vec![record.enter(TaskState::Working, Vec::new(), now)],
+                (false, TaskState::InputRequired) => {
+                    let details = serde_json::Map::from_iter([("ran".to_owned(), false.into())]);
+                    record.end(TaskState::Rejected, summary.to_owned(), details, now)
+                }
+                (
+                    _,
+                    TaskState::Submitted
+                    | TaskState::Working
+                    | TaskState::Completed
+                    | TaskState::Canceled
+                    | TaskState::Failed
+                    | TaskState::Rejected,
+                ) => Vec::new(),
+            }
+        })
+        .await;
+        Ok(live.record())
+    }
+
+    fn stream(&self, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> Stream {
+        let (dialect, patience) = (self.settings.dialect, self.port.patience);
+        Stream { id, dialect, patience, _pass: pass, _work: connection.works() }
+    }
+
+    /// A task as a stream from here on.
+    fn streamed(&self, live: &Live, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> Response {
+        let (record, updates) = live.subscribe();
+        self.stream(id, pass, connection).response(&record, updates)
+    }
+
+    /// A problem outside of JSON-RPC.
+    fn http_problem(&self, problem: &Problem) -> Response {
+        let failure = fault::of(problem, self.settings.dialect);
+        let status = match problem {
+            Problem::TaskNotFound => StatusCode::NOT_FOUND,
+            Problem::Core(_)
+            | Problem::ContextMismatch
+            | Problem::NotCancelable(_)
+            | Problem::TakesNoMessage(_)
+            | Problem::PushUnsupported
+            | Problem::PushNotFound
+            | Problem::ContentType(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        json(status, serde_json::json!({ "error": failure.message }).to_string())
+    }
+}
+
+/// A task that took a message, with the call to run.
+struct Begun {
+    live: Arc<Live>,
+    call: Option<Call>,
+}
+
+/// Takes the webhook in, in the place of one of the same name.
+fn set_in(record: &mut Record, config: PushConfig) -> Result<(), Problem> {
+    record.pushes.retain(|before| before.id != config.id);
+    if record.pushes.len() >= MOST_WEBHOOKS {
+        return Err(Problem::invalid("/pushNotificationConfig", "the task has as many of them as it may"));
+    }
+    record.pushes.push(config);
+    Ok(())
+}
+
+/// Whether a task takes a message now.
+fn takes(record: &Record, message: &Message) -> Result<(), Problem> {
+    let refused = |why: String| Err(Problem::TakesNoMessage(why));
+    if message.context_id.as_ref().is_some_and(|context| *context != record.task.context_id) {
+        return Err(Problem::ContextMismatch);
+    }
+    match record.state() {
+        TaskState::InputRequired => {}
+        state @ (TaskState::Completed | TaskState::Canceled | TaskState::Failed | TaskState::Rejected) => {
+            return refused(format!("the task is {}: send a new message without a `taskId`", state.as_str()));
+        }
+        state @ (TaskState::Submitted | TaskState::Working) => {
+            return refused(format!(
+                "the task is {}, and takes no message until it asks for one",
+                state.as_str()
+            ));
+        }
+    }
+    if record.is_prompting() {
+        return refused("a permission prompt is pending: answer it with `permissionOptionId`".to_owned());
+    }
+    if record.task.history.iter().any(|before| before.message_id == message.message_id) {
+        return refused("a message with this `messageId` was sent before".to_owned());
+    }
+    let bytes = serde_json::to_string(&record.task.history).map_or(0, |text| text.len());
+    if record.task.history.len() >= MOST_MESSAGES || bytes >= MOST_BYTES {
+        return refused("the task has too long a history: send a new message without a `taskId`".to_owned());
+    }
+    Ok(())
+}
+
+fn ok(text: String) -> Response {
+    json(StatusCode::OK, text)
+}
+
+fn json(status: StatusCode, text: String) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}

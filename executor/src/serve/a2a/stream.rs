@@ -1,0 +1,109 @@
+//! A task as server-sent events: the task as it is, and then what changes, until nothing more happens by itself.
+
+use super::limits::Pass;
+use super::tasks::Record;
+use crate::serve::connections::Work;
+use crate::wire::a2a::message::Update;
+use crate::wire::a2a::{Dialect, encode, fault};
+use crate::wire::jsonrpc::Id;
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc};
+
+/// How many events are written ahead of what the client takes.
+const AHEAD: usize = 2;
+/// After how long without an event a comment shows that the stream is there.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// What a stream is of, and to whom it goes.
+pub(super) struct Stream {
+    pub(super) id: Id,
+    pub(super) dialect: Dialect,
+    /// How long an event may wait to be taken.
+    pub(super) patience: Duration,
+    /// Held while the stream is open.
+    pub(super) _pass: Arc<Pass>,
+    /// Held while the stream is open.
+    pub(super) _work: Work,
+}
+
+impl Stream {
+    /// The answer.
+    pub(super) fn response(
+        self,
+        record: &Arc<Record>,
+        updates: broadcast::Receiver<Arc<Update>>,
+    ) -> Response {
+        let (lines, taken) = mpsc::channel::<Bytes>(AHEAD);
+        let first = Update::Task(Box::new(record.task.clone()));
+        tokio::spawn(self.pump(first, updates, lines));
+        let body = futures_util::stream::unfold(taken, async |mut taken| {
+            let line = taken.recv().await?;
+            Some((Ok::<_, Infallible>(line), taken))
+        });
+        let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+        (headers, Body::from_stream(body)).into_response()
+    }
+
+    async fn pump(
+        self,
+        first: Update,
+        mut updates: broadcast::Receiver<Arc<Update>>,
+        lines: mpsc::Sender<Bytes>,
+    ) {
+        if !self.send(&lines, self.event(&first)).await || first.is_final() {
+            return;
+        }
+        loop {
+            let event = tokio::select! {
+                update = updates.recv() => match update {
+                    Ok(update) => (self.event(&update), update.is_final()),
+                    Err(RecvError::Lagged(missed)) => {
+                        tracing::warn!(missed, "a stream is dropped: it is read too slowly");
+                        (self.too_slow(), true)
+                    }
+                    Err(RecvError::Closed) => return,
+                },
+                () = tokio::time::sleep(QUIET) => (Bytes::from_static(b":\n\n"), false),
+                () = lines.closed() => return,
+            };
+            if !self.send(&lines, event.0).await || event.1 {
+                return;
+            }
+        }
+    }
+
+    /// Whether it was taken.
+    async fn send(&self, lines: &mpsc::Sender<Bytes>, event: Bytes) -> bool {
+        match tokio::time::timeout(self.patience, lines.send(event)).await {
+            Ok(sent) => sent.is_ok(),
+            Err(_late) => {
+                let seconds = self.patience.as_secs();
+                tracing::warn!(seconds, "a stream is dropped: nobody reads it");
+                false
+            }
+        }
+    }
+
+    fn event(&self, update: &Update) -> Bytes {
+        data(&encode::update(&self.id, update, self.dialect))
+    }
+
+    fn too_slow(&self) -> Bytes {
+        let fault = crate::fault::Fault::Busy {
+            message: "this stream was read too slowly: `tasks/resubscribe` goes on with the task".to_owned(),
+            retry_after_ms: 0,
+        };
+        data(&fault::of(&fault.into(), self.dialect).response(&self.id, self.dialect))
+    }
+}
+
+/// One event. JSON has no line ends of its own.
+fn data(json: &str) -> Bytes {
+    Bytes::from(format!("data: {json}\n\n"))
+}

@@ -1,0 +1,385 @@
+//! The tasks of this door: each one a record that the journal keeps, and that is changed in one place.
+//!
+//! ```text
+//! submitted ─▶ working ─▶ completed, failed, canceled
+//!     │            ▲
+//!     ├────────────┼────▶ rejected: refused before it ran
+//!     ▼            │
+//! input-required ──┴────▶ canceled, rejected
+//! ```
+//! A task is in memory as long as somebody has to do with it: its follower, a stream, a request. What is changed
+//! is told to the streams and to the journal before anybody else can change it, so that all three have the same
+//! order.
+
+use crate::fault::Fault;
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::journal::{Journal, JournalError, KeptTask};
+use crate::outcome::Receipt;
+use crate::run::{Executor, Happening};
+use crate::wire::a2a::governance::Governance;
+use crate::wire::a2a::message::{
+    Artifact, ArtifactUpdate, Message, Part, State, Status, StatusUpdate, Task, Update,
+};
+use crate::wire::a2a::push::{self, Notice, PushConfig, Webhooks};
+use crate::wire::a2a::{encode, fault};
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use time::OffsetDateTime;
+use tokio::sync::{broadcast, watch};
+
+/// How many updates wait for a stream that does not take them. Who is further behind is dropped.
+const MOST_BEHIND: usize = 256;
+/// How many tasks of one owner may be open at once.
+const MOST_OPEN: u64 = 250;
+
+/// All that is known of a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) owner: AgentDid,
+    #[serde(with = "time::serde::rfc3339")]
+    pub(super) created: OffsetDateTime,
+    /// The tool of its call, once it has one.
+    pub(super) tool: Option<ToolName>,
+    pub(super) governance: Governance,
+    /// Who is told of it.
+    #[serde(default)]
+    pub(super) pushes: Vec<PushConfig>,
+    pub(super) task: Task,
+}
+
+impl Record {
+    /// A task that was just made for a message.
+    pub(super) fn new(id: IntentId, owner: AgentDid, message: Message, now: OffsetDateTime) -> Self {
+        let id = id.to_string();
+        let context_id = message.context_id.clone().unwrap_or_else(|| IntentId::random().to_string());
+        let message = Message { task_id: Some(id.clone()), context_id: Some(context_id.clone()), ..message };
+        let status =
+            Status { state: State::Submitted, message: None, timestamp: now.truncate_to_millisecond() };
+        let history = vec![message];
+        let task = Task { id, context_id, status, artifacts: Vec::new(), history, metadata: None };
+        let governance = Governance::default();
+        Self { owner, created: now, tool: None, governance, pushes: Vec::new(), task }
+    }
+
+    /// Where it is.
+    pub(super) fn state(&self) -> State {
+        self.task.status.state
+    }
+
+    /// Whether a call of it waits for a person.
+    pub(super) fn is_prompting(&self) -> bool {
+        !self.governance.pending_permissions.is_empty()
+    }
+
+    /// Goes to a state and says so. What was asked before is part of the history from then on.
+    pub(super) fn enter(&mut self, state: State, parts: Vec<Part>, now: OffsetDateTime) -> Update {
+        let Task { id, context_id, .. } = &self.task;
+        let message = (!parts.is_empty()).then(|| encode::said(id, context_id, parts));
+        let status = Status { state, message, timestamp: now.truncate_to_millisecond() };
+        let before = std::mem::replace(&mut self.task.status, status);
+        if before.state == State::InputRequired {
+            self.task.history.extend(before.message);
+        }
+        if state.is_terminal() {
+            self.governance.pending_permissions.clear();
+        }
+        self.at()
+    }
+
+    /// Ends, and says so; nothing when it has ended before.
+    pub(super) fn end(
+        &mut self,
+        state: State,
+        message: String,
+        details: Map<String, serde_json::Value>,
+        now: OffsetDateTime,
+    ) -> Vec<Update> {
+        if self.state().is_terminal() {
+            return Vec::new();
+        }
+        let details = (!details.is_empty()).then(|| Part::data(details));
+        let parts = std::iter::once(Part::text(message)).chain(details).collect();
+        vec![self.enter(state, parts, now)]
+    }
+
+    /// Ends as its run did, and says so with all that the run made.
+    pub(super) fn ran(&mut self, receipt: &Receipt, now: OffsetDateTime) -> Vec<Update> {
+        if self.state().is_terminal() {
+            return Vec::new();
+        }
+        let told = self.task.artifacts.len();
+        self.task.artifacts = encode::artifacts(receipt);
+        self.task.metadata = Some(encode::measured(receipt));
+        let new = self.task.artifacts.iter().skip(told).cloned().collect::<Vec<_>>();
+        let mut updates = new.into_iter().map(|artifact| self.made(artifact)).collect::<Vec<_>>();
+        let parts = match fault::state_of(receipt) {
+            (_, None) => Vec::new(),
+            (_, Some(why)) => vec![Part::text(why), Part::data(fault::details(receipt))],
+        };
+        updates.push(self.enter(fault::state_of(receipt).0, parts, now));
+        updates
+    }
+
+    /// Where it is, as an update.
+    fn at(&self) -> Update {
+        Update::Status(Box::new(StatusUpdate {
+            task_id: self.task.id.clone(),
+            context_id: self.task.context_id.clone(),
+            status: self.task.status.clone(),
+            r#final: self.state().is_settled(),
+        }))
+    }
+
+    fn made(&self, artifact: Artifact) -> Update {
+        Update::Artifact(Box::new(ArtifactUpdate {
+            task_id: self.task.id.clone(),
+            context_id: self.task.context_id.clone(),
+            artifact,
+            append: false,
+            last_chunk: true,
+        }))
+    }
+
+    fn kept(&self, task: IntentId) -> KeptTask {
+        let over = self.state().is_terminal().then_some(self.task.status.timestamp);
+        KeptTask {
+            task,
+            owner: self.owner.clone(),
+            context: self.task.context_id.clone(),
+            created: self.created,
+            over,
+            // Its maps have texts as keys, so that this cannot fail.
+            document: serde_json::to_string(self).unwrap_or_default(),
+        }
+    }
+}
+
+/// A task that somebody has to do with.
+pub(super) struct Live {
+    pub(super) id: IntentId,
+    now: watch::Sender<Arc<Record>>,
+    updates: broadcast::Sender<Arc<Update>>,
+    /// Whether it is to be stopped.
+    stop: watch::Sender<bool>,
+    /// Who posts to webhooks, when anybody does.
+    webhooks: Option<Arc<dyn Webhooks>>,
+}
+
+/// An answer of the journal that can be waited for.
+pub(super) type Keeping = std::pin::Pin<Box<dyn Future<Output = Result<(), JournalError>> + Send>>;
+
+impl Live {
+    fn new(id: IntentId, record: Record, webhooks: Option<Arc<dyn Webhooks>>) -> Arc<Self> {
+        let (now, updates) = (watch::Sender::new(Arc::new(record)), broadcast::Sender::new(MOST_BEHIND));
+        Arc::new(Self { id, now, updates, stop: watch::Sender::new(false), webhooks })
+    }
+
+    /// The record as it is now.
+    pub(super) fn record(&self) -> Arc<Record> {
+        Arc::clone(&self.now.borrow())
+    }
+
+    /// The record as it is now, and every update after it.
+    pub(super) fn subscribe(&self) -> (Arc<Record>, broadcast::Receiver<Arc<Update>>) {
+        // Nothing can be changed while it is borrowed.
+        let now = self.now.borrow();
+        (Arc::clone(&now), self.updates.subscribe())
+    }
+
+    /// Waits until nothing more happens by itself.
+    pub(super) async fn settled(&self) -> Arc<Record> {
+        let mut now = self.now.subscribe();
+        let settled = now.wait_for(|record| record.state().is_settled()).await;
+        settled.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
+    }
+
+    /// Says that it is to be stopped.
+    pub(super) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Whether it is to be stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Waits until it is to be stopped.
+    pub(super) async fn stopped(&self) {
+        let mut stop = self.stop.subscribe();
+        let _it_is_to = stop.wait_for(|stop| *stop).await;
+    }
+
+    /// Waits until it is over.
+    pub(super) async fn over(&self) -> Arc<Record> {
+        let mut now = self.now.subscribe();
+        let over = now.wait_for(|record| record.state().is_terminal()).await;
+        over.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
+    }
+
+    /// Changes the record, unless `change` refuses to. When the answer comes, the change is on the disk.
+    pub(super) fn try_change<E>(
+        &self,
+        journal: &Journal,
+        change: impl FnOnce(&mut Record) -> Result<Vec<Update>, E>,
+    ) -> Result<Keeping, E> {
+        let mut changed = None;
+        self.now.send_if_modified(|now| {
+            let mut record = Record::clone(now);
+            let told = change(&mut record).map(|updates| {
+                self.tell(&record, now.state(), record.task.status.timestamp, updates);
+                let keeping: Keeping = Box::pin(journal.keep_task(record.kept(self.id)));
+                *now = Arc::new(record);
+                keeping
+            });
+            let is_changed = told.is_ok();
+            changed = Some(told);
+            is_changed
+        });
+        changed.unwrap_or_else(|| Ok(Box::pin(std::future::ready(Ok(())))))
+    }
+
+    /// Changes the record. When this returns, the change is on the disk, or never will be.
+    pub(super) async fn change(&self, journal: &Journal, change: impl FnOnce(&mut Record) -> Vec<Update>) {
+        let keeping = self.try_change(journal, |record| Ok::<_, std::convert::Infallible>(change(record)));
+        let Ok(keeping) = keeping;
+        if let Err(error) = keeping.await {
+            tracing::error!(task = %self.id, %error, "a task could not be kept");
+        }
+    }
+
+    /// What a run shows of itself. The journal need not know it: what comes of the run, it does.
+    pub(super) fn happened(&self, happening: Happening, now: OffsetDateTime) {
+        self.now.send_if_modified(|record| {
+            // A guest that is stuck may be heard when it is over.
+            if record.state().is_terminal() {
+                return false;
+            }
+            let record = Arc::make_mut(record);
+            let before = record.state();
+            let update = match happening {
+                Happening::Started => record.enter(State::Working, Vec::new(), now),
+                Happening::Progress(progress) => {
+                    record.enter(State::Working, encode::progress(&progress), now)
+                }
+                Happening::Log(line) => record.enter(State::Working, encode::log(&line), now),
+                Happening::Artifact(made) => {
+                    let artifact = encode::artifact(&made, record.task.artifacts.len());
+                    record.task.artifacts.push(artifact.clone());
+                    record.made(artifact)
+                }
+            };
+            self.tell(record, before, now, vec![update]);
+            true
+        });
+    }
+
+    fn tell(&self, record: &Record, before: State, now: OffsetDateTime, updates: Vec<Update>) {
+        for update in updates {
+            self.notify(record, before, now, &update);
+            let _nobody_listens = self.updates.send(Arc::new(update));
+        }
+    }
+
+    /// Tells the webhooks of an update, as far as each wants to hear of it now.
+    fn notify(&self, record: &Record, before: State, now: OffsetDateTime, update: &Update) {
+        let Some(webhooks) = self.webhooks.as_ref().filter(|_| !record.pushes.is_empty()) else { return };
+        for (event, data) in push::events(update, before) {
+            let body = push::body(&record.task.id, event, &data, now);
+            for config in record.pushes.iter().filter(|config| config.wants(event, now)) {
+                webhooks.notify(Notice {
+                    of: (record.task.id.clone(), config.id.clone()),
+                    owner: record.owner.clone(),
+                    url: config.url.clone(),
+                    headers: config.headers(),
+                    body: body.clone(),
+                });
+            }
+        }
+    }
+}
+
+/// All tasks.
+pub(super) struct Board {
+    executor: Arc<Executor>,
+    webhooks: Option<Arc<dyn Webhooks>>,
+    live: Mutex<HashMap<IntentId, Weak<Live>>>,
+}
+
+impl Board {
+    pub(super) fn new(executor: Arc<Executor>, webhooks: Option<Arc<dyn Webhooks>>) -> Self {
+        Self { executor, webhooks, live: Mutex::default() }
+    }
+
+    /// Makes a task. It is on the disk when the second value says so.
+    ///
+    /// # Errors
+    /// When too many tasks of its owner are open, or the journal cannot be read.
+    pub(super) fn add(&self, id: IntentId, record: Record) -> Result<(Arc<Live>, Keeping), Fault> {
+        let journal = self.executor.journal();
+        if journal.count_open_tasks(&record.owner).map_err(|error| broken(&error))? >= MOST_OPEN {
+            let message = format!(
+                "{MOST_OPEN} tasks of `{}` are open: cancel those that wait for a message, or answer them",
+                record.owner
+            );
+            return Err(Fault::Busy { message, retry_after_ms: 60_000 });
+        }
+        let first = Update::Task(Box::new(record.task.clone()));
+        let live = Live::new(id, record, self.webhooks.clone());
+        let mut all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, live| live.strong_count() > 0);
+        all.insert(id, Arc::downgrade(&live));
+        drop(all);
+        let Ok(keeping) = live.try_change(journal, |_| Ok::<_, std::convert::Infallible>(vec![first]));
+        Ok((live, keeping))
+    }
+
+    /// A task, wherever it is.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub(super) fn find(&self, id: IntentId) -> Result<Option<Arc<Live>>, Fault> {
+        let mut all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(live) = all.get(&id).and_then(Weak::upgrade) {
+            return Ok(Some(live));
+        }
+        let Some(kept) = self.executor.journal().task(id).map_err(|error| broken(&error))? else {
+            return Ok(None);
+        };
+        let live = Live::new(id, read(&kept)?, self.webhooks.clone());
+        all.retain(|_, live| live.strong_count() > 0);
+        all.insert(id, Arc::downgrade(&live));
+        Ok(Some(live))
+    }
+
+    /// A task that somebody has to do with.
+    pub(super) fn at_hand(&self, id: IntentId) -> Option<Arc<Live>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).get(&id).and_then(Weak::upgrade)
+    }
+
+    /// The tasks that an earlier process left open.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub(super) fn left_open(&self) -> Result<Vec<Arc<Live>>, Fault> {
+        let open = self.executor.journal().open_tasks().map_err(|error| broken(&error))?;
+        let found = open.into_iter().filter_map(|kept| self.find(kept.task).transpose());
+        found.collect()
+    }
+}
+
+/// What the journal keeps of a task.
+pub(super) fn read(kept: &KeptTask) -> Result<Record, Fault> {
+    serde_json::from_str(&kept.document)
+        .map_err(|error| Fault::Internal(format!("the task {} of the journal: {error}", kept.task)))
+}
+
+pub(super) fn broken(error: &JournalError) -> Fault {
+    match error {
+        JournalError::Backlog | JournalError::NoRoom => {
+            Fault::Busy { message: error.to_string(), retry_after_ms: 500 }
+        }
+        JournalError::Broken(_) => Fault::Internal(error.to_string()),
+    }
+}

@@ -1,0 +1,223 @@
+//! Answers of this door, in both dialects.
+
+use super::Dialect;
+use super::message::{Artifact, File, FileContent, Message, Part, Role, Task, Update};
+use crate::ident::IntentId;
+use crate::outcome::{self, End, LogLine, Progress, Receipt};
+use crate::wire::jsonrpc::{self, Id};
+use crate::wire::raw;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// The most characters of a progress or log message that a stream tells.
+const MOST_OF_A_LINE: usize = 2000;
+
+/// A response with a result.
+#[must_use]
+pub fn response(id: &Id, result: &impl Serialize) -> String {
+    response_raw(id, &raw(result))
+}
+
+fn response_raw(id: &Id, result: &RawValue) -> String {
+    jsonrpc::success(id, result).get().to_owned()
+}
+
+/// A response with a task and the latest messages of its history.
+#[must_use]
+pub fn task_response(id: &Id, task: &Task, history: Option<usize>, dialect: Dialect) -> String {
+    response(id, &task_value(task, history, dialect))
+}
+
+/// A task in a dialect.
+fn task_value(task: &Task, history: Option<usize>, dialect: Dialect) -> Value {
+    let mut task = task.clone();
+    if let Some(most) = history {
+        let left_out = task.history.len().saturating_sub(most);
+        task.history.drain(..left_out);
+    }
+    in_dialect(json!(task), dialect)
+}
+
+/// The document has no `kind` on a task or a message.
+fn in_dialect(mut task: Value, dialect: Dialect) -> Value {
+    match dialect {
+        Dialect::A2a => {}
+        Dialect::Acp => {
+            without_kind(&mut task);
+            if let Some(message) = task.pointer_mut("/status/message") {
+                without_kind(message);
+            }
+            task.pointer_mut("/history")
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten()
+                .for_each(without_kind);
+        }
+    }
+    task
+}
+
+fn without_kind(object: &mut Value) {
+    if let Some(object) = object.as_object_mut() {
+        object.shift_remove("kind");
+    }
+}
+
+/// One thing that a stream tells, as a response.
+#[must_use]
+pub fn update(id: &Id, update: &Update, dialect: Dialect) -> String {
+    let value = match update {
+        Update::Task(task) => task_value(task, None, dialect),
+        Update::Status(_) => in_dialect(json!(update), dialect),
+        Update::Artifact(_) => json!(update),
+    };
+    response(id, &value)
+}
+
+/// The answer to `tasks/cancel`.
+#[must_use]
+pub fn canceled(id: &Id, task: &Task, dialect: Dialect) -> String {
+    match dialect {
+        Dialect::A2a => task_response(id, task, None, dialect),
+        Dialect::Acp => response(id, &json!({ "success": true, "message": "Task cancelled" })),
+    }
+}
+
+/// Where the document's clients find the stream of a task.
+#[must_use]
+pub fn stream_place(task: &str) -> String {
+    format!("/a2a/tasks/{task}/stream")
+}
+
+/// The answer to `message/stream` that the document has.
+#[must_use]
+pub fn stream_named(id: &Id, task: &str) -> String {
+    response(id, &json!({ "id": task, "stream": stream_place(task) }))
+}
+
+/// A task of a list, with when it was made.
+#[must_use]
+pub fn listed(task: &Task, created: OffsetDateTime, dialect: Dialect) -> Value {
+    let Task { id, context_id, status, artifacts: _, history: _, metadata: _ } = task;
+    let listed = json!({
+        "kind": "task",
+        "id": id,
+        "contextId": context_id,
+        "status": status,
+        "createdAt": created.format(&Rfc3339).unwrap_or_default(),
+    });
+    in_dialect(listed, dialect)
+}
+
+/// The answer to `tasks/list`.
+#[must_use]
+pub fn list(id: &Id, tasks: &[Value], total: u64, more: bool) -> String {
+    response(id, &json!({ "tasks": tasks, "total": total, "hasMore": more }))
+}
+
+/// A message of this executor.
+#[must_use]
+pub fn said(task: &str, context: &str, parts: Vec<Part>) -> Message {
+    Message {
+        role: Role::Agent,
+        parts,
+        message_id: IntentId::random().to_string(),
+        context_id: Some(context.to_owned()),
+        task_id: Some(task.to_owned()),
+        reference_task_ids: Vec::new(),
+        extensions: Vec::new(),
+        metadata: None,
+    }
+}
+
+/// How far a tool is.
+#[must_use]
+pub fn progress(progress: &Progress) -> Vec<Part> {
+    let Progress { percent, message } = progress;
+    let data = json!({ "progress": { "percent": percent } });
+    vec![Part::text(line(message)), Part::data(data.as_object().cloned().unwrap_or_default())]
+}
+
+/// A line of a tool's log.
+#[must_use]
+pub fn log(log: &LogLine) -> Vec<Part> {
+    let LogLine { level, message } = log;
+    let data = json!({ "log": { "level": level.as_str() } });
+    vec![Part::text(line(message)), Part::data(data.as_object().cloned().unwrap_or_default())]
+}
+
+fn line(text: &str) -> String {
+    text.chars().take(MOST_OF_A_LINE).collect()
+}
+
+/// What a tool made, as the `index`th of it.
+#[must_use]
+pub fn artifact(made: &outcome::Artifact, index: usize) -> Artifact {
+    let outcome::Artifact { name, mime, content } = made;
+    let file = File {
+        name: Some(name.clone()),
+        mime_type: Some(mime.clone()),
+        content: FileContent::Bytes(STANDARD.encode(content)),
+    };
+    Artifact {
+        artifact_id: format!("artifact-{}", index + 1),
+        name: Some(name.clone()),
+        parts: vec![Part::File { file, metadata: None }],
+    }
+}
+
+/// All that a run made: its artifacts in order, and its result last.
+#[must_use]
+pub fn artifacts(receipt: &Receipt) -> Vec<Artifact> {
+    let made = receipt.outcome.output.artifacts.iter().enumerate();
+    let made = made.map(|(index, made)| artifact(made, index));
+    made.chain(result(&receipt.outcome.end)).collect()
+}
+
+/// The result of a tool that gave one.
+fn result(end: &End) -> Option<Artifact> {
+    let part = match end {
+        End::Returned(Value::Object(object)) => Part::data(object.clone()),
+        End::Returned(Value::String(text)) => Part::text(text.clone()),
+        End::Returned(value @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_))) => {
+            Part::data(Map::from_iter([("result".to_owned(), value.clone())]))
+        }
+        End::ToolError { .. }
+        | End::Exited { .. }
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::Unlinkable(_)
+        | End::Crashed(_)
+        | End::LimitReached(_)
+        | End::Aborted(_) => return None,
+    };
+    Some(Artifact { artifact_id: "result".to_owned(), name: Some("result".to_owned()), parts: vec![part] })
+}
+
+/// What is known of a run, for the metadata of its task.
+#[must_use]
+pub fn measured(receipt: &Receipt) -> Map<String, Value> {
+    let metrics = &receipt.outcome.metrics;
+    let measured = json!({
+        "tool": receipt.tool.as_str(),
+        "status": receipt.outcome.end.status().as_str(),
+        "duration_ms": metrics.duration_ms(),
+        "memory_used_mb": metrics.memory_used_mb(),
+        "cpu_percent": metrics.cpu_percent(),
+        "truncated": receipt.outcome.output.truncated,
+    });
+    measured.as_object().cloned().unwrap_or_default()
+}
+
+/// Whether a client that takes these media types takes what a tool gives.
+#[must_use]
+pub fn takes(accepts: &[String]) -> bool {
+    let given = ["application/json", "text/plain", "application/*", "text/*", "*/*"];
+    let known = |mode: &String| given.contains(&mode.to_ascii_lowercase().as_str());
+    accepts.is_empty() || accepts.iter().any(known)
+}

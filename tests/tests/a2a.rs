@@ -1,0 +1,1068 @@
+//! The A2A door: `POST /a2a/rpc`, its streams, and the agent card. Every answer is checked against the schema of
+//! A2A 0.3.0 when that is there.
+
+use crate::harness::{
+    Answer, Catalogue, Executor, FakeGovernor, GATE, HttpClient, Options, Reply, Tool, eventually,
+    in_seconds, intent_id, run, succeeds, vectors,
+};
+use crate::methods::{self, ESCALATES, write};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
+
+const OTHER: &str = "did:aeon:other:1.0:abc123";
+const MINE: &str = "did:aeon:mine:1.0:abc123";
+
+/// The schema, when it is there.
+static SCHEMA: LazyLock<Option<Value>> = LazyLock::new(|| {
+    let text = std::fs::read_to_string(vectors()?.join("a2a/a2a-0.3.0.schema.json")).ok()?;
+    Some(serde_json::from_str(&text).unwrap())
+});
+
+/// Checks that a value is one of a definition of the schema.
+fn valid(definition: &str, value: &Value) {
+    let Some(schema) = &*SCHEMA else { return };
+    let mut schema = schema.clone();
+    schema["$ref"] = json!(format!("#/definitions/{definition}"));
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let wrong = validator.iter_errors(value).map(|error| error.to_string()).collect::<Vec<_>>();
+    assert!(wrong.is_empty(), "{value} is no {definition}: {wrong:#?}");
+}
+
+/// The definition of a method's answers.
+fn definition(method: &str) -> &'static str {
+    match method {
+        "message/send" => "SendMessageResponse",
+        "message/stream" | "tasks/resubscribe" => "SendStreamingMessageResponse",
+        "tasks/get" | "tasks/provideInputAndContinue" => "GetTaskResponse",
+        "tasks/cancel" => "CancelTaskResponse",
+        "agent/getAuthenticatedExtendedCard" => "GetAuthenticatedExtendedCardResponse",
+        "tasks/pushNotificationConfig/set" => "SetTaskPushNotificationConfigResponse",
+        "tasks/pushNotificationConfig/get" => "GetTaskPushNotificationConfigResponse",
+        "tasks/pushNotificationConfig/list" => "ListTaskPushNotificationConfigResponse",
+        "tasks/pushNotificationConfig/delete" => "DeleteTaskPushNotificationConfigResponse",
+        _no_method_of_a2a => "JSONRPCErrorResponse",
+    }
+}
+
+/// A client of the door.
+struct Client {
+    http: HttpClient,
+    address: SocketAddr,
+    token: Option<String>,
+}
+
+impl Client {
+    fn of(executor: &Executor) -> Self {
+        Self { http: executor.client(), address: executor.address(), token: None }
+    }
+
+    fn with(executor: &Executor, token: &str) -> Self {
+        Self { token: Some(format!("Bearer {token}")), ..Self::of(executor) }
+    }
+
+    fn post(&mut self, body: &str) -> Answer {
+        let mut headers = vec![("Content-Type", "application/json")];
+        headers.extend(self.token.as_deref().map(|token| ("Authorization", token)));
+        self.http.request("POST", "/a2a/rpc", &headers, body.as_bytes())
+    }
+
+    fn get(&mut self, path: &str) -> Answer {
+        let headers = self.token.as_deref().map(|token| ("Authorization", token));
+        self.http.request("GET", path, headers.as_slice(), b"")
+    }
+
+    /// Calls a method, and gives the whole response, whose shape is checked.
+    fn rpc(&mut self, method: &str, params: Value) -> Value {
+        let response = self.rpc_unchecked(method, params);
+        if method != "tasks/list" || response.get("error").is_some() {
+            valid(definition(method), &response);
+        }
+        response
+    }
+
+    fn rpc_unchecked(&mut self, method: &str, params: Value) -> Value {
+        let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": "r1" });
+        let answer = self.post(&body.to_string());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let response = answer.json();
+        assert_eq!((&response["jsonrpc"], &response["id"]), (&json!("2.0"), &json!("r1")), "{response}");
+        response
+    }
+
+    fn result(&mut self, method: &str, params: Value) -> Value {
+        let response = self.rpc(method, params);
+        response.get("result").unwrap_or_else(|| panic!("{method}: {response}")).clone()
+    }
+
+    fn code(&mut self, method: &str, params: Value) -> i64 {
+        let response = self.rpc(method, params);
+        response["error"]["code"].as_i64().unwrap_or_else(|| panic!("{method}: {response}"))
+    }
+
+    /// Sends a call, and gives the task when nothing more happens by itself.
+    fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        self.result("message/send", call(tool, arguments))
+    }
+
+    /// Sends a call, and gives the id of its task at once.
+    fn begin(&mut self, tool: &str, arguments: Value) -> String {
+        let mut params = call(tool, arguments);
+        params["configuration"] = json!({ "blocking": false });
+        id(&self.result("message/send", params))
+    }
+
+    fn task(&mut self, task: &str) -> Value {
+        self.result("tasks/get", json!({ "id": task }))
+    }
+
+    /// Waits until a task is somewhere.
+    fn until(&mut self, task: &str, state: &str) -> Value {
+        eventually(&format!("the task is {state}"), || {
+            Some(self.task(task)).filter(|task| task["status"]["state"] == state)
+        })
+    }
+
+    /// Opens a stream.
+    fn stream(&self, method: &str, params: Value) -> Stream {
+        let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": "s1" }).to_string();
+        let token =
+            self.token.as_ref().map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
+        let head = format!(
+            "POST /a2a/rpc HTTP/1.1\r\nHost: {}\r\n{token}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        Stream::open(self.address, &(head + &body))
+    }
+}
+
+/// Server-sent events.
+struct Stream {
+    reader: BufReader<TcpStream>,
+    checked: bool,
+}
+
+impl Stream {
+    fn open(address: SocketAddr, request: &str) -> Self {
+        let stream = HttpClient::send_only(address, request.as_bytes());
+        let mut reader = BufReader::new(stream);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert_ne!(reader.read_line(&mut head).unwrap(), 0, "{head}");
+        }
+        assert!(head.contains("text/event-stream"), "{head}");
+        Self { reader, checked: true }
+    }
+
+    /// The next event; `None` at the end.
+    fn next(&mut self) -> Option<Value> {
+        loop {
+            let mut line = String::new();
+            if self.reader.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            if line == "0\r\n" {
+                return None;
+            }
+            if let Some(event) = line.strip_prefix("data: ") {
+                let event: Value = serde_json::from_str(event).unwrap();
+                if self.checked {
+                    valid("SendStreamingMessageResponse", &event);
+                }
+                return Some(event);
+            }
+        }
+    }
+
+    /// The results of all events to the end.
+    fn rest(mut self) -> Vec<Value> {
+        let mut all = Vec::new();
+        while let Some(event) = self.next() {
+            all.push(event["result"].clone());
+        }
+        all
+    }
+}
+
+fn message(parts: Value) -> Value {
+    json!({ "role": "user", "messageId": intent_id(), "kind": "message", "parts": parts })
+}
+
+/// The params of `message/send` with a call.
+fn call(tool: &str, arguments: Value) -> Value {
+    let parts = json!([{ "kind": "data", "data": { "tool": tool, "arguments": arguments } }]);
+    json!({ "message": message(parts) })
+}
+
+fn text(words: &str) -> Value {
+    json!({ "message": message(json!([{ "kind": "text", "text": words }])) })
+}
+
+/// As a message of a task.
+fn of_task(mut params: Value, task: &str) -> Value {
+    params["message"]["taskId"] = json!(task);
+    params
+}
+
+fn id(task: &Value) -> String {
+    task["id"].as_str().unwrap_or_else(|| panic!("no task: {task}")).to_owned()
+}
+
+fn state(task: &Value) -> &str {
+    task["status"]["state"].as_str().unwrap_or_else(|| panic!("no task: {task}"))
+}
+
+/// What a task says beside its state.
+fn says(task: &Value) -> &str {
+    task["status"]["message"]["parts"][0]["text"].as_str().unwrap_or_else(|| panic!("says nothing: {task}"))
+}
+
+/// Without limits that a test would run into.
+fn unlimited(options: Options) -> Options {
+    door(options, json!({}))
+}
+
+fn door(options: Options, more: Value) -> Options {
+    let often = 1_000_000;
+    let mut door =
+        json!({ "requests_per_minute": often, "requests_per_hour": often, "requests_at_once": 1000 });
+    door.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    options.set("doors.a2a", door)
+}
+
+/// One whose governor inside allows the gate and files, and asks a person about private keys.
+fn governed(more: impl FnOnce(Options) -> Options) -> (Executor, Catalogue, tempfile::TempDir) {
+    let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
+    let options = Options::new().catalogue(&catalogue).policies(policies.path());
+    (Executor::start(more(unlimited(options))), catalogue, policies)
+}
+
+fn gate() -> Value {
+    json!({ "path": "/workspace/x" })
+}
+
+/// A list of callers.
+struct List(tempfile::TempDir);
+
+impl List {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn add(&self, name: &str, more: &[&str]) -> String {
+        let path = self.0.path().join("callers.toml");
+        let new = ["caller", "new", name, "--callers", path.to_str().unwrap()];
+        String::from_utf8(succeeds(&[&new, more].concat())).unwrap().trim_end().to_owned()
+    }
+
+    fn agent(&self, name: &str, of: &str) -> String {
+        self.add(name, &["--role", "agent", "--agent", of])
+    }
+
+    fn of(&self, options: Options) -> Options {
+        options.set("server.callers", json!(self.0.path().join("callers.toml")))
+    }
+}
+
+#[test]
+fn the_card_is_for_everybody_and_the_rest_for_those_who_are_known() {
+    let list = List::new();
+    let token = list.agent("mine", MINE);
+    let executor = Executor::start(list.of(unlimited(Options::new())));
+    let mut nobody = Client::of(&executor);
+    let answer = nobody.get("/.well-known/agent-card.json");
+    assert_eq!(answer.status, 200);
+    let card = answer.json();
+    valid("AgentCard", &card);
+    assert_eq!(card["protocolVersion"], "0.3.0");
+    assert_eq!(card["url"], format!("http://{}/a2a/rpc", executor.address()));
+    assert_eq!(
+        card["capabilities"],
+        json!({
+            "streaming": true, "pushNotifications": false, "stateTransitionHistory": false,
+        })
+    );
+    assert_eq!(card["security"], json!([{ "bearer": [] }, { "apiKey": [] }]));
+    let skills = card["skills"].as_array().unwrap();
+    assert!(skills.iter().any(|skill| skill["id"] == "write_file"), "{card}");
+    assert!(skills.iter().all(|skill| skill.get("argumentsSchema").is_none()));
+
+    let asks =
+        json!({ "jsonrpc": "2.0", "method": "agent/getAuthenticatedExtendedCard", "id": 1 }).to_string();
+    assert_eq!(nobody.post(&asks).status, 401);
+    assert_eq!(nobody.get(&format!("/a2a/tasks/{}/governor/history", intent_id())).status, 401);
+    assert_eq!(nobody.get(&format!("/a2a/tasks/{}/stream", intent_id())).status, 401);
+    let write = json!({
+        "jsonrpc": "2.0", "method": "message/send", "params": call("write_file", write("x", "x")), "id": 1,
+    });
+    let headers = [("Content-Type", "application/json"), ("X-API-Key", "a2g_wrong")];
+    let refused = nobody.http.request("POST", "/a2a/rpc", &headers, write.to_string().as_bytes());
+    assert_eq!(refused.status, 401);
+    executor.assert_workspace_is_empty("a call of nobody");
+    let headers = [("Content-Type", "application/json"), ("X-API-Key", token.as_str())];
+    let answer = nobody.http.request("POST", "/a2a/rpc", &headers, write.to_string().as_bytes());
+    assert_eq!(state(&answer.json()["result"]), "completed");
+    let extended = Client::with(&executor, &token).result("agent/getAuthenticatedExtendedCard", json!({}));
+    let skills = extended["skills"].as_array().unwrap();
+    assert!(skills.iter().all(|skill| skill["argumentsSchema"].is_object()), "{extended}");
+}
+
+#[test]
+fn a_call_runs_and_its_task_has_what_it_made() {
+    let (executor, ..) = governed(|options| options);
+    let mut client = Client::of(&executor);
+    let mut params = call("write_file", write("made", "hello"));
+    params["message"]["contextId"] = json!("ctx_123");
+    params["message"]["parts"].as_array_mut().unwrap().push(json!({
+        "kind": "file", "file": { "bytes": "aGk=", "mimeType": "text/plain", "name": "hi.txt" },
+    }));
+    params["metadata"] = json!({ "agent_name": "codex-acp" });
+    let task = client.result("message/send", params.clone());
+    assert_eq!((state(&task), &task["contextId"]), ("completed", &json!("ctx_123")), "{task}");
+    assert_eq!(executor.file("made").as_deref(), Some("hello"));
+    let result = task["artifacts"].as_array().unwrap().last().unwrap();
+    assert_eq!((&result["artifactId"], &result["parts"][0]["kind"]), (&json!("result"), &json!("data")));
+    assert_eq!(task["metadata"]["tool"], "write_file");
+    assert_eq!(task["history"][0]["parts"], params["message"]["parts"]);
+    assert_eq!(task["history"][0]["taskId"], task["id"]);
+    let report = executor.wait_for_reports(1).remove(0);
+    assert_eq!((&report["intent_id"], &report["status"]), (&task["id"], &json!("SUCCESS")));
+    assert_eq!(client.task(&id(&task)), task);
+    let short = client.result("tasks/get", json!({ "id": task["id"], "historyLength": 0 }));
+    assert_eq!(short.get("history"), None);
+    // By `metadata.tool`, and as a client that waits for nothing.
+    let mut named = json!({ "message": message(json!([{ "kind": "data", "data": gate() }])) });
+    named["metadata"] = json!({ "tool": "gate" });
+    named["configuration"] = json!({ "blocking": false });
+    let begun = client.result("message/send", named);
+    assert!(["submitted", "working"].contains(&state(&begun)), "{begun}");
+    client.until(&id(&begun), "working");
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    let done = client.until(&id(&begun), "completed");
+    assert_eq!(done["artifacts"][0]["parts"][0]["data"], json!({ "waited": true }));
+
+    let listed = client.result("tasks/list", json!({ "limit": 1 }));
+    assert_eq!((&listed["total"], &listed["hasMore"]), (&json!(2), &json!(true)), "{listed}");
+    assert_eq!(listed["tasks"][0]["id"], begun["id"], "newest first");
+    valid("Task", &listed["tasks"][0]);
+    let listed = client.result("tasks/list", json!({ "contextId": "ctx_123" }));
+    assert_eq!((&listed["total"], &listed["hasMore"]), (&json!(1), &json!(false)));
+    let last = client.result("tasks/list", json!({ "offset": 1 }));
+    assert_eq!((&last["tasks"][0]["id"], &last["hasMore"]), (&task["id"], &json!(false)));
+}
+
+/// The public compatibility kit does all of this, without an `id`.
+#[test]
+fn a_text_names_no_tool_and_its_task_waits() {
+    let (executor, ..) = governed(|options| options);
+    let mut client = Client::of(&executor);
+    let bare = |method: &str, params: Value| {
+        let body = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        let mut client = Client::of(&executor);
+        let response = client.post(&body.to_string()).json();
+        valid(definition(method), &response);
+        assert_eq!(response["id"], Value::Null);
+        response["result"].clone()
+    };
+    let task = bare("message/send", text("Hello!"));
+    assert_eq!(state(&task), "input-required");
+    assert!(says(&task).contains("\"tool\""), "{task}");
+    let canceled = bare("tasks/cancel", json!({ "id": task["id"] }));
+    assert_eq!((state(&canceled), &canceled["id"]), ("canceled", &task["id"]));
+    assert_eq!(client.code("tasks/cancel", json!({ "id": task["id"] })), -32002);
+    assert_eq!(client.code("message/send", of_task(text("again"), &id(&task))), -32602);
+
+    // It goes on: with words, and then with a call.
+    let task = id(&bare("message/send", text("Hello!")));
+    let more = bare("message/send", of_task(text("more"), &task));
+    assert_eq!((state(&more), more["history"].as_array().unwrap().len()), ("input-required", 3), "{more}");
+    let mut elsewhere = of_task(text("x"), &task);
+    elsewhere["message"]["contextId"] = json!("another");
+    assert_eq!(client.code("message/send", elsewhere), -32602);
+    let repeated = json!({ "message": more["history"][0] });
+    assert_eq!(client.code("message/send", repeated), -32602, "a messageId is used once");
+    assert_eq!(client.code("message/send", of_task(call("no_tool", json!({})), &task)), -32602);
+    let input = call("write_file", write("later", "x"))["message"].clone();
+    let done = client.result("tasks/provideInputAndContinue", json!({ "taskId": task, "input": input }));
+    assert_eq!((state(&done), done["id"].as_str()), ("completed", Some(&*task)), "{done}");
+    assert_eq!(executor.file("later").as_deref(), Some("x"));
+    assert_eq!(executor.wait_for_reports(1)[0]["intent_id"], json!(task));
+    let not_pending = json!({ "taskId": task, "permissionOptionId": "approved" });
+    assert_eq!(client.code("tasks/provideInputAndContinue", not_pending), -32602);
+    assert_eq!(
+        client.code(
+            "tasks/provideInputAndContinue",
+            json!({
+                "taskId": task, "input": text("x")["message"],
+            })
+        ),
+        -32602
+    );
+}
+
+#[test]
+fn every_end_has_its_state() {
+    let trap = r#"(module (func (export "_start") unreachable))"#;
+    let catalogue = methods::catalogue().add(Tool::command("trap", trap));
+    let allowed = json!({ "paths": ["/workspace/**"] });
+    let tools = ["read_file", "gate", "trap"].map(|tool| (tool, allowed.clone()));
+    let policies = methods::policy_folder(&[crate::harness::policy_for_all(&tools)]);
+    let options = unlimited(Options::new().catalogue(&catalogue).policies(policies.path()));
+    let executor = Executor::start(options);
+    let mut client = Client::of(&executor);
+    let denied = client.call("write_file", write("denied", "x"));
+    assert_eq!(state(&denied), "rejected", "{denied}");
+    let why = &denied["status"]["message"]["parts"][1]["data"];
+    assert_eq!((&why["blocked_by"], &why["ran"]), (&json!("verdict_denied"), &json!(false)), "{denied}");
+    executor.assert_workspace_is_empty("a denied call");
+
+    let failed = client.call("read_file", json!({ "path": "/workspace/nothing" }));
+    assert_eq!(state(&failed), "failed", "{failed}");
+    assert!(says(&failed).starts_with("the tool failed with"), "{failed}");
+    assert_eq!(state(&client.call("trap", gate())), "failed");
+
+    let mut late = call("gate", gate());
+    late["message"]["parts"][0]["data"]["timeout_ms"] = json!(300);
+    let late = client.result("message/send", late);
+    assert_eq!(state(&late), "failed", "{late}");
+    assert_eq!(late["status"]["message"]["parts"][1]["data"]["limit"], "time", "{late}");
+    assert!(says(&late).contains("the caller"), "{late}");
+
+    let running = client.begin("gate", gate());
+    eventually("it runs", || executor.file("runs").filter(|runs| runs.len() == 2));
+    let canceled = client.result("tasks/cancel", json!({ "id": running }));
+    assert_eq!(state(&canceled), "canceled", "{canceled}");
+    let statuses =
+        executor.wait_for_reports(4).iter().map(|report| report["status"].clone()).collect::<Vec<_>>();
+    assert_eq!(statuses, ["FAILURE", "FAILURE", "TIMEOUT", "ABORTED"]);
+    assert_eq!(client.code("tasks/cancel", json!({ "id": running })), -32002);
+}
+
+#[test]
+fn a_person_permits_a_call_or_does_not() {
+    let list = List::new();
+    let agent = list.agent("mine", MINE);
+    let approver = list.add("approver", &["--role", "approver"]);
+    let (executor, ..) = governed(|options| list.of(options));
+    let (mut agent, mut approver) = (Client::with(&executor, &agent), Client::with(&executor, &approver));
+    let answer = |task: &str, option: &str| json!({ "taskId": task, "permissionOptionId": option });
+    const ANSWER: &str = "tasks/provideInputAndContinue";
+
+    let task = agent.call("write_file", write("asked", ESCALATES));
+    assert_eq!(state(&task), "input-required", "{task}");
+    let asked = &task["status"]["message"]["parts"][1]["data"];
+    let options = asked["permission_options"].as_array().unwrap();
+    let options = options.iter().map(|option| option["optionId"].as_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!(options, ["approved", "denied"]);
+    let task = id(&task);
+    let history = agent.get(&format!("/a2a/tasks/{task}/governor/history")).json();
+    let pending = &history["pendingPermissions"][0];
+    assert_eq!(
+        (&pending["toolCallId"], &pending["toolId"]),
+        (&json!(task), &json!("write_file")),
+        "{history}"
+    );
+    assert!(pending["created_at"].is_string() && pending["summary"].is_array());
+    assert_eq!(history["permissionDecisions"], json!([]));
+    assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "escalate");
+
+    // Words do not help, nor does the agent itself.
+    assert_eq!(agent.code("message/send", of_task(text("please"), &task)), -32602);
+    assert_eq!(agent.code(ANSWER, json!({ "taskId": task, "input": text("please")["message"] })), -32602);
+    assert_eq!(agent.code(ANSWER, answer(&task, "maybe")), -32602);
+    let refused = agent.rpc(ANSWER, answer(&task, "approved"));
+    assert_eq!(refused["error"]["data"]["blocked_by"], "caller_unauthorized", "{refused}");
+    assert_eq!(executor.file("asked"), None);
+    let listening = agent.stream("tasks/resubscribe", json!({ "id": task })).rest();
+    assert_eq!(listening.len(), 1, "it waits, so the stream ends: {listening:?}");
+    let permitted = approver.result(ANSWER, answer(&task, "approved"));
+    assert!(["working", "completed"].contains(&state(&permitted)), "{permitted}");
+    agent.until(&task, "completed");
+    assert_eq!(executor.file("asked").as_deref(), Some(ESCALATES));
+    assert_eq!(approver.code(ANSWER, answer(&task, "approved")), -32602);
+    let history = approver.get(&format!("/a2a/tasks/{task}/governor/history")).json();
+    let decision = &history["permissionDecisions"][0];
+    assert_eq!((&decision["source"], &decision["optionId"]), (&json!("caller:approver"), &json!("approved")));
+    assert_eq!(history["pendingPermissions"], json!([]));
+    assert!(decision["metadata"]["summary"].is_array() && decision["governorsInvolved"].is_array());
+
+    let denied = id(&agent.call("write_file", write("denied", ESCALATES)));
+    assert_eq!(state(&approver.result(ANSWER, answer(&denied, "denied"))), "rejected");
+    assert_eq!(state(&agent.task(&denied)), "rejected");
+    let canceled = id(&agent.call("write_file", write("canceled", ESCALATES)));
+    assert_eq!(
+        approver.code("tasks/cancel", json!({ "id": canceled })),
+        -32001,
+        "not an approver's to cancel"
+    );
+    assert_eq!(state(&agent.result("tasks/cancel", json!({ "id": canceled }))), "canceled");
+    assert_eq!(approver.code(ANSWER, answer(&canceled, "approved")), -32602);
+    let history = agent.get(&format!("/a2a/tasks/{canceled}/governor/history")).json();
+    assert_eq!(history["permissionDecisions"][0]["optionId"], "denied", "{history}");
+    assert_eq!((executor.file("denied"), executor.file("canceled")), (None, None));
+    assert_eq!(executor.wait_for_reports(1).len(), 1);
+
+    // Through another door it is the same task.
+    let elsewhere = id(&agent.call("write_file", write("elsewhere", ESCALATES)));
+    let directive = json!({ "intent_id": elsewhere, "decision": "APPROVED" });
+    let body =
+        json!({ "jsonrpc": "2.0", "method": "g2a/directive", "params": directive, "id": 1 }).to_string();
+    let token = approver.token.clone().unwrap();
+    let headers = [("Content-Type", "application/json"), ("Authorization", &*token)];
+    assert_eq!(executor.client().post_with(&headers, body.as_bytes()).json()["result"]["accepted"], true);
+    agent.until(&elsewhere, "completed");
+    // An allowed call says who allowed it.
+    let allowed = id(&agent.call("write_file", write("allowed", "x")));
+    let history = agent.get(&format!("/a2a/tasks/{allowed}/governor/history")).json();
+    assert_eq!(history["permissionDecisions"][0]["source"], "governor", "{history}");
+}
+
+/// Writes lines to standard error until there is a `/workspace/go`.
+fn chatty() -> String {
+    GATE.replace(
+        "        ;; Sleep for 10 ms on the monotonic clock.",
+        "        (i32.store (i32.const 128) (i32.const 400)) (i32.store (i32.const 132) (i32.const 1001))
+        (drop (call $fd_write (i32.const 2) (i32.const 128) (i32.const 1) (i32.const 136)))",
+    )
+    .replace("(i64.const 10000000)", "(i64.const 100000)")
+    .replace(
+        "(data (i32.const 16) \"go\")",
+        &format!("(data (i32.const 16) \"go\") (data (i32.const 400) \"{}\\n\")", "x".repeat(1000)),
+    )
+}
+
+#[test]
+fn a_stream_tells_the_task_and_what_changes_to_the_end() {
+    let (executor, ..) = governed(|options| options);
+    let client = Client::of(&executor);
+    let mut stream = client.stream("message/stream", call("gate", gate()));
+    let first = stream.next().unwrap();
+    assert_eq!((&first["id"], &first["result"]["kind"]), (&json!("s1"), &json!("task")), "{first}");
+    let task = id(&first["result"]);
+    let working = stream.next().unwrap()["result"].clone();
+    assert_eq!((&working["kind"], state(&working)), (&json!("status-update"), "working"), "{working}");
+    assert_eq!(working["final"], false);
+    let mut again = client.stream("tasks/resubscribe", json!({ "id": task }));
+    assert_eq!(state(&again.next().unwrap()["result"]), "working");
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    for rest in [stream.rest(), again.rest()] {
+        let [made, ended] = &rest[..] else { panic!("{rest:?}") };
+        assert_eq!(
+            (&made["kind"], &made["artifact"]["artifactId"]),
+            (&json!("artifact-update"), &json!("result"))
+        );
+        assert_eq!((state(ended), &ended["final"]), ("completed", &json!(true)), "{ended}");
+    }
+    // What is over is told once.
+    let over = client.stream("tasks/resubscribe", json!({ "id": task })).rest();
+    assert_eq!((over.len(), state(&over[0])), (1, "completed"));
+    // A call that cannot be is an error, and no stream.
+    let mut client = Client::of(&executor);
+    assert_eq!(client.code("message/stream", call("no_tool", json!({}))), -32602);
+    assert_eq!(client.code("tasks/resubscribe", json!({ "id": intent_id() })), -32001);
+    let plain = client.stream("message/stream", text("Explain this code")).rest();
+    assert_eq!((plain.len(), state(&plain[0])), (1, "input-required"));
+}
+
+#[test]
+fn who_goes_away_or_reads_nothing_holds_nobody_up() {
+    let catalogue = methods::catalogue().add(Tool::command("chatty", &chatty()).filesystem("read-write"));
+    let allowed = json!({ "paths": ["/workspace/**"] });
+    let tools = ["gate", "chatty"].map(|tool| (tool, allowed.clone()));
+    let policies = methods::policy_folder(&[crate::harness::policy_for_all(&tools)]);
+    let options = Options::new().catalogue(&catalogue).policies(policies.path());
+    let options =
+        unlimited(options).set("server.request_seconds", 2).set("ceilings.max_output_bytes", 64 << 20);
+    let executor = Executor::start(options);
+    let mut client = Client::of(&executor);
+    // One goes away: its call runs on.
+    let mut stream = client.stream("message/stream", call("gate", gate()));
+    let gone = id(&stream.next().unwrap()["result"]);
+    client.until(&gone, "working");
+    drop(stream);
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    client.until(&gone, "completed");
+    std::fs::remove_file(executor.workspace().join("go")).unwrap();
+    // One asks and does not wait for the answer.
+    let body = json!({ "jsonrpc": "2.0", "method": "message/send", "params": call("gate", gate()), "id": 1 });
+    let head = format!(
+        "POST /a2a/rpc HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        executor.address(),
+        body.to_string().len()
+    );
+    let hasty = HttpClient::send_only(executor.address(), (head + &body.to_string()).as_bytes());
+    eventually("it runs", || executor.file("runs").filter(|runs| runs.len() == 2));
+    drop(hasty);
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    eventually("it is over", || {
+        let listed = client.result("tasks/list", json!({}));
+        (listed["tasks"][0]["status"]["state"] == "completed").then_some(())
+    });
+    std::fs::remove_file(executor.workspace().join("go")).unwrap();
+    // One reads nothing.
+    let stuck = client.stream("message/stream", call("chatty", gate()));
+    executor.line_with("a stream is dropped");
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    let talked = eventually("the run that nobody read is over", || {
+        let listed = client.result("tasks/list", json!({}));
+        listed["tasks"].as_array().unwrap().iter().find(|task| state(task) == "completed").cloned()
+    });
+    assert!(talked["id"].is_string());
+    drop(stuck);
+}
+
+#[test]
+fn tasks_outlive_the_process() {
+    let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
+    let options = unlimited(Options::new().catalogue(&catalogue).policies(policies.path()));
+    let executor = Executor::start(options);
+    let mut client = Client::of(&executor);
+    let done = client.call("write_file", write("done", "x"));
+    let asked = id(&client.result("message/send", text("Hello!")));
+    let waits = id(&client.call("write_file", write("waits", ESCALATES)));
+    let runs = client.begin("gate", gate());
+    eventually("it runs", || executor.file("runs"));
+    let executor = Executor::start_in(executor.killed());
+    let mut client = Client::of(&executor);
+    assert_eq!(client.task(&id(&done)), done);
+    let cut_off = client.task(&runs);
+    assert_eq!(state(&cut_off), "failed", "{cut_off}");
+    assert!(says(&cut_off).contains("ended without warning"), "{cut_off}");
+    assert_eq!(executor.file("runs").as_deref(), Some("x"), "it is not run again");
+    assert_eq!(state(&client.task(&asked)), "input-required");
+    assert_eq!(state(&client.result("tasks/cancel", json!({ "id": asked }))), "canceled");
+    assert_eq!(state(&client.task(&waits)), "input-required");
+    let answer = json!({ "taskId": waits, "permissionOptionId": "approved" });
+    client.result("tasks/provideInputAndContinue", answer);
+    client.until(&waits, "completed");
+    assert_eq!(executor.file("waits").as_deref(), Some(ESCALATES));
+    let history = client.get(&format!("/a2a/tasks/{waits}/governor/history")).json();
+    assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "escalate", "of the first process");
+    assert_eq!(client.result("tasks/list", json!({}))["total"], 4);
+
+    // What is over may be pruned, and what is not stays.
+    let open = id(&client.result("message/send", text("Hello!")));
+    let home = executor.killed();
+    let config = home.config();
+    let prune = ["journal", "prune", "--before", &in_seconds(60), "--config", config.to_str().unwrap()];
+    let pruned = run(prune);
+    let pruned = String::from_utf8_lossy(&pruned.stdout).into_owned();
+    assert!(pruned.contains("4 tasks pruned"), "{pruned}");
+    let executor = Executor::start_in(home);
+    let mut client = Client::of(&executor);
+    assert_eq!(client.code("tasks/get", json!({ "id": done["id"] })), -32001);
+    assert_eq!(state(&client.task(&open)), "input-required");
+}
+
+#[test]
+fn another_agents_task_is_not_there() {
+    let list = List::new();
+    let (mine, theirs) = (list.agent("mine", MINE), list.agent("theirs", OTHER));
+    let operator = list.add("operator", &["--role", "operator"]);
+    let (executor, ..) = governed(|options| list.of(options));
+    let mut mine = Client::with(&executor, &mine);
+    let mut theirs = Client::with(&executor, &theirs);
+    let task = id(&mine.result("message/send", text("Hello!")));
+    let nothing = intent_id();
+    for task in [&task, &nothing, "task_123"] {
+        for (method, params) in [
+            ("tasks/get", json!({ "id": task })),
+            ("tasks/cancel", json!({ "id": task })),
+            ("tasks/resubscribe", json!({ "id": task })),
+            ("tasks/provideInputAndContinue", json!({ "taskId": task, "permissionOptionId": "approved" })),
+            ("tasks/provideInputAndContinue", json!({ "taskId": task, "input": text("x")["message"] })),
+            ("message/send", of_task(call("write_file", write("x", "x")), task)),
+            ("message/stream", of_task(call("write_file", write("x", "x")), task)),
+        ] {
+            assert_eq!(theirs.code(method, params), -32001, "{method} {task}");
+        }
+        for what in ["governor/history", "stream"] {
+            assert_eq!(theirs.get(&format!("/a2a/tasks/{task}/{what}")).status, 404, "{what}");
+        }
+    }
+    assert_eq!(theirs.result("tasks/list", json!({}))["total"], 0);
+    executor.assert_workspace_is_empty("calls in another's task");
+    assert_eq!(state(&mine.task(&task)), "input-required");
+    let mut operator = Client::with(&executor, &operator);
+    assert_eq!(operator.result("tasks/list", json!({}))["total"], 1);
+    assert_eq!(operator.rpc("message/send", text("x"))["error"]["data"]["blocked_by"], "caller_unauthorized");
+    assert_eq!(state(&operator.result("tasks/cancel", json!({ "id": task }))), "canceled");
+}
+
+#[test]
+fn what_is_no_request_runs_nothing() {
+    let (executor, ..) = governed(|options| options);
+    let mut client = Client::of(&executor);
+    let good = json!({
+        "jsonrpc": "2.0", "method": "message/send", "params": call("write_file", write("x", "x")), "id": 1,
+    });
+    let good = good.to_string();
+    let twice = good.replacen("\"tool\":", "\"tool\":\"a\",\"t\\u006fol\":", 1);
+    let deep = good.replacen(
+        "\"arguments\":{",
+        &format!("\"arguments\":{{\"a\":{}1{},", "[".repeat(70), "]".repeat(70)),
+        1,
+    );
+    let with = |from: &str, to: &str| good.replacen(from, to, 1);
+    for (body, code) in [
+        ("", -32700),
+        ("{", -32700),
+        (&good[..good.len() - 1], -32700),
+        (&*twice, -32700),
+        (&*deep, -32700),
+        (&*format!("{good}{}", " ".repeat(1 << 20)), -32700),
+        ("\"x\"", -32600),
+        ("[]", -32600),
+        (&*format!("[{good}]"), -32600),
+        (&*with("2.0", "1.0"), -32600),
+        (&*with("\"id\":1", "\"id\":1.5"), -32600),
+        (&*with("\"id\":1", "\"id\":true"), -32600),
+        (&*with("message/send", "message/sned"), -32601),
+        (&*with("message/send", "SendMessage"), -32601),
+        (&*with("\"role\":\"user\"", "\"role\":\"agent\""), -32602),
+        (&*with("\"kind\":\"data\"", "\"kind\":\"image\""), -32602),
+        (&*with("\"messageId\"", "\"messageIdd\""), -32602),
+        (&*with("\"write_file\"", "\"no_tool\""), -32602),
+        (&*with("\"write_file\"", "7"), -32602),
+        (&*with("\"content\":\"x\"", "\"content\":7"), -32602),
+        (
+            &*with(
+                "\"message\":{",
+                "\"configuration\":{\"acceptedOutputModes\":[\"image/png\"]},\"message\":{",
+            ),
+            -32005,
+        ),
+        (
+            &*with(
+                "\"message\":{",
+                "\"configuration\":{\"pushNotificationConfig\":{\"url\":\"http://x\"}},\"message\":{",
+            ),
+            -32003,
+        ),
+    ] {
+        let answer = client.post(body);
+        assert_eq!(answer.status, 200);
+        let response = answer.json();
+        valid("JSONRPCErrorResponse", &response);
+        assert_eq!(response["error"]["code"], code, "{body}: {response}");
+    }
+    for method in ["set", "get", "list", "delete"] {
+        let method = format!("tasks/pushNotificationConfig/{method}");
+        let config = json!({ "url": "http://x" });
+        let mut params = json!({ "id": intent_id(), "pushNotificationConfigId": "x" });
+        params["pushNotificationConfig"] = config;
+        assert_eq!(client.code(&method, params), -32003);
+    }
+    assert_eq!(
+        client.http.request("POST", "/a2a/rpc", &[("Content-Type", "text/plain")], good.as_bytes()).status,
+        415
+    );
+    assert_eq!(client.get("/a2a/rpc").status, 405);
+    executor.assert_workspace_is_empty("what is no request");
+    assert_eq!(client.result("tasks/list", json!({}))["total"], 0);
+    assert!(executor.reports().is_empty());
+    // And it goes on.
+    assert_eq!(state(&client.post(&good).json()["result"]), "completed");
+    let wrong = client.rpc("message/send", call("write_file", json!({ "path": 7, "content": "x" })));
+    assert_eq!(wrong["error"]["data"]["pointer"], "/message/parts/0/data/arguments/path", "{wrong}");
+}
+
+#[test]
+fn the_document_has_shapes_and_codes_of_its_own() {
+    let (executor, ..) = governed(|options| door(options, json!({ "dialect": "acp" })));
+    let mut client = Client::of(&executor);
+    // As the document has it.
+    let mut hello = json!({
+        "message": {
+            "role": "user",
+            "parts": [
+                { "kind": "text", "text": "Hello!" },
+                { "kind": "file", "file": { "bytes": "aGk=", "mimeType": "image/png" } },
+            ],
+            "messageId": "msg_001",
+            "contextId": "ctx_123",
+        },
+        "metadata": { "agent_name": "codex-acp" },
+    });
+    let task = client.rpc_unchecked("message/send", hello.clone())["result"].clone();
+    assert_eq!(
+        (task.get("kind"), state(&task), &task["contextId"]),
+        (None, "input-required", &json!("ctx_123"))
+    );
+    assert_eq!(task["history"][0].get("kind"), None);
+    let code = |client: &mut Client, method: &str, params: Value| {
+        let error = client.rpc_unchecked(method, params)["error"].clone();
+        assert!(error["data"]["details"].is_string(), "{error}");
+        error["code"].as_i64().unwrap()
+    };
+    assert_eq!(code(&mut client, "tasks/get", json!({ "id": "task_123", "historyLength": 10 })), -32000);
+    hello["message"]["taskId"] = task["id"].clone();
+    hello["message"]["contextId"] = json!("another");
+    assert_eq!(code(&mut client, "message/send", hello), -32001);
+    assert_eq!(code(&mut client, "message/send", json!({})), -32602);
+    let canceled = client.rpc_unchecked("tasks/cancel", json!({ "id": task["id"] }));
+    assert_eq!(canceled["result"], json!({ "success": true, "message": "Task cancelled" }));
+    assert_eq!(code(&mut client, "tasks/cancel", json!({ "id": task["id"] })), -32602);
+    let listed = client.rpc_unchecked("tasks/list", json!({ "limit": 20, "offset": 0 }))["result"].clone();
+    assert_eq!((&listed["total"], listed["tasks"][0].get("kind")), (&json!(1), None));
+    let named = client.rpc_unchecked("message/stream", call("gate", gate()))["result"].clone();
+    let place = named["stream"].as_str().unwrap();
+    let request = format!("GET {place} HTTP/1.1\r\nHost: {}\r\n\r\n", executor.address());
+    let mut stream = Stream { checked: false, ..Stream::open(executor.address(), &request) };
+    assert_eq!(stream.next().unwrap()["result"]["id"], named["id"]);
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    let rest = stream.rest();
+    assert_eq!(state(rest.last().unwrap()), "completed", "{rest:?}");
+    let card = client.rpc_unchecked("agent/getAuthenticatedExtendedCard", json!({}))["result"].clone();
+    assert_eq!(card["supportedProtocols"], json!(["a2a/0.3.0"]));
+}
+
+#[test]
+fn who_asks_too_often_is_told_when_to_come_again() {
+    let limits = json!({ "requests_per_minute": 1_000_000, "requests_per_hour": 8, "requests_at_once": 1 });
+    let (executor, ..) = governed(|options| door(options, limits));
+    let mut client = Client::of(&executor);
+    let header = |answer: &Answer, name: &str| {
+        let found = answer.headers.iter().find(|(given, _)| given == name);
+        found.map(|(_, value)| value.parse::<i64>().unwrap())
+    };
+    let get = json!({ "jsonrpc": "2.0", "method": "tasks/list", "id": 1 }).to_string();
+    let answer = client.post(&get);
+    assert_eq!(answer.status, 200);
+    assert_eq!(header(&answer, "x-ratelimit-limit"), Some(8));
+    assert_eq!(header(&answer, "x-ratelimit-remaining"), Some(7));
+    assert!(header(&answer, "x-ratelimit-reset") > Some(1_700_000_000));
+    // A stream is one at once.
+    let stream = client.stream("message/stream", call("gate", gate()));
+    eventually("it runs", || executor.file("runs"));
+    let refused = client.post(&get);
+    assert_eq!(refused.status, 429);
+    valid("JSONRPCErrorResponse", &refused.json());
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    assert_eq!(state(stream.rest().last().unwrap()), "completed");
+    let mut answered = 2;
+    let refused = eventually("all are used up", || {
+        let answer = client.post(&get);
+        answered += i32::from(answer.status == 200);
+        (answer.status == 429 && answered >= 8).then_some(answer)
+    });
+    assert_eq!(answered, 8);
+    assert_eq!(header(&refused, "x-ratelimit-remaining"), Some(0));
+    assert!(header(&refused, "retry-after") > Some(0));
+    let runs = json!({
+        "jsonrpc": "2.0", "method": "message/send", "params": call("write_file", write("x", "x")), "id": 1,
+    });
+    assert_eq!(client.post(&runs.to_string()).status, 429);
+    assert_eq!(executor.file("x"), None);
+    assert_eq!(client.get("/.well-known/agent-card.json").status, 200, "the card is not counted");
+}
+
+#[test]
+fn a_task_is_canceled_while_the_governor_thinks() {
+    let governor = FakeGovernor::start(|method, params| match method {
+        "a2g/intent" => {
+            let approved =
+                crate::harness::verdict(params["intent_id"].as_str().unwrap(), &crate::harness::manifest());
+            Reply::Late(Duration::from_secs(3), Box::new(Reply::Result(approved)))
+        }
+        _other => Reply::Result(json!({ "registered": true })),
+    });
+    let executor = Executor::start(unlimited(Options::new().governor(&governor.url())));
+    let mut client = Client::of(&executor);
+    let task = client.begin("write_file", write("x", "x"));
+    eventually("the governor is asked", || {
+        governor.seen().iter().any(|(method, _)| method == "a2g/intent").then_some(())
+    });
+    let canceled = client.result("tasks/cancel", json!({ "id": task }));
+    assert_eq!(state(&canceled), "canceled", "{canceled}");
+    // Another one runs after the first verdict has come.
+    assert_eq!(state(&client.call("write_file", write("y", "y"))), "completed");
+    assert_eq!((executor.file("x"), executor.file("y").as_deref()), (None, Some("y")));
+    assert_eq!(state(&client.task(&task)), "canceled");
+}
+
+#[test]
+fn a_door_that_is_switched_off_is_not_there() {
+    let executor = Executor::start(Options::new().set("doors.a2a", json!({ "enabled": false })));
+    let mut client = Client::of(&executor);
+    assert_eq!(client.post("{}").status, 404);
+    assert_eq!(client.get("/.well-known/agent-card.json").status, 404);
+}
+
+/// Names in lower case, with their values.
+type Headers = Vec<(String, String)>;
+
+/// Somebody who is told of tasks.
+struct Hook {
+    address: SocketAddr,
+    told: Arc<Mutex<Vec<(Headers, Value)>>>,
+}
+
+impl Hook {
+    /// Answers with these statuses, and then with 200.
+    fn start(statuses: &'static [u16]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (all, mut statuses) = (Arc::clone(&told), statuses.iter().copied());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut reader = BufReader::new(stream.unwrap());
+                let Some((headers, body)) = request(&mut reader) else { continue };
+                let status = statuses.next().unwrap_or(200);
+                if status == 200 {
+                    all.lock().unwrap().push((headers, serde_json::from_slice(&body).unwrap()));
+                }
+                let answer = format!(
+                    "HTTP/1.1 {status} X\r\nLocation: http://hook.example:{}/\r\nContent-Length: 0\r\n\r\n",
+                    address.port()
+                );
+                let _gone = reader.get_mut().write_all(answer.as_bytes());
+            }
+        });
+        Self { address, told }
+    }
+
+    /// At a name that the executor's resolver is told of.
+    fn url(&self) -> String {
+        format!("http://hook.example:{}/told", self.address.port())
+    }
+
+    fn events(&self) -> Vec<Value> {
+        self.told.lock().unwrap().iter().map(|(_, body)| body.clone()).collect()
+    }
+
+    fn wait_for(&self, count: usize) -> Vec<Value> {
+        eventually("it is told", || Some(self.events()).filter(|events| events.len() >= count))
+    }
+
+    /// An executor that may tell it.
+    fn of(&self, options: Options) -> Options {
+        door(options, json!({ "webhook_domains": ["hook.example", "private.example"] }))
+            .set("network.hosts", json!({ "hook.example": ["127.0.0.1"], "private.example": ["127.0.0.1"] }))
+            .set("network.allowed_addresses", json!([self.address.to_string()]))
+    }
+}
+
+fn request(reader: &mut BufReader<TcpStream>) -> Option<(Headers, Vec<u8>)> {
+    let mut headers = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        match line.trim_end().split_once(':') {
+            Some((name, value)) => headers.push((name.to_ascii_lowercase(), value.trim().to_owned())),
+            None if line.trim_end().is_empty() => break,
+            None => {}
+        }
+    }
+    let length = headers.iter().find(|(name, _)| name == "content-length")?.1.parse().ok()?;
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some((headers, body))
+}
+
+#[test]
+fn webhooks_are_told_of_what_they_asked_for() {
+    let hook = Hook::start(&[]);
+    let (executor, ..) = governed(|options| hook.of(options));
+    let mut client = Client::of(&executor);
+    assert_eq!(client.get("/.well-known/agent-card.json").json()["capabilities"]["pushNotifications"], true);
+    const SET: &str = "tasks/pushNotificationConfig/set";
+    let task = id(&client.result("message/send", text("Hello!")));
+    // As the document has it, and as A2A 0.3.0 has it.
+    let config = json!({
+        "id": "webhook_001", "url": hook.url(), "token": "your-bearer-token",
+        "enabledEvents": ["status_change", "message", "input_required", "artifact"],
+    });
+    let set = client.result(SET, json!({ "taskId": task, "config": config }));
+    assert_eq!((&set["taskId"], &set["pushNotificationConfig"]["url"]), (&json!(task), &json!(hook.url())));
+    valid("TaskPushNotificationConfig", &set);
+    let other = json!({ "url": hook.url(), "enabledEvents": ["artifact"] });
+    let other = client.result(SET, json!({ "taskId": task, "pushNotificationConfig": other }));
+    let other_id = other["pushNotificationConfig"]["id"].as_str().unwrap();
+    let named = |config: &str| json!({ "id": task, "pushNotificationConfigId": config });
+    assert_eq!(client.result("tasks/pushNotificationConfig/get", named("webhook_001")), set);
+    let listed = client.result("tasks/pushNotificationConfig/list", json!({ "id": task }));
+    assert_eq!(listed, json!([set, other]));
+    let deleted = client.rpc("tasks/pushNotificationConfig/delete", named(other_id));
+    assert_eq!(deleted["result"], Value::Null);
+    assert_eq!(client.code("tasks/pushNotificationConfig/delete", named(other_id)), -32602);
+    assert_eq!(client.code("tasks/pushNotificationConfig/get", named(other_id)), -32602);
+
+    client.result("message/send", of_task(call("read_file", json!({ "path": "/workspace/no" })), &task));
+    let told = hook.wait_for(4);
+    let kinds = told.iter().map(|event| event["event"].as_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!(kinds, ["status_change", "status_change", "status_change", "message"], "{told:?}");
+    assert_eq!(told[0]["data"], json!({ "old_state": "input-required", "new_state": "submitted" }));
+    assert_eq!(told[2]["data"], json!({ "old_state": "working", "new_state": "failed" }));
+    assert_eq!(told[3]["data"]["message_role"], "assistant");
+    assert!(told.iter().all(|event| event["task_id"] == task && event["timestamp"].is_string()));
+    let (headers, _) = hook.told.lock().unwrap()[0].clone();
+    for (name, value) in
+        [("x-a2a-notification-token", "your-bearer-token"), ("authorization", "Bearer your-bearer-token")]
+    {
+        assert!(headers.contains(&(name.to_owned(), value.to_owned())), "{headers:?}");
+    }
+    // With the message itself, and filtered.
+    let mut params = call("write_file", write("x", "x"));
+    params["configuration"] =
+        json!({ "pushNotificationConfig": { "url": hook.url(), "enabledEvents": ["artifact"] } });
+    assert_eq!(state(&client.result("message/send", params.clone())), "completed");
+    let told = hook.wait_for(5);
+    assert_eq!(told[4]["event"], "artifact");
+    assert_eq!(
+        (&told[4]["data"]["artifact_type"], &told[4]["data"]["artifact_name"]),
+        (&json!("data"), &json!("result"))
+    );
+    let mut waits = text("Hello!");
+    waits["configuration"] =
+        json!({ "pushNotificationConfig": { "url": hook.url(), "enabledEvents": ["input_required"] } });
+    client.result("message/send", waits);
+    let told = hook.wait_for(6);
+    assert_eq!(told[5]["data"]["input_types"], json!(["application/json", "text/plain"]), "{told:?}");
+
+    // Nobody else is posted to: not an unlisted host, nor a listed one with a private address.
+    for url in [
+        "http://elsewhere.example/",
+        "http://127.0.0.1:1/",
+        "ftp://hook.example/",
+        "hook.example",
+        "http://hook.example@evil.example/",
+    ] {
+        params["configuration"]["pushNotificationConfig"]["url"] = json!(url);
+        assert_eq!(client.code("message/send", params.clone()), -32602, "{url}");
+    }
+    let private = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://private.example:{}/", private.local_addr().unwrap().port());
+    params["configuration"]["pushNotificationConfig"]["url"] = json!(url);
+    client.result("message/send", params);
+    assert!(executor.line_with("a notice is dropped").contains("address"));
+    private.set_nonblocking(true).unwrap();
+    assert!(private.accept().is_err(), "it was connected to");
+}
+
+#[test]
+fn a_webhook_that_fails_is_told_again_and_no_redirect_is_followed() {
+    let hook = Hook::start(&[503, 500]);
+    let (executor, ..) = governed(|options| hook.of(options));
+    let mut client = Client::of(&executor);
+    let mut params = call("write_file", write("x", "x"));
+    params["configuration"] =
+        json!({ "pushNotificationConfig": { "url": hook.url(), "enabledEvents": ["artifact"] } });
+    client.result("message/send", params);
+    assert_eq!(hook.wait_for(1)[0]["event"], "artifact");
+
+    let moved = Hook::start(&[302]);
+    let (executor, ..) = governed(|options| moved.of(options));
+    let mut params = call("write_file", write("x", "x"));
+    params["configuration"] =
+        json!({ "pushNotificationConfig": { "url": moved.url(), "enabledEvents": ["artifact"] } });
+    Client::of(&executor).result("message/send", params);
+    assert!(executor.line_with("a notice is dropped").contains("302"));
+    assert_eq!(moved.events(), Vec::<Value>::new());
+}
