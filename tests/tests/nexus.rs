@@ -348,6 +348,8 @@ fn nothing_runs_on_the_word_of_nobody() {
     for (what, message) in [
         ("a payload that the signature does not cover", PLANNER.signed(clear.clone())),
         ("no signature", unsigned),
+        ("a good seal under another signature", bent("/signature", json!("00".repeat(32)))),
+        ("another's signature under a query", OTHER.signed(PLANNER.query("get_status", "executor"))),
         ("another's signature", OTHER.signed(clear.clone())),
         ("another's name", other),
         ("a stranger's", PLANNER.signed(stranger)),
