@@ -16,8 +16,8 @@ pub struct Doorway {
     /// Its paths. Their handlers find the `Arc<`[`Caller`]`>` and the [`Arrived`] body among the request's
     /// extensions.
     pub routes: Router,
-    /// Whom it lets in.
-    pub open_to: OpenTo,
+    /// Who lets whom in.
+    pub gate: Gate,
 }
 
 /// The body of a request.
@@ -52,9 +52,15 @@ pub enum OpenTo {
     Callers,
     /// Everybody, each as an agent of any name.
     Everybody,
-    /// The door asks by itself who calls, to refuse in words of its own: no [`Caller`] is among a request's
-    /// extensions. Nothing that an operator can write.
-    AsksItself,
+}
+
+/// Who asks a request's caller who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// The port, before a handler sees the request.
+    Port(OpenTo),
+    /// The door, to refuse in words of its own: no [`Caller`] is among a request's extensions.
+    Door,
 }
 
 /// What the operator decided about a door.

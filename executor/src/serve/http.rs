@@ -5,7 +5,7 @@
 //! is not known. A WebSocket is asked again with every message who its caller is.
 
 use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
-use super::doorway::{Arrived, Doorway, OpenTo};
+use super::doorway::{Arrived, Doorway, Gate, OpenTo};
 use super::listen::{Listen, Listener};
 use super::rpc::Rpc;
 use super::tls::Tls;
@@ -95,8 +95,8 @@ pub struct HttpSettings {
 }
 
 /// The paths of a doorway, behind what it asks of callers. Their handlers find a body that has arrived.
-fn guarded(Doorway { routes, open_to }: Doorway, door: &Arc<Door>) -> Router<Arc<Door>> {
-    let state = (Arc::clone(door), open_to);
+fn guarded(Doorway { routes, gate }: Doorway, door: &Arc<Door>) -> Router<Arc<Door>> {
+    let state = (Arc::clone(door), gate);
     routes.layer(middleware::from_fn_with_state(state, arrived)).with_state(())
 }
 
@@ -350,19 +350,19 @@ async fn only_the_known(State(door): State<Arc<Door>>, request: Request, next: N
 /// As [`only_the_known`], where a token may also be shown as `X-API-Key`. The body is read as well, so that a
 /// handler of another protocol has the whole of it, and its caller is known as of then.
 async fn arrived(
-    State((door, open_to)): State<(Arc<Door>, OpenTo)>,
+    State((door, gate)): State<(Arc<Door>, Gate)>,
     Extension(connection): Extension<Arc<Connection>>,
     request: Request,
     next: Next,
 ) -> Response {
     let shown = credential(&request, token_or_key(request.headers()));
-    let caller = || match open_to {
-        OpenTo::Callers => door.caller(&shown),
-        OpenTo::Everybody => Some(Arc::new(Caller::any_agent())),
-        OpenTo::AsksItself => None,
+    let caller = || match gate {
+        Gate::Port(OpenTo::Callers) => door.caller(&shown),
+        Gate::Port(OpenTo::Everybody) => Some(Arc::new(Caller::any_agent())),
+        Gate::Door => None,
     };
-    let asked = open_to != OpenTo::AsksItself;
-    if asked && caller().is_none() {
+    let asks = gate != Gate::Door;
+    if asks && caller().is_none() {
         return not_known();
     }
     let (mut head, body) = request.into_parts();
@@ -372,7 +372,7 @@ async fn arrived(
     };
     match caller() {
         Some(caller) => drop(head.extensions.insert(caller)),
-        None if asked => return not_known(),
+        None if asks => return not_known(),
         None => {}
     }
     let _work = connection.works();

@@ -20,7 +20,7 @@ mod stdio;
 mod tls;
 
 pub use connections::ConnectionLimits;
-pub use doorway::{DoorSettings, Doorway, OpenTo};
+pub use doorway::{DoorSettings, Doorway, Gate, OpenTo};
 pub use http::{HttpDoor, HttpSettings, KnownCallers};
 pub use listen::Listen;
 pub use nexus::NexusSettings;

@@ -2,7 +2,7 @@
 //!
 //! A body that is not JSON is answered with HTTP 400; every other error is one of the protocol, with HTTP 200.
 
-use super::doorway::{Arrived, DoorSettings, Doorway, in_own_name};
+use super::doorway::{Arrived, DoorSettings, Doorway, Gate, in_own_name};
 use super::http::is_json;
 use crate::call::{Call, Door, Priority};
 use crate::fault::Fault;
@@ -42,7 +42,7 @@ pub fn doorway(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBoun
     let door = Arc::new(Sovereign { executor, settings, bounds });
     let routes =
         Router::new().route("/run", post(run)).route("/capabilities", get(capabilities)).with_state(door);
-    Doorway { routes, open_to }
+    Doorway { routes, gate: Gate::Port(open_to) }
 }
 
 async fn capabilities(State(door): State<Arc<Sovereign>>) -> Response {

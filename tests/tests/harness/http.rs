@@ -156,11 +156,31 @@ pub(super) fn read_message(reader: &mut impl BufRead) -> std::io::Result<Message
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
-    let length = headers.iter().find(|(name, _)| name == "content-length");
-    let length = length.map_or(0, |(_, value)| value.parse().expect("a length"));
-    let mut body = vec![0; length];
+    let header = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
+    if header("transfer-encoding").is_some_and(|coding| coding == "chunked") {
+        let body = read_chunks(reader)?;
+        return Ok((first, headers, body));
+    }
+    let mut body = vec![0; header("content-length").map_or(0, |value| value.parse().expect("a length"))];
     reader.read_exact(&mut body)?;
     Ok((first, headers, body))
+}
+
+/// The chunks of a body, without trailers.
+fn read_chunks(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut size = String::new();
+        reader.read_line(&mut size)?;
+        let size = usize::from_str_radix(size.trim(), 16).map_err(std::io::Error::other)?;
+        let start = body.len();
+        body.resize(start + size + 2, 0);
+        reader.read_exact(&mut body[start..])?;
+        body.truncate(start + size);
+        if size == 0 {
+            return Ok(body);
+        }
+    }
 }
 
 fn read_answer(reader: &mut impl BufRead) -> std::io::Result<Answer> {

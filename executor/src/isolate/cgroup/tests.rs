@@ -4,7 +4,6 @@ use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
 fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
@@ -112,10 +111,11 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     second.enter(pid(&busy)).unwrap();
     second.limit(&grant(1, 1)).unwrap();
     go(&mut busy);
-    let (began, first) = (Instant::now(), super::super::process::cpu_of(pid(&busy)).unwrap());
-    std::thread::sleep(Duration::from_secs(3));
+    let first = super::super::process::cpu_of(pid(&busy)).unwrap();
+    let watched = Duration::from_secs(3);
+    std::thread::sleep(watched);
     let used = super::super::process::cpu_of(pid(&busy)).unwrap() - first;
-    let share = used.as_secs_f64() / began.elapsed().as_secs_f64();
+    let share = used.as_secs_f64() / watched.as_secs_f64();
     assert!((0.01..0.25).contains(&share), "{share}: 7 % and what a period more may have");
     // A group is used again when nobody is in it.
     let (folders, in_use) = (group.folders.clone(), second.folders.clone());

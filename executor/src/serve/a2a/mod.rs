@@ -11,7 +11,7 @@ mod tasks;
 pub use limits::RateLimits;
 
 use super::connections::Connection;
-use super::doorway::{Arrived, DoorSettings, Doorway, OpenTo, in_own_name};
+use super::doorway::{Arrived, DoorSettings, Doorway, Gate, OpenTo, in_own_name};
 use super::http::is_json;
 use crate::call::{Call, Door, Priority};
 use crate::fault::{BlockedBy, Fault};
@@ -110,7 +110,11 @@ pub async fn doorways(
         .route("/a2a/tasks/{task}/stream", get(task_stream))
         .layer(middleware::from_fn_with_state((limiter, door.settings.dialect), limited))
         .with_state(Arc::clone(&door));
-    Ok([Doorway { routes, open_to }, Doorway { routes: public.with_state(door), open_to: OpenTo::Everybody }])
+    let public = public.with_state(door);
+    Ok([
+        Doorway { routes, gate: Gate::Port(open_to) },
+        Doorway { routes: public, gate: Gate::Port(OpenTo::Everybody) },
+    ])
 }
 
 /// Counts a request of a caller, and says in headers where it stands.

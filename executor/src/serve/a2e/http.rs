@@ -7,7 +7,7 @@ use super::session::{Session, Who};
 use super::{A2eSettings, Host};
 use crate::govern::{Caller, Credential};
 use crate::run::Executor;
-use crate::serve::doorway::{Arrived, Doorway, OpenTo};
+use crate::serve::doorway::{Arrived, Doorway, Gate, OpenTo};
 use crate::serve::http::{KnownCallers, media_type};
 use crate::wire::a2e::encode;
 use crate::wire::strict_json::JsonBounds;
@@ -63,7 +63,7 @@ pub fn doorway(
         .route("/a2e/stream", get(stream))
         .route("/a2e/health", get(health))
         .with_state(sessions);
-    Doorway { routes, open_to }
+    Doorway { routes, gate: Gate::Port(open_to) }
 }
 
 async fn health(State(sessions): State<Arc<Sessions>>) -> Response {
@@ -76,7 +76,7 @@ async fn begin(
     Extension(shown): Extension<Credential>,
 ) -> Response {
     let who = match sessions.host.settings.door.open_to {
-        OpenTo::Callers | OpenTo::AsksItself => Who::Shown(shown),
+        OpenTo::Callers => Who::Shown(shown),
         OpenTo::Everybody => Who::Open(Arc::clone(&caller)),
     };
     match sessions.begin(caller.name(), who) {

@@ -13,7 +13,7 @@ mod socket;
 
 use super::ConnectionLimits;
 use super::connections::Connection;
-use super::doorway::{Arrived, Doorway, OpenTo, in_own_name, named};
+use super::doorway::{Arrived, Doorway, Gate, OpenTo, in_own_name, named};
 use super::http::{KnownCallers, NOT_KNOWN, is_json};
 use crate::call::{Call, Door, Priority};
 use crate::fault::{BlockedBy, Fault};
@@ -117,7 +117,7 @@ pub fn doorway(
     let started_ms = milliseconds(executor.clock().now());
     let door = Arc::new(Nexus { executor, settings, port, keys, id, identity, unknown, hub, started_ms });
     let routes = Router::new().route("/nexus", get(socket::upgrade).post(post)).with_state(door);
-    Doorway { routes, open_to: OpenTo::AsksItself }
+    Doorway { routes, gate: Gate::Door }
 }
 
 /// A message to the other side, and whether it is the last that answers its message.
@@ -195,9 +195,7 @@ impl Nexus {
     /// Who shows this, as of now.
     fn caller(&self, shown: &Credential) -> Option<Arc<Caller>> {
         match self.settings.open_to {
-            OpenTo::Callers | OpenTo::AsksItself => {
-                self.port.callers.identify(shown, self.executor.clock().now())
-            }
+            OpenTo::Callers => self.port.callers.identify(shown, self.executor.clock().now()),
             OpenTo::Everybody => Some(Arc::new(Caller::any_agent())),
         }
     }
