@@ -24,6 +24,7 @@ mod callers;
 mod cli;
 mod connections;
 mod documents;
+mod doors;
 mod durability;
 mod flood;
 mod governor;

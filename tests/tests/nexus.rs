@@ -22,10 +22,10 @@ const EXECUTOR: &str = "did:a2g:executor:1.0:local";
 
 /// What one agent shares with the executor.
 #[derive(Clone, Copy)]
-struct Agent {
-    id: &'static str,
-    secret: &'static str,
-    key: [u8; 32],
+pub struct Agent {
+    pub id: &'static str,
+    pub secret: &'static str,
+    pub key: [u8; 32],
 }
 
 const PLANNER: Agent = Agent { id: "planner", secret: "planner-secret-0123456789abcdef-0123", key: [1; 32] };
@@ -108,7 +108,7 @@ impl Agent {
         self.sealed(message, &json!({ "parameters": parameters }))
     }
 
-    fn execute(&self, tool: &str, arguments: Value) -> Value {
+    pub fn execute(&self, tool: &str, arguments: Value) -> Value {
         self.command("tool.execute", &json!({ "tool": tool, "arguments": arguments }))
     }
 
@@ -152,18 +152,22 @@ fn now_ms() -> u64 {
 }
 
 /// The folder with the key file.
-struct Keys(TempDir);
+pub struct Keys(TempDir);
 
 impl Keys {
     fn new() -> Self {
+        Self::of(&[PLANNER, OTHER, OPERATOR])
+    }
+
+    pub fn of(agents: &[Agent]) -> Self {
         let keys = Self(tempfile::tempdir().unwrap());
-        let lines = [PLANNER, OTHER, OPERATOR].map(|a| format!("{} {} {}\n", a.id, a.secret, hex(&a.key)));
-        std::fs::write(keys.path(), lines.concat()).unwrap();
+        let line = |agent: &Agent| format!("{} {} {}\n", agent.id, agent.secret, hex(&agent.key));
+        std::fs::write(keys.path(), agents.iter().map(line).collect::<String>()).unwrap();
         set_mode(&keys.path(), 0o600);
         keys
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.0.path().join("nexus.keys")
     }
 
@@ -184,7 +188,7 @@ fn post_with(client: &mut HttpClient, headers: &[(&str, &str)], body: &[u8]) -> 
 }
 
 /// Posts a message, and gives the one message that answers it.
-fn ask(executor: &Executor, agent: Agent, message: &Value) -> Value {
+pub fn ask(executor: &Executor, agent: Agent, message: &Value) -> Value {
     let answer = post_with(&mut executor.client(), &[], message.to_string().as_bytes());
     assert_eq!(answer.status, 200, "{}", answer.text());
     agent.read(&answer.json())

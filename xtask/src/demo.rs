@@ -5,6 +5,7 @@
 //! ended when it returns.
 
 mod client;
+mod doors;
 mod paint;
 mod process;
 mod received;
@@ -31,7 +32,8 @@ Sets up, builds the tools and the executor, starts the executor and a governor a
 two processes on loopback, sends intents over HTTP and shows what became of each:
 files, a search, denials, an intent that waits for a person, a link out of the
 scope, an endless loop, a memory bomb, a tool that is slowed down, and a cancel.
-Then it shows which reports the governor has received.
+Then it shows which reports the governor has received, and one call through each
+of the five doors.
 
 Exit code 0 only if every step went as expected. It works in a temporary folder;
 the logs of both processes stay in target/xtask/demo.";
@@ -61,19 +63,20 @@ fn tell(workspace: &Workspace, stage: &Stage) -> Result<(), Failure> {
     say_started(&executor, &format!("/workspace is {}", stage.workspace().display()));
     let client = Client::new(executor.address());
 
-    let told =
-        story::tell(&client, stage).and_then(|steps| Ok((received::show(&stage.reports(), &steps)?, steps)));
+    let told = story::tell(&client, stage)
+        .and_then(|steps| Ok((received::show(&stage.reports(), &steps)?, doors::show(client)?, steps)));
     if told.is_err() {
         thread::sleep(LAST_BREATH);
     }
     // A process that has ended is the better explanation of whatever went wrong.
     governor.check_alive()?;
     executor.check_alive()?;
-    let (reports_agree, steps) = told?;
+    let (reports_agree, doors_agree, steps) = told?;
 
     let unexpected = steps.iter().filter(|step| !step.as_expected()).count();
-    if unexpected > 0 || !reports_agree {
+    if unexpected > 0 || !reports_agree || !doors_agree {
         let what = match unexpected {
+            0 if reports_agree => "a door did not give what the others gave".to_owned(),
             0 => "the governor did not receive what it should have".to_owned(),
             1 => "one step did not go as expected".to_owned(),
             more => format!("{more} steps did not go as expected"),

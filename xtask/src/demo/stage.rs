@@ -1,14 +1,16 @@
 //! What the demo needs on disk: a temporary folder with a catalogue, a configuration, policies and a
 //! workspace, and under `target/` what makes the second demo quick.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
 
+use super::doors::NEXUS_SECRET;
 use crate::run::{self, AtPath, Failure, Workspace};
 
 /// The policy of the demo's own agent, beside those of `policies/`.
@@ -126,6 +128,9 @@ impl Stage {
         // Compiled tools are machine code, so the executor wants a folder that is ours alone.
         let cache = workspace.notes().join("demo-cache");
         DirBuilder::new().recursive(true).mode(0o700).create(&cache).at(&cache)?;
+        let keys = self.at("nexus.keys");
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&keys).at(&keys)?;
+        file.write_all(format!("{} {NEXUS_SECRET} -\n", super::doors::NEXUS_AGENT).as_bytes()).at(&keys)?;
         let configuration = self.at("executor.toml");
         fs::write(&configuration, configured(&cache)).at(&configuration)
     }
@@ -181,6 +186,10 @@ filesystem_scope = ["/workspace/**"]
 [[mount]]
 guest = "/workspace"
 host = "workspace"
+
+[doors.nexus]
+key_file = "nexus.keys"
+signature_scope = "full"
 "#
     )
 }

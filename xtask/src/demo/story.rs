@@ -288,7 +288,7 @@ fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
 }
 
 /// A UUID of version 4, from the random keys of the standard library's hash maps.
-fn new_intent() -> String {
+pub(super) fn new_intent() -> String {
     let random = || RandomState::new().build_hasher().finish();
     let (a, b) = (random(), random());
     format!(
