@@ -183,6 +183,12 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// Milliseconds since 1970, as messages carry them.
+#[allow(clippy::disallowed_methods, reason = "the rule is for the executor, whose clock tests can turn")]
+pub(crate) fn now_ms() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis()
+}
+
 /// Waits for the end; `None` when the limit came first and the program was ended.
 fn watch(what: &str, child: &mut Child, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
     let started = now();

@@ -1,7 +1,5 @@
 //! The same call through each of the five doors, which all lead to the same core.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -9,7 +7,7 @@ use sha2::Sha256;
 use super::client::Client;
 use super::paint::{Ink, painted, say};
 use super::story::new_intent;
-use crate::run::Failure;
+use crate::run::{self, Failure};
 
 /// The agent that signs its messages, and what it signs them with.
 pub(super) const NEXUS_AGENT: &str = "demo";
@@ -84,8 +82,8 @@ fn a2e(client: Client, tool: &str, arguments: &Value) -> Result<Value, Failure> 
 }
 
 fn nexus(client: Client, tool: &str, arguments: &Value) -> Result<Value, Failure> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (id, timestamp) = (new_intent(), now.as_secs() * 1000 + u64::from(now.subsec_millis()));
+    let id = new_intent();
+    let timestamp = u64::try_from(run::now_ms()).unwrap_or_default();
     let from = json!({ "id": NEXUS_AGENT, "type": "desktop", "version": "1.0.0", "capabilities": [] });
     let to = json!({ "id": EXECUTOR, "type": "mcp", "version": "1.0.0", "capabilities": [] });
     let payload = json!({ "parameters": { "tool": tool, "arguments": arguments } });
