@@ -22,6 +22,7 @@ mod a2g_ws;
 mod bad_input;
 mod callers;
 mod cli;
+mod clients;
 mod connections;
 mod documents;
 mod doors;

@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line's output is its purpose")]
 
 mod bench;
+mod clients;
 mod debian_fallback;
 mod demo;
 mod extras;

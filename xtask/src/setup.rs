@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::clients;
 use crate::debian_fallback::{self, DebianToolchain};
 use crate::extras;
 use crate::run::{self, AtPath, Failure, Workspace};
@@ -36,7 +37,8 @@ wasm32-wasip1: this needs root or a password-less sudo, installs about 1 GB with
 apt-get, removes nothing, and builds the standard library once.
 
 Some tests use strace and libfaketime; where they are missing, this gets them in
-the same way, and otherwise those tests are skipped, by name.
+the same way, and otherwise those tests are skipped, by name. So are those with the
+A2A libraries of Python and JavaScript, which pip and npm install below target/.
 
 The other commands call this one. A second run takes less than a second.
 
@@ -87,9 +89,11 @@ pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<(), Failure> {
         forget(&note_about_wanted(workspace))?;
         debian_fallback::forget(workspace)?;
         extras::forget(workspace)?;
+        clients::forget(workspace)?;
     }
     let guests = prepare(workspace)?;
     extras::prepare(workspace)?;
+    clients::prepare(workspace)?;
     let how = match guests.toolchain {
         GuestToolchain::Native => "by the Rust toolchain",
         GuestToolchain::Debian(_) => "by the distribution's packages",

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::clients;
 use crate::extras;
 use crate::run::{self, Failure, Workspace};
 use crate::setup::{self, WANTED};
@@ -28,7 +29,7 @@ of the main workspace; with any, the tools' own tests are left out:
 
 Tests with `wasip2` in their name need the target wasm32-wasip2; where it cannot
 be had they are skipped, and the summary names them. Tests that need strace or
-libfaketime are skipped without them, and say so.";
+libfaketime, or a client from PyPI or npm, are skipped without it, and say so.";
 
 /// The part of a test's name that says that it needs [`WANTED`].
 const NEEDS_WANTED: &str = "wasip2";
@@ -69,6 +70,7 @@ struct Outcome {
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<(), Failure> {
     let guests = setup::prepare(workspace)?;
     extras::prepare(workspace)?;
+    clients::prepare(workspace)?;
     tools::build(workspace, &guests.toolchain)?;
     if guests.has_wanted {
         tools::build_wanted(workspace)?;

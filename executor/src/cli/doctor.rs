@@ -1,6 +1,6 @@
 //! `doctor`: what this machine has to contain tools with.
 
-use super::output::{print, table, verdict_cell};
+use super::output::{print, show, table, verdict_cell};
 use crate::isolate::support;
 use comfy_table::Cell;
 use serde_json::json;
@@ -24,7 +24,7 @@ pub(super) fn main(json: bool) -> anyhow::Result<ExitCode> {
             };
             table.add_row([Cell::new(row.name), state, Cell::new(row.purpose), Cell::new(detail)]);
         }
-        print(table);
+        show(&table, std::io::stdout());
     }
     Ok(if support.missing().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

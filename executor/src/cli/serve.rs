@@ -80,8 +80,13 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         .build()?;
     let grouped = Grouped::set_up(&config);
     let served = runtime.block_on(serve(&config, &grouped, accept_unsigned, transport));
-    // A guest that is stuck in a host call keeps its thread; the process does not wait for it.
-    runtime.shutdown_background();
+    match served {
+        // A guest that is stuck in a host call keeps its thread; the process does not wait for it.
+        Ok(()) => runtime.shutdown_background(),
+        // What was started before it failed ends with the process. A runtime that is taken down under it would
+        // make its timers panic, and that would be read for the reason.
+        Err(_) => std::mem::forget(runtime),
+    }
     served.map(|()| ExitCode::SUCCESS)
 }
 

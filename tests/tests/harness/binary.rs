@@ -35,6 +35,11 @@ pub fn tools() -> PathBuf {
     tools
 }
 
+/// Where `cargo xtask setup` installs clients that others wrote.
+pub fn clients() -> PathBuf {
+    target().join("xtask").join("clients")
+}
+
 /// A guest that is built for the tests beside the tools.
 pub fn guest(name: &str) -> Vec<u8> {
     guest_for("wasm32-wasip1", name)

@@ -28,7 +28,9 @@ mod wall_clock;
 mod web_socket;
 
 pub use a2e::{A2ePeer, A2eSession, a2e, a2e_call, a2e_handshake, a2e_members};
-pub use binary::{cache, guest, guest_wasip2, program, run, run_in, run_with_input, seeds, tools, vectors};
+pub use binary::{
+    cache, clients, guest, guest_wasip2, program, run, run_in, run_with_input, seeds, tools, vectors,
+};
 pub use catalogue::{Catalogue, GATE, Tool};
 pub use collector::{Collector, Span};
 pub use executor::{Executor, Home, Options, isolation};
