@@ -880,3 +880,17 @@ fn a_door_that_is_switched_off_is_not_there() {
     let mut process = Process::spawn("executor", &mut home.command());
     assert_eq!(process.ended().code(), Some(2), "{}", process.stderr());
 }
+
+#[test]
+fn who_connects_and_says_nothing_ends_no_stream_and_no_call() {
+    let served = Served::new();
+    let executor = Executor::start(served.options().set("server.max_connections", 4));
+    let mut session = A2eSession::open(&executor, None);
+    session.shake_hands("planner", "");
+    session.tell(&a2e_call("0", "gate", waits()));
+    wait_for_runs(&executor, 1);
+    let silent = (0..16).map(|_| HttpClient::send_only(executor.address(), b"")).collect::<Vec<_>>();
+    open_the_gate(&executor);
+    succeeded(&session.next(), "gate");
+    drop(silent);
+}

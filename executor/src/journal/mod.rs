@@ -19,7 +19,7 @@ mod writer;
 
 pub use outbox::Due;
 pub use store::OpenError;
-pub use tasks::{KeptTask, MOST_KEPT, MOST_KEPT_BYTES};
+pub use tasks::{KeptTask, ListedTask, MOST_KEPT, MOST_KEPT_BYTES};
 
 use crate::call::Call;
 use crate::fault::BlockedBy;

@@ -18,6 +18,7 @@ CREATE TABLE IF NOT EXISTS tasks(        -- of the A2A door
     context TEXT NOT NULL,
     created INTEGER NOT NULL,            -- in microseconds since 1970
     over INTEGER,                        -- when it ended, in microseconds since 1970
+    status TEXT NOT NULL,                -- what a list says of it
     bytes INTEGER NOT NULL,              -- of the document
     document TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -43,8 +44,23 @@ pub struct KeptTask {
     pub created: OffsetDateTime,
     /// When it ended, once it has.
     pub over: Option<OffsetDateTime>,
-    /// The rest, as the door wrote it.
+    /// What a list says of it, as the door wrote it.
+    pub status: String,
+    /// All of it, as the door wrote it.
     pub document: String,
+}
+
+/// A task as a list has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedTask {
+    /// Its id.
+    pub task: IntentId,
+    /// Its conversation.
+    pub context: String,
+    /// When it was made.
+    pub created: OffsetDateTime,
+    /// [`KeptTask::status`].
+    pub status: String,
 }
 
 impl Journal {
@@ -77,15 +93,15 @@ impl Journal {
         context: Option<&str>,
         limit: u64,
         offset: u64,
-    ) -> Result<(Vec<KeptTask>, u64), JournalError> {
+    ) -> Result<(Vec<ListedTask>, u64), JournalError> {
         self.read(|reader| reader.tasks(owner, context, limit, offset))
     }
 
-    /// The tasks that are not over.
+    /// The tasks that are not over, by their ids alone: one of them may be long.
     ///
     /// # Errors
     /// [`JournalError::Broken`] when the journal cannot be read.
-    pub fn open_tasks(&self) -> Result<Vec<KeptTask>, JournalError> {
+    pub fn open_tasks(&self) -> Result<Vec<IntentId>, JournalError> {
         self.read(Reader::open_tasks)
     }
 
@@ -100,14 +116,14 @@ impl Journal {
 
 impl Batch<'_> {
     pub(super) fn keep_task(&self, task: &KeptTask) -> rusqlite::Result<()> {
-        let KeptTask { task, owner, context, created, over, document } = task;
+        let KeptTask { task, owner, context, created, over, status, document } = task;
         let bytes = i64::try_from(document.len()).unwrap_or(i64::MAX);
         self.connection()
             .prepare_cached(
-                "INSERT INTO tasks(task, owner, context, created, over, bytes, document)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-                 ON CONFLICT DO UPDATE SET over = excluded.over, bytes = excluded.bytes,
-                                           document = excluded.document",
+                "INSERT INTO tasks(task, owner, context, created, over, status, bytes, document)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                 ON CONFLICT DO UPDATE SET over = excluded.over, status = excluded.status,
+                                           bytes = excluded.bytes, document = excluded.document",
             )?
             .execute(params![
                 task.as_bytes(),
@@ -115,6 +131,7 @@ impl Batch<'_> {
                 context,
                 micros(*created),
                 over.map(micros),
+                status,
                 bytes,
                 document
             ])?;
@@ -134,7 +151,7 @@ impl Batch<'_> {
     }
 }
 
-const COLUMNS: &str = "task, owner, context, created, over, document";
+const COLUMNS: &str = "task, owner, context, created, over, status, document";
 
 impl Reader {
     fn task(&self, task: IntentId) -> rusqlite::Result<Option<KeptTask>> {
@@ -150,7 +167,7 @@ impl Reader {
         context: Option<&str>,
         limit: u64,
         offset: u64,
-    ) -> rusqlite::Result<(Vec<KeptTask>, u64)> {
+    ) -> rusqlite::Result<(Vec<ListedTask>, u64)> {
         let whose = "(?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR context = ?2)";
         let owner = owner.map(AgentDid::as_str);
         let total = self
@@ -158,17 +175,16 @@ impl Reader {
             .prepare_cached(&format!("SELECT count(*) FROM tasks WHERE {whose}"))?
             .query_row(params![owner, context], |row| row.get(0))?;
         let sql = format!(
-            "SELECT {COLUMNS} FROM tasks WHERE {whose} ORDER BY created DESC, task LIMIT ?3 OFFSET ?4"
+            "SELECT task, context, created, status FROM tasks WHERE {whose} ORDER BY created DESC, task LIMIT ?3 OFFSET ?4"
         );
         let mut statement = self.connection().prepare_cached(&sql)?;
-        let rows = statement.query_map(params![owner, context, stored(limit), stored(offset)], kept)?;
+        let rows = statement.query_map(params![owner, context, stored(limit), stored(offset)], listed)?;
         Ok((rows.collect::<rusqlite::Result<_>>()?, number(total)))
     }
 
-    fn open_tasks(&self) -> rusqlite::Result<Vec<KeptTask>> {
-        let mut statement =
-            self.connection().prepare(&format!("SELECT {COLUMNS} FROM tasks WHERE over IS NULL"))?;
-        statement.query_map([], kept)?.collect()
+    fn open_tasks(&self) -> rusqlite::Result<Vec<IntentId>> {
+        let mut statement = self.connection().prepare("SELECT task FROM tasks WHERE over IS NULL")?;
+        statement.query_map([], |row| row.get(0).map(IntentId::from_bytes))?.collect()
     }
 
     fn count_open_tasks(&self, owner: &AgentDid) -> rusqlite::Result<u64> {
@@ -179,11 +195,20 @@ impl Reader {
     }
 }
 
+fn at(micros: i64) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+fn listed(row: &Row<'_>) -> rusqlite::Result<ListedTask> {
+    Ok(ListedTask {
+        task: IntentId::from_bytes(row.get(0)?),
+        context: row.get(1)?,
+        created: at(row.get(2)?),
+        status: row.get(3)?,
+    })
+}
+
 fn kept(row: &Row<'_>) -> rusqlite::Result<KeptTask> {
-    let at = |micros: i64| {
-        OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000)
-            .unwrap_or(OffsetDateTime::UNIX_EPOCH)
-    };
     let owner = row.get::<_, String>(1)?;
     let owner = AgentDid::parse(&owner).map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, Box::new(error))
@@ -194,6 +219,7 @@ fn kept(row: &Row<'_>) -> rusqlite::Result<KeptTask> {
         context: row.get(2)?,
         created: at(row.get(3)?),
         over: row.get::<_, Option<i64>>(4)?.map(at),
-        document: row.get(5)?,
+        status: row.get(5)?,
+        document: row.get(6)?,
     })
 }

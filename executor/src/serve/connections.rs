@@ -1,8 +1,8 @@
 //! The connections of the HTTP door: how many there may be, and which one goes when there are too many.
 //!
 //! A connection counts as idle until the whole of a request has been read. When there is no room for
-//! another, the one that has been idle for longest is closed: whoever sends heads and bodies slowly,
-//! or nothing at all, gives way to whoever asks for something.
+//! another, the one that has been idle for longest is closed, those first on which no caller was known yet:
+//! whoever sends heads and bodies slowly, or nothing at all, gives way to whoever asks for something.
 
 use super::listen::{Listener, Stream};
 use super::tls::{self, Tls};
@@ -14,11 +14,15 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::collections::BTreeMap;
+use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio::time::Sleep;
 
 /// The longest head of a request, in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
@@ -56,6 +60,8 @@ struct State {
     /// How many requests are worked on.
     works: usize,
     idle_since: u64,
+    /// Whether a caller was known on it.
+    known: bool,
     close: Arc<Notify>,
 }
 
@@ -85,13 +91,13 @@ impl Connections {
         let mut inner = self.lock();
         if inner.open.len() >= most {
             let idle = inner.open.iter().filter(|(_, state)| state.works == 0);
-            let (&id, state) = idle.min_by_key(|(_, state)| state.idle_since)?;
+            let (&id, state) = idle.min_by_key(|(_, state)| (state.known, state.idle_since))?;
             state.close.notify_one();
             inner.open.remove(&id);
         }
         inner.now += 1;
         let (id, close) = (inner.now, Arc::new(Notify::new()));
-        inner.open.insert(id, State { works: 0, idle_since: id, close: Arc::clone(&close) });
+        inner.open.insert(id, State { works: 0, idle_since: id, known: false, close: Arc::clone(&close) });
         drop(inner);
         Some(Arc::new(Connection { all: Arc::clone(self), id, close }))
     }
@@ -104,6 +110,13 @@ impl Connection {
             state.works += 1;
         }
         Work(Arc::clone(self))
+    }
+
+    /// A caller is known on it: it gives way only when all that are idle have one.
+    pub(super) fn known(&self) {
+        if let Some(state) = self.all.lock().open.get_mut(&self.id) {
+            state.known = true;
+        }
     }
 
     /// Comes when the connection has to give way to another.
@@ -221,7 +234,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(limits.request)
         .max_buf_size(LONGEST_HEAD)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(Taken::new(stream, limits.request)), service)
         .with_upgrades();
     tokio::pin!(conversation);
     let ended = tokio::select! {
@@ -237,9 +250,112 @@ where
     }
 }
 
+/// A stream whose other side has to take what is written: one that takes nothing for long is gone.
+struct Taken<S> {
+    stream: S,
+    patience: Duration,
+    /// Until when something has to be taken, while nothing is.
+    until: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Taken<S> {
+    fn new(stream: S, patience: Duration) -> Self {
+        Self { stream, patience, until: None }
+    }
+
+    /// What became of writing, or that it took too long.
+    fn timed<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.until = None;
+            return written;
+        }
+        let patience = self.patience;
+        let until = self.until.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        if until.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        tracing::info!(seconds = patience.as_secs(), "a connection is closed: its answers are not taken");
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Taken<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Taken<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.timed(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
+        self.timed(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.timed(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.timed(cx, shut)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn who_takes_nothing_is_gone_and_who_takes_slowly_is_not() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let patience = Duration::from_millis(400);
+        let (ours, mut theirs) = tokio::io::duplex(8);
+        let mut ours = Taken::new(ours, patience);
+        let slow = async {
+            for _ in 0..4 {
+                tokio::time::sleep(patience / 4).await;
+                theirs.read_exact(&mut [0; 8]).await.unwrap();
+            }
+            theirs
+        };
+        let (written, theirs) = tokio::join!(ours.write_all(&[0; 40]), slow);
+        written.unwrap();
+        let error = ours.write_all(&[0; 40]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(theirs);
+    }
+
+    #[tokio::test]
+    async fn who_was_never_known_gives_way_before_who_was() {
+        let all = Arc::new(Connections::default());
+        let [first, second] = std::array::from_fn(|_| all.admit(2).unwrap());
+        first.known();
+        let third = all.admit(2).unwrap();
+        second.gives_way().await;
+        third.known();
+        drop(second);
+        let fourth = all.admit(2).unwrap();
+        first.gives_way().await;
+        drop((first, third, fourth));
+    }
 
     #[tokio::test]
     async fn who_has_been_idle_for_longest_gives_way_and_who_works_does_not() {

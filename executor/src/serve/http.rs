@@ -196,6 +196,7 @@ async fn post(
     };
     // Asked again: the body may have taken its time.
     let Some(caller) = door.caller(&shown) else { return not_known() };
+    connection.known();
     let _work = connection.works();
     let answer = match arrived {
         Arrived::Whole(bytes) => door.rpc.answer(&bytes, &caller).await,
@@ -213,6 +214,7 @@ async fn upgrade(
     Extension(shown): Extension<Credential>,
     upgrade: WebSocketUpgrade,
 ) -> Response {
+    connection.known();
     let most = door.rpc.bounds().max_bytes;
     let upgrade = upgrade.max_write_buffer_size(MOST_UNTAKEN);
     upgrade.max_message_size(most).max_frame_size(most).on_upgrade(async move |socket| {
@@ -371,7 +373,10 @@ async fn arrived(
         Err(late) => return late,
     };
     match caller() {
-        Some(caller) => drop(head.extensions.insert(caller)),
+        Some(caller) => {
+            connection.known();
+            head.extensions.insert(caller);
+        }
         None if asks => return not_known(),
         None => {}
     }

@@ -2,6 +2,7 @@
 //!
 //! A body that is not JSON is answered with HTTP 400; every other error is one of the protocol, with HTTP 200.
 
+use super::connections::{Connection, Work};
 use super::doorway::{Arrived, DoorSettings, Doorway, Gate, in_own_name};
 use super::http::is_json;
 use crate::call::{Call, Door, Priority};
@@ -53,6 +54,7 @@ async fn run(
     State(door): State<Arc<Sovereign>>,
     Extension(caller): Extension<Arc<Caller>>,
     Extension(body): Extension<Arrived>,
+    Extension(connection): Extension<Arc<Connection>>,
     headers: HeaderMap,
 ) -> Response {
     if !is_json(&headers) {
@@ -79,14 +81,20 @@ async fn run(
         operation: request.operation.clone(),
     };
     if request.stream && request.form == Form::Sovereign {
-        return streamed(door, caller, request, reply);
+        return streamed(door, caller, request, reply, connection.works());
     }
     let answer = door.answer(&caller, request, &reply, Watcher::nobody()).await;
     json(StatusCode::OK, answer)
 }
 
 /// The answer as lines, of which the last is the result.
-fn streamed(door: Arc<Sovereign>, caller: Arc<Caller>, request: Request, reply: Reply) -> Response {
+fn streamed(
+    door: Arc<Sovereign>,
+    caller: Arc<Caller>,
+    request: Request,
+    reply: Reply,
+    work: Work,
+) -> Response {
     let (parts, taken) = mpsc::channel::<Line>(MOST_UNTAKEN);
     let last = parts.clone();
     let (partial, index) = (reply.clone(), std::sync::atomic::AtomicU64::new(0));
@@ -106,10 +114,10 @@ fn streamed(door: Arc<Sovereign>, caller: Arc<Caller>, request: Request, reply: 
         let _nobody_reads = last.send(Line::Last(answer)).await;
     });
     // A guest that is stuck may hold its end for longer than anybody waits: the last line ends the answer.
-    let lines = futures_util::stream::unfold(Some(taken), async |taken| {
-        let mut taken = taken?;
+    let lines = futures_util::stream::unfold(Some((taken, work)), async |taken| {
+        let (mut taken, work) = taken?;
         let (line, rest) = match taken.recv().await? {
-            Line::Part(line) => (line, Some(taken)),
+            Line::Part(line) => (line, Some((taken, work))),
             Line::Last(line) => (line, None),
         };
         Some((Ok::<_, Infallible>(Bytes::from(line + "\n")), rest))

@@ -157,7 +157,9 @@ impl A2a {
 
     /// Goes on with what an earlier process left open: what runs is followed, what is over is said.
     pub(super) async fn resume(self: &Arc<Self>) -> Result<(), Fault> {
-        for live in self.board.left_open()? {
+        // One after the other: each may be long.
+        for task in self.board.left_open()? {
+            let Some(live) = self.board.find(task)? else { continue };
             let record = live.record();
             let asks_for_a_message = record.state() == State::InputRequired && !record.is_prompting();
             if asks_for_a_message {

@@ -18,7 +18,7 @@ use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Approver, Governor, Operator};
 use crate::ident::{AgentDid, IntentId};
-use crate::journal::KeptTask;
+use crate::journal::ListedTask;
 use crate::run::Executor;
 use crate::verdict::Directive;
 use crate::wire::a2a::card::{self, Place};
@@ -44,8 +44,8 @@ use tasks::{Board, Live, Record};
 
 /// The most messages of one task.
 const MOST_MESSAGES: usize = 100;
-/// The most bytes of one task before it takes another message.
-const MOST_BYTES: usize = 2 << 20;
+/// The most bytes of the messages of a task that waits for one which calls a tool.
+const MOST_BYTES: usize = 256 << 10;
 /// The most webhooks of one task.
 const MOST_WEBHOOKS: usize = 8;
 /// How long the end of a canceled run is waited for.
@@ -413,6 +413,9 @@ impl A2a {
         push: Option<PushConfig>,
     ) -> Result<Arc<Live>, Problem> {
         let now = self.executor.clock().now();
+        if call.is_none() && !fits(&[&message]) {
+            return Err(too_long());
+        }
         let mut record = Record::new(id, owner, message, now);
         record.pushes.extend(push);
         match call {
@@ -469,18 +472,20 @@ impl A2a {
         let owner = if caller.is_any_of(&SEES_ALL) { None } else { Some(self.agent(caller)?) };
         let listed = self.executor.journal().tasks(owner.as_ref(), context, limit, offset);
         let (kept, total) = listed.map_err(|error| tasks::broken(&error))?;
-        let listed = kept.iter().map(|kept| self.listed(kept)).collect::<Result<Vec<_>, Fault>>()?;
+        let listed = kept.iter().map(|kept| self.listed(kept)).collect::<Vec<_>>();
         let more = offset.saturating_add(u64::try_from(kept.len()).unwrap_or(u64::MAX)) < total;
         Ok(ok(encode::list(id, &listed, total, more)))
     }
 
     /// A task of a list, as it is now.
-    fn listed(&self, kept: &KeptTask) -> Result<serde_json::Value, Fault> {
-        let record = match self.board.at_hand(kept.task) {
-            Some(live) => live.record(),
-            None => Arc::new(tasks::read(kept)?),
+    fn listed(&self, kept: &ListedTask) -> serde_json::Value {
+        let ListedTask { task, context, created, status } = kept;
+        let status = match self.board.at_hand(*task) {
+            Some(live) => live.record().status(),
+            None => status.clone(),
         };
-        Ok(encode::listed(&record.task, record.created, self.settings.dialect))
+        let status = serde_json::from_str(&status).unwrap_or_default();
+        encode::listed(&task.to_string(), context, &status, *created, self.settings.dialect)
     }
 
     async fn cancel(&self, caller: &Caller, live: &Live) -> Result<Arc<Record>, Problem> {
@@ -650,11 +655,21 @@ fn takes(record: &Record, message: &Message) -> Result<(), Problem> {
     if record.task.history.iter().any(|before| before.message_id == message.message_id) {
         return refused("a message with this `messageId` was sent before".to_owned());
     }
-    let bytes = serde_json::to_string(&record.task.history).map_or(0, |text| text.len());
-    if record.task.history.len() >= MOST_MESSAGES || bytes >= MOST_BYTES {
+    let all = record.task.history.iter().chain([message]).collect::<Vec<_>>();
+    if all.len() > MOST_MESSAGES || !fits(&all) {
         return refused("the task has too long a history: send a new message without a `taskId`".to_owned());
     }
     Ok(())
+}
+
+/// Whether a task that waits may have these messages. It is kept while it waits, and costs its owner nothing.
+fn fits(messages: &[&Message]) -> bool {
+    serde_json::to_string(messages).is_ok_and(|text| text.len() <= MOST_BYTES)
+}
+
+fn too_long() -> Problem {
+    let message = format!("a message that calls no tool has at most {MOST_BYTES} bytes");
+    Fault::invalid("/params/message", message).into()
 }
 
 fn ok(text: String) -> Response {

@@ -142,6 +142,11 @@ impl Record {
         }))
     }
 
+    /// What a list says of it.
+    pub(super) fn status(&self) -> String {
+        serde_json::to_string(&self.task.status).unwrap_or_default()
+    }
+
     fn kept(&self, task: IntentId) -> KeptTask {
         let over = self.state().is_terminal().then_some(self.task.status.timestamp);
         KeptTask {
@@ -150,6 +155,7 @@ impl Record {
             context: self.task.context_id.clone(),
             created: self.created,
             over,
+            status: self.status(),
             // Its maps have texts as keys, so that this cannot fail.
             document: serde_json::to_string(self).unwrap_or_default(),
         }
@@ -358,14 +364,12 @@ impl Board {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).get(&id).and_then(Weak::upgrade)
     }
 
-    /// The tasks that an earlier process left open.
+    /// The tasks that an earlier process left open, by their ids.
     ///
     /// # Errors
     /// When the journal cannot be read.
-    pub(super) fn left_open(&self) -> Result<Vec<Arc<Live>>, Fault> {
-        let open = self.executor.journal().open_tasks().map_err(|error| broken(&error))?;
-        let found = open.into_iter().filter_map(|kept| self.find(kept.task).transpose());
-        found.collect()
+    pub(super) fn left_open(&self) -> Result<Vec<IntentId>, Fault> {
+        self.executor.journal().open_tasks().map_err(|error| broken(&error))
     }
 }
 

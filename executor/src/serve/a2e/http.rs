@@ -7,6 +7,7 @@ use super::session::{Session, Who};
 use super::{A2eSettings, Host};
 use crate::govern::{Caller, Credential};
 use crate::run::Executor;
+use crate::serve::connections::{Connection, Work};
 use crate::serve::doorway::{Arrived, Doorway, Gate, OpenTo};
 use crate::serve::http::{KnownCallers, media_type};
 use crate::wire::a2e::encode;
@@ -129,13 +130,14 @@ async fn send(
 async fn stream(
     State(sessions): State<Arc<Sessions>>,
     Extension(caller): Extension<Arc<Caller>>,
+    Extension(connection): Extension<Arc<Connection>>,
     headers: HeaderMap,
 ) -> Response {
     let session = match sessions.named(&headers, &caller) {
         Ok(session) => session,
         Err(refusal) => return refusal.into_response(),
     };
-    let reading = Reading { reader: session.out.attach(), session };
+    let reading = Reading { reader: session.out.attach(), session, _work: connection.works() };
     let events = futures_util::stream::unfold(reading, async |reading| {
         let next = tokio::time::timeout(KEEP_ALIVE, reading.session.next(reading.reader)).await;
         let event = match next {
@@ -152,6 +154,8 @@ async fn stream(
 struct Reading {
     session: Arc<Session>,
     reader: u64,
+    /// Its connection is not idle: that another one comes ends no calls.
+    _work: Work,
 }
 
 impl Drop for Reading {

@@ -33,8 +33,8 @@ use tokio::time::Instant;
 
 /// How many calls of one session may wait for their turn.
 const MOST_WAITING: usize = 64;
-/// How many bytes of messages.
-const MOST_WAITING_BYTES: usize = 8 << 20;
+/// How many bytes of messages, which take many times as much once they are read.
+const MOST_WAITING_BYTES: usize = 2 << 20;
 /// How long calls that were cancelled may still take to be answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long somebody may take nothing of what waits before they count as gone.
@@ -334,6 +334,8 @@ impl Session {
             at_most: Some(timeout),
         };
         in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::of(&fault))?;
+        // What cannot run takes no room until its turn.
+        self.host.executor.acceptable(&call).map_err(|fault| fault::of(&fault))?;
         state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming, bytes });
         self.open.send_replace(state.open());
         Ok(())

@@ -166,6 +166,7 @@ async fn post(
         let head = [(header::WWW_AUTHENTICATE, "Bearer"), (header::CONTENT_TYPE, "application/json")];
         return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
     };
+    connection.known();
     let (out, mut told) = mpsc::channel(2);
     // Whoever does not take the answer is not worked for.
     let work = connection.works();

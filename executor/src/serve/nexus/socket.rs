@@ -61,6 +61,9 @@ pub(super) async fn upgrade(
     Extension(shown): Extension<Credential>,
     upgrade: WebSocketUpgrade,
 ) -> Response {
+    if door.caller(&shown).is_some() {
+        connection.known();
+    }
     let most = door.port.bounds.max_bytes;
     let upgrade = upgrade.max_write_buffer_size(MOST_UNTAKEN).max_message_size(most).max_frame_size(most);
     upgrade.on_upgrade(async move |socket| {

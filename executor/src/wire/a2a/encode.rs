@@ -100,14 +100,13 @@ pub fn stream_named(id: &Id, task: &str) -> String {
     response(id, &json!({ "id": task, "stream": stream_place(task) }))
 }
 
-/// A task of a list, with when it was made.
+/// A task of a list, with its status as JSON and when it was made.
 #[must_use]
-pub fn listed(task: &Task, created: OffsetDateTime, dialect: Dialect) -> Value {
-    let Task { id, context_id, status, artifacts: _, history: _, metadata: _ } = task;
+pub fn listed(id: &str, context: &str, status: &Value, created: OffsetDateTime, dialect: Dialect) -> Value {
     let listed = json!({
         "kind": "task",
         "id": id,
-        "contextId": context_id,
+        "contextId": context,
         "status": status,
         "createdAt": created.format(&Rfc3339).unwrap_or_default(),
     });
