@@ -10,6 +10,7 @@
 
 use super::confine::{OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE};
 use crate::capability::Grant;
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{Error, ErrorKind, Result, Write as _};
 use std::path::{Path, PathBuf};
@@ -165,19 +166,21 @@ impl Delegated {
         tracing::warn!(groups = self.shown(), "a control group cannot be removed");
     }
 
-    /// Those of this name's pattern that executors left which are gone.
-    fn left_behind(&self) -> Vec<Self> {
-        let Some(folder) = self.folders().last() else { return Vec::new() };
-        let names = fs::read_dir(folder)
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let dead = names.filter(|name| {
+    /// The names of the groups inside, in whatever hierarchy: who was killed may have left one in one only.
+    fn inside(&self) -> BTreeSet<String> {
+        let entries = self.folders().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    /// Those that executors left which are gone.
+    fn left_behind(&self) -> impl Iterator<Item = Self> {
+        let dead = self.inside().into_iter().filter(|name| {
             let pid = name.strip_prefix(OURS).map(|pid| pid.strip_suffix(SERVER).unwrap_or(pid));
             let pid = pid.filter(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()));
             pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
         });
-        dead.map(|name| self.below(&name)).collect()
+        dead.map(|name| self.below(&name))
     }
 }
 
@@ -296,14 +299,7 @@ impl Cgroups {
 impl Delegated {
     /// Ends a group and those inside.
     fn end_all(&self) {
-        let Some(folder) = self.folders().last() else { return };
-        let inside = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| {
-            let entry = entry.ok().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
-            entry.file_name().into_string().ok()
-        });
-        for name in inside.collect::<Vec<_>>() {
-            self.below(&name).end();
-        }
+        self.inside().iter().for_each(|name| self.below(name).end());
         self.end();
     }
 }

@@ -42,6 +42,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What agents can be asked to take, and this executor gives them; no capability of its own.
 const FEATURES: [&str; 2] = ["streaming", "artifacts"];
 
+/// How a call that did not run is answered.
+fn failed(fault: &Fault, tool: &ToolName) -> Failure {
+    let unknown = matches!(fault, Fault::InvalidParams { pointer, .. } if pointer == "/tool");
+    if unknown { fault::unknown_tool(tool.as_str()) } else { fault::of(fault) }
+}
+
 /// Who speaks in a session.
 pub(super) enum Who {
     /// Whoever it is, at a door that is open to everybody.
@@ -335,7 +341,7 @@ impl Session {
         };
         in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::of(&fault))?;
         // What cannot run takes no room until its turn.
-        self.host.executor.acceptable(&call).map_err(|fault| fault::of(&fault))?;
+        self.host.executor.acceptable(&call).map_err(|fault| failed(&fault, &call.tool))?;
         state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming, bytes });
         self.open.send_replace(state.open());
         Ok(())
@@ -400,8 +406,7 @@ impl Session {
                 told.answer(|req_id, _| encode::error(Some(req_id), &failure, self.host.ts()));
             }
             Err(fault) => {
-                let unknown = matches!(&fault, Fault::InvalidParams { pointer, .. } if pointer == "/tool");
-                let failure = if unknown { fault::unknown_tool(tool.as_str()) } else { fault::of(&fault) };
+                let failure = failed(&fault, &tool);
                 if let Fault::Internal(detail) = &fault {
                     tracing::error!(%intent, detail, "a call could not be run");
                 }
