@@ -19,6 +19,14 @@ const MOST_PARTS: usize = 60;
 /// The most alternatives that `{a,b}` may give.
 const MOST_ALTERNATIVES: usize = 64;
 
+/// What a `**` with a slash after it is while choices are put together, and what one at the end is: no
+/// pattern holds a NUL. So two `*` of different choices that come to stand side by side are no `**`,
+/// and neither moves what `**` stands for.
+const INNER: &str = "\0";
+const LAST: &str = "\0\0";
+const ALONE: &str = "`**` has to stand alone between slashes";
+const NUL: &str = "it holds a NUL";
+
 /// An absolute pattern without alternatives.
 #[derive(Clone)]
 pub struct Glob {
@@ -60,8 +68,8 @@ impl Glob {
     /// it has too many components or alternatives.
     pub fn alternatives(pattern: &str) -> Result<Vec<Self>, ScopeError> {
         let malformed = |reason| ScopeError::malformed(pattern, reason);
-        let texts = expand(pattern).map_err(malformed)?;
-        texts.into_iter().map(|text| Self::parse(text).map_err(malformed)).collect()
+        let texts = mark(pattern).and_then(|marked| expand(&marked)).map_err(malformed)?;
+        texts.iter().map(|text| Self::parse(text).map_err(malformed)).collect()
     }
 
     /// Parses a pattern that takes something away, and all below it: an absolute one, or a relative
@@ -80,16 +88,21 @@ impl Glob {
 
     /// Reads again what [`Self::text`] gave, in another process.
     pub(super) fn carried(text: &str) -> Option<Self> {
-        Self::parse(text.to_owned()).ok()
+        mark(text).and_then(|marked| Self::parse(&marked)).ok()
     }
 
-    fn parse(text: String) -> Result<Self, &'static str> {
-        let names = check_components(&text)?;
+    /// Parses a marked text without choices.
+    fn parse(marked: &str) -> Result<Self, &'static str> {
+        let names = names(marked)?;
+        let above = names.rsplit_once('/').map_or("", |(above, _)| above);
+        if above.contains(LAST) {
+            return Err("`**` at the end of a choice has to end the pattern");
+        }
         let parts = names.split('/').map(Part::parse).collect::<Result<Arc<[_]>, _>>()?;
         if parts.len() > MOST_PARTS {
             return Err("it has more than 60 components");
         }
-        Ok(Self { text: text.into(), parts })
+        Ok(Self { text: marked.replace(LAST, "**").replace(INNER, "**").into(), parts })
     }
 
     /// The pattern.
@@ -177,11 +190,11 @@ impl Glob {
 
 impl Part {
     fn parse(name: &str) -> Result<Self, &'static str> {
-        if name == "**" {
+        if matches!(name, INNER | LAST) {
             return Ok(Self::Any);
         }
-        if name.contains("**") {
-            return Err("`**` has to stand alone between slashes");
+        if name.contains(INNER) || name.contains("**") {
+            return Err(ALONE);
         }
         if !Glob::has_meaning(name) {
             return Ok(Self::Literal(name.into()));
@@ -299,13 +312,17 @@ impl Hash for Glob {
     }
 }
 
-/// The components of an absolute path or pattern, each of which has to be a name.
-pub(super) fn check_components(text: &str) -> Result<&str, &'static str> {
-    if text.contains('\0') {
-        return Err("it holds a NUL");
+/// The components of an absolute path, each of which has to be a name.
+pub(super) fn check_components(path: &str) -> Result<&str, &'static str> {
+    if path.contains('\0') {
+        return Err(NUL);
     }
+    names(path)
+}
+
+fn names(text: &str) -> Result<&str, &'static str> {
     let names = text.strip_prefix('/').ok_or("it does not start with `/`")?;
-    if names.is_empty() || names == "**" {
+    if matches!(names, "" | LAST) {
         return Err("its root is `/`");
     }
     for name in names.split('/') {
@@ -317,6 +334,28 @@ pub(super) fn check_components(text: &str) -> Result<&str, &'static str> {
         }
     }
     Ok(names)
+}
+
+/// A pattern with its `**` marked. Only one that stands as a whole name before the choices are put
+/// together is one: between slashes, first in a choice with a slash after it, or after a slash at the
+/// end of the pattern or of a choice.
+fn mark(pattern: &str) -> Result<String, &'static str> {
+    if pattern.contains('\0') {
+        return Err(NUL);
+    }
+    let mut marked = String::new();
+    let mut rest = pattern;
+    while let Some((before, after)) = rest.split_once("**") {
+        marked.push_str(before);
+        marked.push_str(match (before.chars().next_back(), after.chars().next()) {
+            (None | Some('/' | '{' | ','), Some('/')) => INNER,
+            (None | Some('/'), None | Some(',' | '}')) => LAST,
+            (_, _) => return Err(ALONE),
+        });
+        rest = after;
+    }
+    marked.push_str(rest);
+    Ok(marked)
 }
 
 /// Every way to choose among the `{a,b}` of a pattern. What is escaped or in a class is no brace.
