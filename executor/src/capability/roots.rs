@@ -241,26 +241,26 @@ impl MountPoints {
     fn now() -> std::io::Result<Arc<[PathBuf]>> {
         static KNOWN: Mutex<Option<MountPoints>> = Mutex::new(None);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = match &mut *known {
-            Some(known) => known,
-            unknown => unknown.insert(Self::read(File::open("/proc/self/mountinfo")?)?),
-        };
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if poll(&mut [PollFd::new(&known.list, PollFlags::PRI)], Some(&at_once))? > 0 {
-            known.points = Self::read(known.list.try_clone()?)?.points;
+        if let Some(Self { list, points }) = &mut *known {
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            if poll(&mut [PollFd::new(list, PollFlags::PRI)], Some(&at_once))? > 0 {
+                *points = read_mount_points(list)?;
+            }
+            return Ok(Arc::clone(points));
         }
-        Ok(Arc::clone(&known.points))
+        let mut list = File::open("/proc/self/mountinfo")?;
+        let points = read_mount_points(&mut list)?;
+        *known = Some(Self { list, points: Arc::clone(&points) });
+        Ok(points)
     }
+}
 
-    fn read(mut list: File) -> std::io::Result<Self> {
-        let mut text = Vec::new();
-        list.rewind()?;
-        list.read_to_end(&mut text)?;
-        let points =
-            text.split(|&byte| byte == b'\n').filter_map(|line| line.split(|&byte| byte == b' ').nth(4));
-        let points = points.map(|point| PathBuf::from(OsString::from_vec(unescaped(point)))).collect();
-        Ok(Self { list, points })
-    }
+fn read_mount_points(list: &mut File) -> std::io::Result<Arc<[PathBuf]>> {
+    let mut text = Vec::new();
+    list.rewind()?;
+    list.read_to_end(&mut text)?;
+    let points = text.split(|&byte| byte == b'\n').filter_map(|line| line.split(|&byte| byte == b' ').nth(4));
+    Ok(points.map(|point| PathBuf::from(OsString::from_vec(unescaped(point)))).collect())
 }
 
 /// The kernel writes a space as `\040`, and other such characters likewise.

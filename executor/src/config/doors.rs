@@ -105,19 +105,18 @@ fn a2a(written: file::A2aDoor) -> Result<Option<A2aSettings>, Wrong> {
         requests_at_once: at_once,
         webhook_domains: _,
     } = written;
-    let limits = [
-        ("doors.a2a.requests_per_minute", per_minute),
-        ("doors.a2a.requests_per_hour", per_hour),
-        ("doors.a2a.requests_at_once", at_once),
-    ];
-    if let Some((key, _)) = limits.into_iter().find(|(_, limit)| *limit == 0) {
-        return Err(wrong(key)(&"must be at least 1"));
-    }
+    let count = |key, value| {
+        within(key, value, u32::MAX.into()).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
+    };
+    let limits = RateLimits {
+        per_minute: count("doors.a2a.requests_per_minute", per_minute)?,
+        per_hour: count("doors.a2a.requests_per_hour", per_hour)?,
+        at_once: count("doors.a2a.requests_at_once", at_once)?,
+    };
     let dialect = match dialect {
         file::Dialect::A2a => Dialect::A2a,
         file::Dialect::Acp => Dialect::Acp,
     };
-    let limits = RateLimits { per_minute, per_hour, at_once };
     let door = door(Door::A2a, "doors.a2a.agent", file::Door { enabled, open_to, agent })?;
     Ok(door.map(|door| A2aSettings { door, dialect, limits }))
 }

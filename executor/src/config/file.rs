@@ -94,9 +94,9 @@ pub(super) struct A2aDoor {
     pub(super) open_to: OpenTo,
     pub(super) agent: Option<String>,
     pub(super) dialect: Dialect,
-    pub(super) requests_per_minute: u32,
-    pub(super) requests_per_hour: u32,
-    pub(super) requests_at_once: u32,
+    pub(super) requests_per_minute: u64,
+    pub(super) requests_per_hour: u64,
+    pub(super) requests_at_once: u64,
     pub(super) webhook_domains: Vec<String>,
 }
 

@@ -166,6 +166,12 @@ impl Delegated {
         tracing::warn!(groups = self.shown(), "a control group cannot be removed");
     }
 
+    /// Ends a group and those inside.
+    fn end_all(&self) {
+        self.inside().iter().for_each(|name| self.below(name).end());
+        self.end();
+    }
+
     /// The names of the groups inside, in whatever hierarchy: who was killed may have left one in one only.
     fn inside(&self) -> BTreeSet<String> {
         let entries = self.folders().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
@@ -280,6 +286,9 @@ impl Cgroups {
             None => {
                 let folders = self.base.below(&self.next.fetch_add(1, Ordering::Relaxed).to_string());
                 folders.make()?;
+                if let Delegated::One { cpu, .. } = &folders {
+                    write(&cpu.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
+                }
                 folders
             }
         };
@@ -293,14 +302,6 @@ impl Cgroups {
     /// Kills every child, and removes all groups.
     pub fn end(&self) {
         self.base.end_all();
-    }
-}
-
-impl Delegated {
-    /// Ends a group and those inside.
-    fn end_all(&self) {
-        self.inside().iter().for_each(|name| self.below(name).end());
-        self.end();
     }
 }
 
@@ -331,7 +332,6 @@ impl Group {
         match &self.folders {
             Delegated::One { memory: folder, cpu } => {
                 write(&folder.join("memory.limit_in_bytes"), &memory.to_string())?;
-                write(&cpu.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
                 write(&cpu.join("cpu.cfs_quota_us"), &quota.to_string())
             }
             Delegated::Two(folder) => {

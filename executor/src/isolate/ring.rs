@@ -507,6 +507,14 @@ impl Keeper {
         }
     }
 
+    /// A control group with a new child in it, where there are any.
+    fn group_of(&self, pid: i32) -> Result<Option<Arc<Group>>> {
+        let Some(cgroups) = &self.cgroups else { return Ok(None) };
+        let group = cgroups.group()?;
+        group.enter(pid)?;
+        Ok(Some(Arc::new(group)))
+    }
+
     fn heard(&mut self, message: FromZygote) -> Result<()> {
         let unexpected = || Error::new(ErrorKind::InvalidData, "the zygote said what was not expected of it");
         match message {
@@ -545,16 +553,6 @@ impl Keeper {
             FromZygote::Ready { .. } => return Err(unexpected()),
         }
         Ok(())
-    }
-}
-
-impl Keeper {
-    /// A control group with a new child in it, where there are any.
-    fn group_of(&self, pid: i32) -> Result<Option<Arc<Group>>> {
-        let Some(cgroups) = &self.cgroups else { return Ok(None) };
-        let group = cgroups.group()?;
-        group.enter(pid)?;
-        Ok(Some(Arc::new(group)))
     }
 }
 

@@ -137,6 +137,21 @@ impl Batch<'_> {
             ])?;
         // A task ends once, and only then can there be too many of those that are over.
         if over.is_some() {
+            self.keep_the_latest(owner.as_str())?;
+        }
+        Ok(())
+    }
+
+    /// Drops what is over and of which there is too much. Counting is a look at an index; adding up who has to go
+    /// reads all of an owner's, which few ends need.
+    fn keep_the_latest(&self, owner: &str) -> rusqlite::Result<()> {
+        let (kept, bytes) = self
+            .connection()
+            .prepare_cached("SELECT count(*), total(bytes) FROM tasks WHERE owner = ?1")?
+            .query_row([owner], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, f64>(1)?)))?;
+        #[allow(clippy::cast_precision_loss, reason = "what is compared is far below 2^53")]
+        let too_large = bytes > MOST_KEPT_BYTES as f64;
+        if too_large {
             self.connection()
                 .prepare_cached(
                     "DELETE FROM tasks WHERE task IN (
@@ -145,7 +160,14 @@ impl Batch<'_> {
                              FROM tasks WHERE owner = ?1 WINDOW latest AS (ORDER BY created DESC, task)
                          ) WHERE over IS NOT NULL AND (place > ?2 OR total > ?3))",
                 )?
-                .execute(params![owner.as_str(), MOST_KEPT, MOST_KEPT_BYTES])?;
+                .execute(params![owner, MOST_KEPT, MOST_KEPT_BYTES])?;
+        } else if kept > MOST_KEPT {
+            self.connection()
+                .prepare_cached(
+                    "DELETE FROM tasks WHERE over IS NOT NULL AND task IN (
+                         SELECT task FROM tasks WHERE owner = ?1 ORDER BY created, task DESC LIMIT ?2)",
+                )?
+                .execute(params![owner, kept - MOST_KEPT])?;
         }
         Ok(())
     }

@@ -37,10 +37,7 @@ impl Arrived {
     pub(super) fn text(&self, bounds: &JsonBounds) -> Result<&str, Fault> {
         match self {
             Self::Whole(bytes) => strict_json::check(bytes, bounds),
-            Self::TooLong => {
-                let most = bounds.max_bytes;
-                Err(Fault::Parse(format!("the message is longer than {most} bytes")))
-            }
+            Self::TooLong => Err(bounds.too_long()),
         }
     }
 }

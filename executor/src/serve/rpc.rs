@@ -56,8 +56,7 @@ impl Rpc {
     /// The answer to a message that is too long to be read.
     #[must_use]
     pub fn too_long(&self) -> String {
-        let most = self.bounds.max_bytes;
-        refusal(None, &Fault::Parse(format!("the message is longer than {most} bytes")))
+        refusal(None, &self.bounds.too_long())
     }
 
     async fn entry(&self, entry: Entry<'_>, caller: &Arc<Caller>) -> Option<String> {

@@ -8,6 +8,11 @@ use std::fmt::Display;
 /// The most characters of a guest's own words in a sentence.
 const MOST_OF_A_GUESTS_WORDS: usize = 400;
 
+/// What went wrong with a run that is told as one that did not succeed.
+pub(super) fn of_failure(outcome: &Outcome) -> String {
+    of(outcome).unwrap_or_else(|| "the tool did not succeed".to_owned())
+}
+
 /// What went wrong; `None` when nothing did.
 pub(super) fn of(outcome: &Outcome) -> Option<String> {
     let Outcome { end, output: _, metrics: _, usage } = outcome;

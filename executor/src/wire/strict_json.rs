@@ -24,6 +24,14 @@ pub struct JsonBounds {
     pub max_depth: usize,
 }
 
+impl JsonBounds {
+    /// The fault of a body that was not kept to its end, because it was too long by then.
+    #[must_use]
+    pub fn too_long(&self) -> Fault {
+        Fault::Parse(format!("the message is longer than {} bytes", self.max_bytes))
+    }
+}
+
 impl Default for JsonBounds {
     /// 1 MiB and 64 levels.
     fn default() -> Self {

@@ -178,8 +178,7 @@ impl Session {
     /// Takes one line, or says that it was too long to be kept.
     pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>) {
         let bounds = &self.host.bounds;
-        let too_long = || Fault::Parse(format!("the message is longer than {} bytes", bounds.max_bytes));
-        let text = line.ok_or_else(too_long).and_then(|line| strict_json::check(line, bounds));
+        let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| strict_json::check(line, bounds));
         let mut state = self.lock();
         state.active = Instant::now();
         if state.phase == Phase::Gone {

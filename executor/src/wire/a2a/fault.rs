@@ -248,5 +248,5 @@ pub fn details(receipt: &Receipt) -> Map<String, Value> {
 }
 
 fn told(receipt: &Receipt) -> String {
-    sentence::of(&receipt.outcome).unwrap_or_else(|| "the tool did not succeed".to_owned())
+    sentence::of_failure(&receipt.outcome)
 }

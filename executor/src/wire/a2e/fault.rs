@@ -4,7 +4,7 @@ use super::TOOLS;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{IntentId, excerpt};
 use crate::limit::Limit;
-use crate::outcome::{AbortReason, End, Outcome, Receipt};
+use crate::outcome::{AbortReason, End, Receipt};
 use crate::wire::sentence;
 use serde_json::{Map, Value};
 
@@ -132,8 +132,8 @@ pub fn of(fault: &Fault) -> Failure {
             Failure::new(Code::RuntimeError, message)
         }
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
-            let (code, message) = of_outcome(&receipt.outcome)
-                .unwrap_or((Code::ToolError, "the tool did not succeed".to_owned()));
+            let (code, message) = of_receipt(receipt)
+                .unwrap_or_else(|| (Code::ToolError, sentence::of_failure(&receipt.outcome)));
             Failure::new(code, message).with("intent_id", receipt.intent.to_string()).of(TOOLS)
         }
         Fault::Busy { message, retry_after_ms } => {
@@ -141,12 +141,6 @@ pub fn of(fault: &Fault) -> Failure {
         }
         Fault::Internal(_) => Failure::new(Code::RuntimeError, "internal error of the executor"),
     }
-}
-
-/// What became of a run that did not succeed, in a code and a sentence; `None` for one that did.
-#[must_use]
-pub fn of_receipt(receipt: &Receipt) -> Option<(Code, String)> {
-    of_outcome(&receipt.outcome)
 }
 
 /// An intent that waits for a person. The same call can be sent again once one has decided.
@@ -196,15 +190,19 @@ fn refused(
     }
 }
 
-fn of_outcome(outcome: &Outcome) -> Option<(Code, String)> {
-    let code = match &outcome.end {
+/// What became of a run that did not succeed, in a code and a sentence; `None` for one that did.
+#[must_use]
+pub fn of_receipt(receipt: &Receipt) -> Option<(Code, String)> {
+    let outcome = &receipt.outcome;
+    let said = || sentence::of_failure(outcome);
+    Some(match &outcome.end {
         End::Returned(_) => return None,
         End::ToolError { .. } | End::Exited { .. } | End::ResultNotJson | End::Unlinkable(_) => {
-            Code::ToolError
+            (Code::ToolError, said())
         }
-        End::Trapped(_) | End::Crashed(_) => Code::SandboxCrash,
-        End::LimitReached(Limit::Time) => Code::Timeout,
-        End::LimitReached(Limit::Memory) => Code::OutOfMemory,
+        End::Trapped(_) | End::Crashed(_) => (Code::SandboxCrash, said()),
+        End::LimitReached(Limit::Time) => (Code::Timeout, said()),
+        End::LimitReached(Limit::Memory) => (Code::OutOfMemory, said()),
         End::LimitReached(
             Limit::Output
             | Limit::Stack
@@ -215,25 +213,10 @@ fn of_outcome(outcome: &Outcome) -> Option<(Code, String)> {
             | Limit::RandomBytes
             | Limit::Subscriptions
             | Limit::Fuel,
-        ) => Code::ToolError,
-        End::Aborted(AbortReason::Revoked) => Code::ToolDenied,
-        End::Aborted(AbortReason::Cancelled | AbortReason::Shutdown | AbortReason::Lost) => {
-            Code::RuntimeError
-        }
-    };
-    let sentence = match &outcome.end {
-        End::Aborted(AbortReason::Cancelled) => Some("the call was cancelled".to_owned()),
-        End::Returned(_)
-        | End::ToolError { .. }
-        | End::Exited { .. }
-        | End::ResultNotJson
-        | End::Trapped(_)
-        | End::Unlinkable(_)
-        | End::Crashed(_)
-        | End::LimitReached(_)
-        | End::Aborted(AbortReason::Revoked | AbortReason::Shutdown | AbortReason::Lost) => {
-            sentence::of(outcome)
-        }
-    };
-    Some((code, sentence.unwrap_or_else(|| "the tool did not succeed".to_owned())))
+        ) => (Code::ToolError, said()),
+        End::Aborted(AbortReason::Revoked) => (Code::ToolDenied, said()),
+        // The shared sentence names a method of another door.
+        End::Aborted(AbortReason::Cancelled) => (Code::RuntimeError, "the call was cancelled".to_owned()),
+        End::Aborted(AbortReason::Shutdown | AbortReason::Lost) => (Code::RuntimeError, said()),
+    })
 }

@@ -55,7 +55,7 @@ fn refusal(intent: Option<IntentId>, risk_score: Option<f64>, blocked_by: Blocke
 
 /// The report's own `error`.
 fn failure(receipt: &Receipt) -> String {
-    sentence::of(&receipt.outcome).unwrap_or_else(|| "the tool did not succeed".to_owned())
+    sentence::of_failure(&receipt.outcome)
 }
 
 fn report(receipt: &Receipt) -> Value {

@@ -159,8 +159,8 @@ pub fn of(fault: &Fault) -> Failure {
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
             Failure::new(Code::Unavailable, message)
         }
-        Fault::Failed(receipt) => failed(receipt),
-        Fault::LimitReached(receipt, limit) => limited(receipt, *limit),
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => of_receipt(receipt)
+            .unwrap_or_else(|| Failure::new(Code::InternalError, sentence::of_failure(&receipt.outcome))),
         Fault::Busy { message, retry_after_ms } => {
             Failure::new(Code::Unavailable, message).with("retryAfterMs", *retry_after_ms)
         }
@@ -191,22 +191,6 @@ pub fn of_execution(fault: &Fault) -> Failure {
     }
 }
 
-/// What became of a run that did not succeed; `None` for one that did.
-#[must_use]
-pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
-    match &receipt.outcome.end {
-        End::Returned(_) => None,
-        End::LimitReached(limit) => Some(limited(receipt, *limit)),
-        End::ToolError { .. }
-        | End::Exited { .. }
-        | End::ResultNotJson
-        | End::Trapped(_)
-        | End::Unlinkable(_)
-        | End::Crashed(_)
-        | End::Aborted(_) => Some(failed(receipt)),
-    }
-}
-
 fn refused(blocked_by: BlockedBy) -> Code {
     match blocked_by {
         BlockedBy::GovernorUnavailable => Code::NetworkError,
@@ -225,25 +209,12 @@ fn refused(blocked_by: BlockedBy) -> Code {
     }
 }
 
-fn limited(receipt: &Receipt, limit: Limit) -> Failure {
-    let code = match limit {
-        Limit::Time => Code::Timeout,
-        Limit::Memory
-        | Limit::Output
-        | Limit::Stack
-        | Limit::Handles
-        | Limit::Written
-        | Limit::Created
-        | Limit::DirectoryEntries
-        | Limit::RandomBytes
-        | Limit::Subscriptions
-        | Limit::Fuel => Code::ExecutionFailed,
-    };
-    Failure::new(code, said(receipt)).with("limit", limit.as_str())
-}
-
-fn failed(receipt: &Receipt) -> Failure {
-    match &receipt.outcome.end {
+/// What became of a run that did not succeed; `None` for one that did.
+#[must_use]
+pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
+    let said = sentence::of_failure(&receipt.outcome);
+    Some(match &receipt.outcome.end {
+        End::Returned(_) => return None,
         End::ToolError { code, message, detail } => {
             let failure = Failure::new(Code::ExecutionFailed, message).with("toolCode", code.as_str());
             match detail {
@@ -252,18 +223,26 @@ fn failed(receipt: &Receipt) -> Failure {
             }
         }
         End::Exited { code, stderr_tail: _ } => {
-            Failure::new(Code::ExecutionFailed, said(receipt)).with("exitCode", *code)
+            Failure::new(Code::ExecutionFailed, said).with("exitCode", *code)
         }
-        End::Unlinkable(_) => Failure::new(Code::Unavailable, said(receipt)),
-        End::Returned(_)
-        | End::ResultNotJson
-        | End::Trapped(_)
-        | End::Crashed(_)
-        | End::LimitReached(_)
-        | End::Aborted(_) => Failure::new(Code::ExecutionFailed, said(receipt)),
-    }
-}
-
-fn said(receipt: &Receipt) -> String {
-    sentence::of(&receipt.outcome).unwrap_or_else(|| "the tool did not succeed".to_owned())
+        End::Unlinkable(_) => Failure::new(Code::Unavailable, said),
+        End::LimitReached(limit @ Limit::Time) => {
+            Failure::new(Code::Timeout, said).with("limit", limit.as_str())
+        }
+        End::LimitReached(
+            limit @ (Limit::Memory
+            | Limit::Output
+            | Limit::Stack
+            | Limit::Handles
+            | Limit::Written
+            | Limit::Created
+            | Limit::DirectoryEntries
+            | Limit::RandomBytes
+            | Limit::Subscriptions
+            | Limit::Fuel),
+        ) => Failure::new(Code::ExecutionFailed, said).with("limit", limit.as_str()),
+        End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
+            Failure::new(Code::ExecutionFailed, said)
+        }
+    })
 }

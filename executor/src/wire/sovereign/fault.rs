@@ -59,28 +59,12 @@ pub fn of(fault: &Fault) -> Failure {
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
             Failure::new(-32000, "SERVER_ERROR", message)
         }
-        Fault::Failed(receipt) => failed(receipt),
-        Fault::LimitReached(receipt, limit) => limited(receipt, *limit),
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => of_receipt(receipt)
+            .unwrap_or_else(|| Failure::new(-32000, "SERVER_ERROR", &sentence::of_failure(&receipt.outcome))),
         Fault::Busy { message, retry_after_ms } => {
             Failure::new(-32000, "BUSY", message).with("retry_after_ms", *retry_after_ms)
         }
         Fault::Internal(_) => Failure::new(-32000, "SERVER_ERROR", "internal error of the executor"),
-    }
-}
-
-/// What became of a run that did not succeed; `None` for one that did.
-#[must_use]
-pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
-    match &receipt.outcome.end {
-        End::Returned(_) => None,
-        End::LimitReached(limit) => Some(limited(receipt, *limit)),
-        End::ToolError { .. }
-        | End::Exited { .. }
-        | End::ResultNotJson
-        | End::Trapped(_)
-        | End::Unlinkable(_)
-        | End::Crashed(_)
-        | End::Aborted(_) => Some(failed(receipt)),
     }
 }
 
@@ -133,27 +117,13 @@ fn refused(
     }
 }
 
-fn limited(receipt: &Receipt, limit: Limit) -> Failure {
-    let code = match limit {
-        Limit::Time => -32001,
-        Limit::Memory
-        | Limit::Output
-        | Limit::Stack
-        | Limit::Handles
-        | Limit::Written
-        | Limit::Created
-        | Limit::DirectoryEntries
-        | Limit::RandomBytes
-        | Limit::Subscriptions
-        | Limit::Fuel => -32000,
-    };
-    let failure = Failure::new(code, receipt.outcome.end.status().as_str(), &sentence(receipt));
-    failure.with("limit", limit.as_str()).with("intent_id", receipt.intent.to_string())
-}
-
-fn failed(receipt: &Receipt) -> Failure {
+/// What became of a run that did not succeed; `None` for one that did.
+#[must_use]
+pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
     let status = receipt.outcome.end.status().as_str();
+    let said = sentence::of_failure(&receipt.outcome);
     let failure = match &receipt.outcome.end {
+        End::Returned(_) => return None,
         End::ToolError { code, message, detail } => {
             let failure = Failure::new(-32000, code, message);
             match detail {
@@ -161,25 +131,32 @@ fn failed(receipt: &Receipt) -> Failure {
                 None => failure,
             }
         }
-        End::Exited { code, stderr_tail } if !stderr_tail.trim().is_empty() => {
-            Failure::new(-32000, status, stderr_tail.trim()).with("exit_code", *code)
+        End::Exited { code, stderr_tail } => {
+            let words = stderr_tail.trim();
+            let message = if words.is_empty() { &said } else { words };
+            Failure::new(-32000, status, message).with("exit_code", *code)
         }
-        End::Exited { code, stderr_tail: _ } => {
-            Failure::new(-32000, status, &sentence(receipt)).with("exit_code", *code)
+        End::Unlinkable(_) => Failure::new(-32003, status, &said),
+        End::LimitReached(limit @ Limit::Time) => {
+            Failure::new(-32001, status, &said).with("limit", limit.as_str())
         }
-        End::Unlinkable(_) => Failure::new(-32003, status, &sentence(receipt)),
-        End::Returned(_)
-        | End::ResultNotJson
-        | End::Trapped(_)
-        | End::Crashed(_)
-        | End::LimitReached(_)
-        | End::Aborted(_) => Failure::new(-32000, status, &sentence(receipt)),
+        End::LimitReached(
+            limit @ (Limit::Memory
+            | Limit::Output
+            | Limit::Stack
+            | Limit::Handles
+            | Limit::Written
+            | Limit::Created
+            | Limit::DirectoryEntries
+            | Limit::RandomBytes
+            | Limit::Subscriptions
+            | Limit::Fuel),
+        ) => Failure::new(-32000, status, &said).with("limit", limit.as_str()),
+        End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
+            Failure::new(-32000, status, &said)
+        }
     };
-    failure.with("intent_id", receipt.intent.to_string())
-}
-
-fn sentence(receipt: &Receipt) -> String {
-    sentence::of(&receipt.outcome).unwrap_or_else(|| "the tool did not succeed".to_owned())
+    Some(failure.with("intent_id", receipt.intent.to_string()))
 }
 
 /// A body that is not a request at all, which is answered in the form of the protocol.
