@@ -74,6 +74,12 @@ impl Journal {
         async { kept.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
 
+    /// Keeps a task as it is now, with whatever is written next: before anything that is said from here on, and
+    /// a tenth of a second later at most.
+    pub fn keep_task_with_the_next(&self, task: KeptTask) {
+        self.say(Entry::Task(Box::new(task), None));
+    }
+
     /// A task.
     ///
     /// # Errors

@@ -40,6 +40,7 @@ pub(super) enum Entry {
     /// Intents do so no longer. While there is no room it is tried on, though nobody waits any more.
     LetGo(Vec<IntentId>, Option<Reply<Result<(), String>>>),
     /// A task of the A2A door is like this now. While there is no room it is tried on, though nobody waits.
+    /// Without a reply it goes with whatever is written next.
     Task(Box<KeptTask>, Option<Reply<Result<(), String>>>),
     /// Something was not run.
     Refuse(Box<Refusal>),
@@ -56,9 +57,9 @@ impl Entry {
             | Self::Release(..)
             | Self::Hold(..)
             | Self::LetGo(..)
-            | Self::Task(..)
+            | Self::Task(_, Some(_))
             | Self::Flush(_) => true,
-            Self::Keep(..) | Self::Delivered(_) | Self::Refuse(_) => false,
+            Self::Keep(..) | Self::Delivered(_) | Self::Task(_, None) | Self::Refuse(_) => false,
         }
     }
 }

@@ -38,8 +38,7 @@ impl A2a {
         };
         match answer {
             Ok(Answer { verdict, receipt: Some(receipt) }) => {
-                self.approved(live, &verdict).await;
-                self.ran(live, &receipt).await;
+                self.ran(live, &receipt, Some(&verdict)).await;
             }
             Ok(Answer { verdict, receipt: None }) => {
                 self.escalated(live, &verdict).await;
@@ -62,7 +61,7 @@ impl A2a {
         };
         let stopped = live.is_stopped();
         match outcome {
-            Ok(Some(receipt)) => self.ran(live, &receipt).await,
+            Ok(Some(receipt)) => self.ran(live, &receipt, None).await,
             Ok(None) if stopped => self.ended(live, State::Canceled, "canceled before it ran").await,
             Ok(None) => {
                 let why = "it did not run: nobody approved it in time, or it was denied";
@@ -70,18 +69,6 @@ impl A2a {
             }
             Err(fault) => self.refused(live, &fault).await,
         }
-    }
-
-    async fn approved(&self, live: &Live, verdict: &Verdict) {
-        let (now, call) = (self.executor.clock().now(), live.id.to_string());
-        live.change(self.executor.journal(), |record| {
-            let summary = format!("{} by the governor", verdict.decision.as_str());
-            let decision = PermissionDecision::new(&call, BY_GOVERNOR, true, now, &summary);
-            record.governance.permission_decisions.push(decision);
-            record.governance.governor_feedback.push(Feedback::of(verdict, now));
-            Vec::new()
-        })
-        .await;
     }
 
     /// The task waits for a person.
@@ -114,9 +101,17 @@ impl A2a {
         .await;
     }
 
-    async fn ran(&self, live: &Live, receipt: &Receipt) {
+    /// The run is over that `verdict` allowed, when this process asked for it.
+    async fn ran(&self, live: &Live, receipt: &Receipt, verdict: Option<&Verdict>) {
         let now = self.executor.clock().now();
         live.change(self.executor.journal(), |record| {
+            if let Some(verdict) = verdict {
+                let summary = format!("{} by the governor", verdict.decision.as_str());
+                let decision =
+                    PermissionDecision::new(&live.id.to_string(), BY_GOVERNOR, true, now, &summary);
+                record.governance.permission_decisions.push(decision);
+                record.governance.governor_feedback.push(Feedback::of(verdict, now));
+            }
             // It ran without anybody having answered here.
             if record.is_prompting() {
                 let call = live.id.to_string();
@@ -166,7 +161,7 @@ impl A2a {
                 continue;
             }
             match self.executor.status(live.id).await? {
-                Some((_, Whereabouts::Finished(Some(receipt)))) => self.ran(&live, &receipt).await,
+                Some((_, Whereabouts::Finished(Some(receipt)))) => self.ran(&live, &receipt, None).await,
                 Some((_, Whereabouts::Finished(None))) => {
                     self.ended(&live, State::Failed, "it ran, and its report is no longer kept here").await;
                 }

@@ -226,7 +226,7 @@ impl A2a {
         Ok(match request {
             Request::Send(sent) | Request::Provide { sent } => {
                 let (blocking, history) = (sent.blocking, sent.history);
-                let Begun { live, call } = self.sent(caller, *sent).await?;
+                let Begun { live, call } = self.sent(caller, *sent, !blocking).await?;
                 if let Some(call) = call {
                     self.begin(Arc::clone(&live), call);
                 }
@@ -234,7 +234,7 @@ impl A2a {
                 ok(encode::task_response(id, &record.task, history, dialect))
             }
             Request::Stream(sent) => {
-                let Begun { live, call } = self.sent(caller, *sent).await?;
+                let Begun { live, call } = self.sent(caller, *sent, true).await?;
                 let listening = live.subscribe();
                 if let Some(call) = call {
                     self.begin(Arc::clone(&live), call);
@@ -363,8 +363,8 @@ impl A2a {
         Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into())
     }
 
-    /// Takes a message: a new task, or one that goes on.
-    async fn sent(&self, caller: &Caller, sent: Sent) -> Result<Begun, Problem> {
+    /// Takes a message: a new task, or one that goes on. Its caller is told of it at once, or when it settles.
+    async fn sent(&self, caller: &Caller, sent: Sent, at_once: bool) -> Result<Begun, Problem> {
         let Sent { message, call, blocking: _, history: _, accepts, push } = sent;
         let push = push.map(|config| self.named(*config, "/configuration/pushNotificationConfig/url"));
         let push = push.transpose()?;
@@ -399,7 +399,7 @@ impl A2a {
         };
         let live = match going_on {
             Some(live) => self.go_on(live, message, call.as_ref(), push).await?,
-            None => self.make(id, owner, message, call.as_ref(), push).await?,
+            None => self.make(id, owner, message, call.as_ref(), push, at_once).await?,
         };
         Ok(Begun { live, call })
     }
@@ -411,6 +411,7 @@ impl A2a {
         message: Message,
         call: Option<&Call>,
         push: Option<PushConfig>,
+        at_once: bool,
     ) -> Result<Arc<Live>, Problem> {
         let now = self.executor.clock().now();
         if call.is_none() && !fits(&[&message]) {
@@ -424,7 +425,7 @@ impl A2a {
                 record.enter(TaskState::InputRequired, vec![Part::text(SEND_A_CALL)], now);
             }
         }
-        let (live, keeping) = self.board.add(id, record)?;
+        let (live, keeping) = self.board.add(id, record, at_once || call.is_none())?;
         keeping.await.map_err(|error| tasks::broken(&error))?;
         Ok(live)
     }

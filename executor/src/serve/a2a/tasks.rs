@@ -230,14 +230,23 @@ impl Live {
         journal: &Journal,
         change: impl FnOnce(&mut Record) -> Result<Vec<Update>, E>,
     ) -> Result<Keeping, E> {
+        self.changed(|kept| -> Keeping { Box::pin(journal.keep_task(kept)) }, change)
+    }
+
+    /// Changes the record, and `keep`s what it is then, before anybody else can change it.
+    fn changed<E>(
+        &self,
+        keep: impl FnOnce(KeptTask) -> Keeping,
+        change: impl FnOnce(&mut Record) -> Result<Vec<Update>, E>,
+    ) -> Result<Keeping, E> {
         let mut changed = None;
         self.now.send_if_modified(|now| {
             let mut record = Record::clone(now);
             let told = change(&mut record).map(|updates| {
                 self.tell(&record, now.state(), record.task.status.timestamp, updates);
-                let keeping: Keeping = Box::pin(journal.keep_task(record.kept(self.id)));
+                let kept = keep(record.kept(self.id));
                 *now = Arc::new(record);
-                keeping
+                kept
             });
             let is_changed = told.is_ok();
             changed = Some(told);
@@ -318,11 +327,17 @@ impl Board {
         Self { executor, webhooks, live: Mutex::default() }
     }
 
-    /// Makes a task. It is on the disk when the second value says so.
+    /// Makes a task. One that is told of `at_once` is on the disk when the second value says so; another goes
+    /// there with whatever its call comes to, such as the start of its run.
     ///
     /// # Errors
     /// When too many tasks of its owner are open, or the journal cannot be read.
-    pub(super) fn add(&self, id: IntentId, record: Record) -> Result<(Arc<Live>, Keeping), Fault> {
+    pub(super) fn add(
+        &self,
+        id: IntentId,
+        record: Record,
+        at_once: bool,
+    ) -> Result<(Arc<Live>, Keeping), Fault> {
         let journal = self.executor.journal();
         if journal.count_open_tasks(&record.owner).map_err(|error| broken(&error))? >= MOST_OPEN {
             let message = format!(
@@ -337,7 +352,14 @@ impl Board {
         all.retain(|_, live| live.strong_count() > 0);
         all.insert(id, Arc::downgrade(&live));
         drop(all);
-        let Ok(keeping) = live.try_change(journal, |_| Ok::<_, std::convert::Infallible>(vec![first]));
+        let keep = |kept| -> Keeping {
+            if at_once {
+                return Box::pin(journal.keep_task(kept));
+            }
+            journal.keep_task_with_the_next(kept);
+            Box::pin(std::future::ready(Ok(())))
+        };
+        let Ok(keeping) = live.changed(keep, |_| Ok::<_, std::convert::Infallible>(vec![first]));
         Ok((live, keeping))
     }
 
