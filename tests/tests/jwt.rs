@@ -585,6 +585,27 @@ fn every_door_takes_tokens_in_the_place_of_a_token() {
 }
 
 #[test]
+fn a_session_goes_on_with_the_token_of_its_last_handshake() {
+    let (provider, list) = (Provider::new(), List::new());
+    about(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
+    let executor = Executor::start(provider.options(&list));
+    let short = provider.token(&with(claims("anna"), "exp", json!(now() + 3)));
+    let (long, address) = (provider.token(&claims("anna")), executor.address());
+    let mut renewed = A2eSession::open(&executor, Some(&short));
+    renewed.shake_hands("planner", &long);
+    let mut left = A2eSession::open(&executor, Some(&short));
+    left.shake_hands("planner", "");
+    eventually("it has expired", || {
+        let answer = ask(&mut HttpClient::connect(address), Some(&bearer(&short)), "a2g/tools", &json!({}));
+        (answer.status == 401).then_some(())
+    });
+    assert_eq!(left.rest(), [] as [Value; 0], "its stream ends");
+    renewed.as_seen_by(Some(&long)).tell(&a2e_call("1", "write_file", write("later", "x")));
+    let (_, answer) = renewed.answer("1");
+    assert_eq!(executor.file("later").as_deref(), Some("x"), "{answer}");
+}
+
+#[test]
 fn the_agent_card_says_that_tokens_are_taken_where_they_are() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");

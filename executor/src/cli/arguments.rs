@@ -34,7 +34,8 @@ Exit codes: 0 done, 2 wrong usage, or a key or a file that cannot be used";
 
 const CALLERS: &str = "\
 With `server.callers` in the configuration, nobody calls this executor who is not in that list. A caller shows
-a token (`Authorization: Bearer …`) or, where `server.tls.client_ca` is set, a certificate.
+a token (`Authorization: Bearer …`), a JSON Web Token of an issuer of `[[server.issuer]]`, or, where
+`server.tls.client_ca` is set, a certificate.
 
   agent      sends intents in the name of its agents; asks for, and cancels, those
   governor   sends policies, revocations and directives; asks for, and cancels, any intent

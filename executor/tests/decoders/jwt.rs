@@ -56,7 +56,6 @@ static KNOWN: LazyLock<Known> = LazyLock::new(|| {
 
 fn is_taken(token: &[u8]) -> bool {
     let shown = Credential::new(Some(token), Arc::default());
-    assert!(!format!("{shown:?}").contains("eyJ"), "a token is shown");
     KNOWN.callers.identify(&shown, now()).is_ok()
 }
 
