@@ -295,12 +295,13 @@ impl TokenKey {
 
 /// The sentence of a decoder with the place in a set, which may have many keys.
 fn placed(fault: &Fault) -> String {
-    match fault {
-        Fault::InvalidParams { message, pointer } if !pointer.is_empty() => {
-            format!("{message} (at {pointer})")
-        }
-        other => said(other),
+    let sentence = said(fault);
+    if let Fault::InvalidParams { pointer, .. } = fault
+        && !pointer.is_empty()
+    {
+        return format!("{sentence} (at {pointer})");
     }
+    sentence
 }
 
 #[cfg(test)]
