@@ -3,6 +3,7 @@
 //! The tests are an identity provider of their own, with `ring`: nothing of the executor's code says here what
 //! a token is.
 
+use crate::a2a;
 use crate::callers::{List, agent, ask, bearer, ends, rpc};
 use crate::harness::{
     A2ePeer as _, A2eSession, AGENT, Answer, Executor, Home, HttpClient, Options, StdioClient,
@@ -614,6 +615,7 @@ fn the_agent_card_says_that_tokens_are_taken_where_they_are() {
         executor.client().request("GET", "/.well-known/agent-card.json", &[], b"").json()
     };
     let with = card(provider.options(&list));
+    a2a::valid("AgentCard", &with);
     assert_eq!(with["securitySchemes"]["jwt"]["bearerFormat"], "JWT", "{with}");
     assert_eq!(with["security"], json!([{ "bearer": [] }, { "apiKey": [] }, { "jwt": [] }]));
     let without = card(list.options());
