@@ -73,3 +73,10 @@ fn proof() {
     // Not because nothing is believed.
     decoders::the_good_proof_is_believed();
 }
+
+#[test]
+fn jwt() {
+    replay("jwt", decoders::jwt);
+    // Not because nothing is taken.
+    decoders::the_good_token_is_taken();
+}

@@ -129,6 +129,7 @@ fn large_parts_stay_in_their_rooms() {
         ("rusqlite", vec!["journal"]),
         ("cap_std", vec!["capability"]),
         ("ed25519_dalek", vec!["govern"]),
+        ("ring::signature", vec!["govern"]),
         ("hmac", vec!["govern", "wire/nexus"]),
         ("aes_gcm", vec!["wire/nexus"]),
         ("serde_json_canonicalizer", vec!["govern"]),

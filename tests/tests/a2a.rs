@@ -22,7 +22,7 @@ static SCHEMA: LazyLock<Option<Value>> = LazyLock::new(|| {
 });
 
 /// Checks that a value is one of a definition of the schema.
-fn valid(definition: &str, value: &Value) {
+pub fn valid(definition: &str, value: &Value) {
     let Some(schema) = &*SCHEMA else { return };
     let mut schema = schema.clone();
     schema["$ref"] = json!(format!("#/definitions/{definition}"));

@@ -20,43 +20,43 @@ use tempfile::TempDir;
 const OTHER: &str = "did:aeon:other:1.0:abc123";
 
 /// A list of callers, made by the command line.
-struct List {
+pub struct List {
     folder: TempDir,
 }
 
 impl List {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.folder.path().join("callers.toml")
     }
 
     /// Adds a caller, and gives what is printed: its token.
-    fn add(&self, name: &str, more: &[&str]) -> String {
+    pub fn add(&self, name: &str, more: &[&str]) -> String {
         let path = self.path();
         let arguments = ["caller", "new", name, "--callers", path.to_str().unwrap()];
         let printed = succeeds(&[&arguments, more].concat());
         String::from_utf8(printed).unwrap().trim_end().to_owned()
     }
 
-    fn remove(&self, name: &str) {
+    pub fn remove(&self, name: &str) {
         succeeds(&["caller", "remove", name, "--callers", self.path().to_str().unwrap()]);
     }
 
     /// An executor that knows these callers.
-    fn options(&self) -> Options {
+    pub fn options(&self) -> Options {
         Options::new().set("server.callers", json!(self.path()))
     }
 }
 
-fn agent(list: &List, name: &str, of: &str) -> String {
+pub fn agent(list: &List, name: &str, of: &str) -> String {
     list.add(name, &["--role", "agent", "--agent", of])
 }
 
 /// Calls a method with what is shown in `Authorization`.
-fn ask(client: &mut HttpClient, shown: Option<&str>, method: &str, params: &Value) -> Answer {
+pub fn ask(client: &mut HttpClient, shown: Option<&str>, method: &str, params: &Value) -> Answer {
     let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
     let mut headers = vec![("Content-Type", "application/json")];
     headers.extend(shown.map(|shown| ("Authorization", shown)));
@@ -64,17 +64,17 @@ fn ask(client: &mut HttpClient, shown: Option<&str>, method: &str, params: &Valu
 }
 
 /// Runs a command that has to end by itself, with this code and these words on standard error.
-fn ends(command: &mut Command, code: i32, words: &str) {
+pub fn ends(command: &mut Command, code: i32, words: &str) {
     let mut process = Process::spawn("executor", command);
     assert_eq!(process.ended().code(), Some(code), "{}", process.stderr());
     process.line_with(words);
 }
 
-fn bearer(token: &str) -> String {
+pub fn bearer(token: &str) -> String {
     format!("Bearer {token}")
 }
 
-fn rpc(client: &mut HttpClient, token: &str, method: &str, params: &Value) -> Value {
+pub fn rpc(client: &mut HttpClient, token: &str, method: &str, params: &Value) -> Value {
     let answer = ask(client, Some(&bearer(token)), method, params);
     assert_eq!(answer.status, 200, "{method}: {}", answer.text());
     answer.json()
@@ -100,7 +100,10 @@ fn nobody_is_heard_who_is_not_known() {
     ] {
         let answer = ask(&mut client, shown.as_deref(), "a2g/intent", &intent("write_file", write("x", "x")));
         assert_eq!(answer.status, 401, "{shown:?}: {}", answer.text());
-        assert!(answer.headers.contains(&("www-authenticate".to_owned(), "Bearer".to_owned())), "{answer:?}");
+        let shows_a_token =
+            shown.as_deref().is_some_and(|shown| shown.len() > 7 && shown.starts_with("Bearer "));
+        let asks = if shows_a_token { r#"Bearer error="invalid_token""# } else { "Bearer" };
+        assert!(answer.headers.contains(&("www-authenticate".to_owned(), asks.to_owned())), "{answer:?}");
     }
     let twice = bearer(&token);
     let headers =
@@ -285,8 +288,38 @@ fn the_commands_show_a_token_once_and_keep_none() {
     assert_eq!(json[1]["certificate"], "governor.example");
     let table = String::from_utf8(succeeds(&["caller", "list", "--callers", path])).unwrap();
     assert!(table.contains("a certificate for") && table.contains("a token"), "{table}");
+    let (about, jwt) =
+        (["--jwt-issuer", "https://id.example", "--jwt-subject", "anna"], ["--role", "approver"]);
+    assert_eq!(list.add("anna", &[&jwt[..], &about].concat()), "", "there is no token to show");
+    let table = String::from_utf8(succeeds(&["caller", "list", "--callers", path])).unwrap();
+    assert!(table.contains("a JWT of") && table.contains("anna"), "{table}");
+    let json: Value =
+        serde_json::from_slice(&succeeds(&["caller", "list", "--json", "--callers", path])).unwrap();
+    assert_eq!(json[2]["jwt"], json!({ "issuer": "https://id.example", "subject": "anna" }));
     for wrong in [
         &["caller", "new", "planner", "--role", "operator", "--callers", path][..],
+        &["caller", "new", "x", "--role", "operator", "--callers", path, about[0], about[1]],
+        &["caller", "new", "x", "--role", "operator", "--callers", path, about[2], about[3]],
+        &["caller", "new", "x", "--role", "operator", "--callers", path, about[0], "a b", about[2], "x"],
+        &["caller", "new", "x", "--role", "operator", "--callers", path, about[0], about[1], about[2], ""],
+        &[
+            "caller",
+            "new",
+            "x",
+            "--role",
+            "operator",
+            "--callers",
+            path,
+            about[0],
+            about[1],
+            about[2],
+            about[3],
+        ],
+        &[
+            &["caller", "new", "x", "--role", "operator", "--callers", path, "--certificate", "x.example"],
+            &about[..],
+        ]
+        .concat(),
         &["caller", "new", "x", "--role", "root", "--callers", path],
         &["caller", "new", "x", "--role", "agent", "--callers", path],
         &["caller", "new", "x", "--role", "operator", "--agent", AGENT, "--callers", path],

@@ -32,6 +32,7 @@ mod governor;
 mod harness;
 mod hostile;
 mod json_suite;
+mod jwt;
 mod lifecycle;
 mod methods;
 mod nexus;

@@ -34,7 +34,8 @@ Exit codes: 0 done, 2 wrong usage, or a key or a file that cannot be used";
 
 const CALLERS: &str = "\
 With `server.callers` in the configuration, nobody calls this executor who is not in that list. A caller shows
-a token (`Authorization: Bearer …`) or, where `server.tls.client_ca` is set, a certificate.
+a token (`Authorization: Bearer …`), a JSON Web Token of an issuer of `[[server.issuer]]`, or, where
+`server.tls.client_ca` is set, a certificate.
 
   agent      sends intents in the name of its agents; asks for, and cancels, those
   governor   sends policies, revocations and directives; asks for, and cancels, any intent
@@ -359,6 +360,7 @@ pub(super) enum Caller {
 Examples:
   a2g-executor caller new planner --role agent --agent did:a2g:agent:1.0:planner > planner.token
   a2g-executor caller new governor --role governor --certificate governor.example
+  a2g-executor caller new anna --role approver --jwt-issuer https://id.example.com --jwt-subject anna
   a2g-executor caller new prometheus --role operator --days 90")]
     New {
         /// What it is called in logs
@@ -372,6 +374,12 @@ Examples:
         /// A DNS name or URI that its certificate is for: it shows that instead of a token
         #[arg(long, value_name = "NAME")]
         certificate: Option<String>,
+        /// Who issues the JSON Web Tokens that it shows instead: an issuer of `[[server.issuer]]`
+        #[arg(long, value_name = "ISSUER", requires = "jwt_subject", conflicts_with = "certificate")]
+        jwt_issuer: Option<String>,
+        /// About whom those tokens are (`sub`)
+        #[arg(long, value_name = "SUBJECT", requires = "jwt_issuer")]
+        jwt_subject: Option<String>,
         /// It is known for so many days
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36_500))]
         days: Option<u32>,

@@ -7,7 +7,8 @@ use super::arguments::{Caller, CallersFile, Setup};
 use super::output::{cell, note, one_line, print, show, table};
 use super::setup::config;
 use crate::clock::{Clock as _, SystemClock};
-use crate::govern::{CallerEntry, CallerList, Role, Token};
+use crate::govern::{CallerEntry, CallerList, JwtSubject, Role, Token};
+use crate::ident::Issuer;
 use anyhow::Context as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,8 +16,10 @@ use time::format_description::well_known::Rfc3339;
 
 pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
     match command {
-        Caller::New { name, role, agent, certificate, days, list } => {
-            let token = certificate.is_none().then(Token::new).transpose();
+        Caller::New { name, role, agent, certificate, jwt_issuer, jwt_subject, days, list } => {
+            let jwt = jwt_issuer.zip(jwt_subject).map(|(issuer, subject)| subject_of(&issuer, subject));
+            let jwt = jwt.transpose()?;
+            let token = (certificate.is_none() && jwt.is_none()).then(Token::new).transpose();
             let token = token.context("the system has no random bytes")?;
             let entry = CallerEntry {
                 name: name.clone(),
@@ -26,6 +29,7 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
                 certificate,
                 expires_at: days
                     .map(|days| SystemClock.now().truncate_to_second() + time::Duration::days(days.into())),
+                jwt,
             };
             let path = path(list)?;
             CallerList::to_change(&path)?.add(entry)?;
@@ -53,6 +57,11 @@ fn parsed(role: &str) -> Result<Role, Usage> {
     found.ok_or_else(|| Usage(format!("`--role` cannot be `{role}`")))
 }
 
+fn subject_of(issuer: &str, subject: String) -> Result<JwtSubject, Usage> {
+    let issuer = Issuer::parse(issuer).map_err(|error| Usage(format!("`--jwt-issuer`: {error}")))?;
+    Ok(JwtSubject { issuer, subject })
+}
+
 /// The list of callers: of the command line, or of the configuration.
 fn path(given: CallersFile) -> anyhow::Result<PathBuf> {
     let CallersFile { config: file, callers } = given;
@@ -73,11 +82,14 @@ fn list(entries: &[CallerEntry], json: bool) {
         return print(serde_json::to_string_pretty(entries).unwrap_or_default());
     }
     let mut table = table(&std::io::stdout(), &["name", "roles", "agents", "shows", "until"]);
-    for CallerEntry { name, roles, agents, token_sha256: _, certificate, expires_at } in entries {
+    for CallerEntry { name, roles, agents, token_sha256: _, certificate, expires_at, jwt } in entries {
         let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
         let agents = agents.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let shows =
-            certificate.as_deref().map_or("a token".to_owned(), |name| format!("a certificate for {name}"));
+        let shows = match (certificate, jwt) {
+            (Some(name), _) => format!("a certificate for {name}"),
+            (None, Some(JwtSubject { issuer, subject })) => format!("a JWT of {issuer} about {subject}"),
+            (None, None) => "a token".to_owned(),
+        };
         let until = expires_at.and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default();
         table.add_row([cell(name), cell(roles), cell(agents), cell(shows), cell(until)]);
     }

@@ -28,6 +28,7 @@ pub(super) async fn doorways(
             bounds,
             tls: config.tls.is_some(),
             lists_callers: config.callers.is_some(),
+            takes_jwts: !config.issuers.is_empty(),
             patience: config.connections.request,
         };
         let webhooks = webhooks(config, executor, webhook_domains)?;

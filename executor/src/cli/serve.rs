@@ -9,8 +9,8 @@ use crate::config::Config;
 use crate::deliver;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
-    AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, KeyPair, Push, Records,
-    RemoteGovernor, Trust,
+    AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, IssuerSettings, KeyPair, Push,
+    Records, RemoteGovernor, TokenIssuers, Trust,
 };
 use crate::isolate::Isolation;
 use crate::journal::{Journal, Recovered};
@@ -104,7 +104,9 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let inside = config.governor.is_none().then(|| policies(config.policies.as_deref())).transpose()?;
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     check_callers_are_known(&config)?;
-    let callers = config.callers.as_deref().map(Callers::read).transpose()?;
+    let issuers = TokenIssuers::read(&config.issuers)?;
+    let read = |path| Callers::read(path, issuers.clone());
+    let callers = config.callers.as_deref().map(read).transpose()?;
     config.tls.clone().map(Tls::read).transpose()?;
     let nexus = config.doors.nexus.as_ref();
     let nexus = nexus.map(|settings| keyring(settings, &config.did)).transpose()?;
@@ -113,6 +115,9 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     match (&config.callers, callers.and_then(|callers| callers.count())) {
         (Some(path), Some(count)) => print(format_args!("callers     {count} in {}", path.display())),
         _ => print("callers     whoever reaches it"),
+    }
+    for IssuerSettings { issuer, keys, audience } in &config.issuers {
+        print(format_args!("issuer      {issuer}, by the keys in {}, for {audience}", keys.display()));
     }
     if let Some(keys) = &nexus {
         let agents = keys.agents().count();
@@ -327,7 +332,9 @@ struct Known {
 
 impl Known {
     fn read(config: &Config, accept_unsigned: Option<AcceptUnsigned>) -> anyhow::Result<Self> {
-        let listed = config.callers.as_deref().map(Callers::read).transpose()?;
+        let issuers = TokenIssuers::read(&config.issuers)?;
+        let read = |path| Callers::read(path, issuers.clone());
+        let listed = config.callers.as_deref().map(read).transpose()?;
         let callers = KnownCallers::new(listed.unwrap_or_else(|| Callers::anybody(accept_unsigned)));
         let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
         if tls.is_none() && !config.listen.is_local() {
@@ -336,12 +343,18 @@ impl Known {
         Ok(Self { callers, tls })
     }
 
-    /// What cannot be read leaves nobody known, but the old certificate in place.
+    /// What cannot be read leaves nobody known, or no issuer believed, but the old certificate in place.
     fn renew(&self, config: &Config) {
-        match config.callers.as_deref().map(Callers::read) {
+        let issuers = TokenIssuers::read(&config.issuers).unwrap_or_else(|error| {
+            // Whoever took a key away must not go on believing its tokens because another key is wrong.
+            tracing::error!(%error, "no issuer is believed until the keys of all can be read again");
+            TokenIssuers::default()
+        });
+        let keys = issuers.keys();
+        match config.callers.as_deref().map(|path| Callers::read(path, issuers)) {
             None => {}
             Some(Ok(callers)) => {
-                tracing::info!(callers = callers.count(), "the callers were read again");
+                tracing::info!(callers = callers.count(), keys, "the callers were read again");
                 self.callers.renew(callers);
             }
             // Whoever removed a caller must not go on hearing it because of a slip elsewhere in the list.

@@ -152,9 +152,18 @@ pub(super) struct Server {
     pub(super) allowed_hosts: Vec<String>,
     pub(super) allowed_origins: Vec<String>,
     pub(super) callers: Option<PathBuf>,
+    pub(super) issuer: Vec<Issuer>,
     pub(super) max_connections: u64,
     pub(super) request_seconds: u64,
     pub(super) tls: Option<Tls>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Issuer {
+    pub(super) issuer: String,
+    pub(super) keys: PathBuf,
+    pub(super) audience: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -292,6 +301,7 @@ impl Default for Server {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             callers: None,
+            issuer: Vec::new(),
             max_connections: 512,
             request_seconds: 30,
             tls: None,

@@ -10,8 +10,8 @@ pub use doors::Doors;
 
 use crate::capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use crate::egress::{EgressSettings, Lifted};
-use crate::govern::{GovernorUrl, KeyForm, SignatureSettings, TrustSettings};
-use crate::ident::{AgentDid, ToolName};
+use crate::govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
+use crate::ident::{AgentDid, Issuer, ToolName};
 use crate::isolate::Isolation;
 use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
@@ -65,6 +65,8 @@ pub struct Config {
     pub listen: Listen,
     /// The list of callers; `None`: nobody is told apart.
     pub callers: Option<PathBuf>,
+    /// Whose JSON Web Tokens callers may show.
+    pub issuers: Vec<IssuerSettings>,
     /// The TLS of the HTTP door.
     pub tls: Option<TlsSettings>,
     /// What a body may be.
@@ -161,7 +163,7 @@ impl Config {
             self.callers.as_ref(),
         ];
         let door = places_of_the_door(&self.listen, self.tls.as_ref());
-        let door = door.chain(self.doors.places());
+        let door = door.chain(self.doors.places()).chain(self.issuers.iter().map(|issuer| &issuer.keys));
         let own = own.into_iter().flatten().chain(self.trust.places()).chain(door).cloned();
         check_private_places(&self.ceilings.areas, &self.mounts, own)
             .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
@@ -266,6 +268,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         tcp @ Listen::Tcp(_) => tcp,
     };
     let callers = server.callers.map(at);
+    let issuers = whose_tokens_are_shown(server.issuer, callers.as_deref(), &executor.did, at)?;
     let tls = server.tls.map(|file::Tls { certificate, key, client_ca }| TlsSettings {
         certificate: at(certificate),
         key: at(key),
@@ -290,7 +293,8 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     }
     let places = trust.places().chain(places_of_the_door(&listen, tls.as_ref())).cloned();
     let doors = Doors::check(doors, at)?;
-    let places = places.chain(doors.places().cloned());
+    let places =
+        places.chain(doors.places().cloned()).chain(issuers.iter().map(|issuer| issuer.keys.clone()));
     check_private_places(&areas, &mounts, own.into_iter().flatten().chain(places))?;
     let (hosts, network_budgets) = whom_runs_may_reach(&network)?;
     let egress = way_out(&network)?;
@@ -306,6 +310,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         did: AgentDid::parse(&executor.did).map_err(|e| wrong("executor.did")(&e))?,
         listen,
         callers,
+        issuers,
         tls,
         bounds: JsonBounds {
             max_bytes: size(within("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
@@ -418,6 +423,41 @@ fn check_door(listen: &Listen, callers: Option<&Path>, tls: Option<&TlsSettings>
         return Err(wrong("server.tls")(&"is for a port, and `server.listen` is a socket in a folder"));
     }
     Ok(())
+}
+
+/// Whose JSON Web Tokens callers may show: of each issuer, the file of its keys and for whom its tokens have to be.
+fn whose_tokens_are_shown(
+    written: Vec<file::Issuer>,
+    callers: Option<&Path>,
+    did: &str,
+    at: impl Fn(PathBuf) -> PathBuf,
+) -> Result<Vec<IssuerSettings>, Wrong> {
+    let wrong = wrong("server.issuer");
+    if !written.is_empty() && callers.is_none() {
+        return Err(wrong(
+            &"needs `server.callers`, which says about whom its tokens have to be, and what they may do",
+        ));
+    }
+    let mut issuers = Vec::<IssuerSettings>::new();
+    for file::Issuer { issuer, keys, audience } in written {
+        let issuer = Issuer::parse(&issuer).map_err(|error| wrong(&error))?;
+        if issuers.iter().any(|other| other.issuer == issuer) {
+            return Err(wrong(&format_args!("names `{issuer}` twice: put all of its keys into one file")));
+        }
+        let audience = match audience {
+            Some(audience) if audience.is_empty() => return Err(wrong(&"has an empty `audience`")),
+            Some(audience) => audience,
+            None if did == file::Executor::default().did => {
+                return Err(wrong(
+                    &"needs an `audience`, or an `executor.did` of this executor's own, which is the audience \
+                      otherwise: a token for the default one would be good at every executor that has it",
+                ));
+            }
+            None => did.to_owned(),
+        };
+        issuers.push(IssuerSettings { issuer, keys: at(keys), audience });
+    }
+    Ok(issuers)
 }
 
 /// How many run and wait. An agent may have three quarters of what runs and a quarter of what waits, so that

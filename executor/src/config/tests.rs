@@ -100,6 +100,37 @@ fn a_door_of_callers_with_certificates_needs_their_list() {
 }
 
 #[test]
+fn an_issuer_has_keys_an_audience_and_a_list_of_who_its_tokens_are_about() {
+    let server = "[executor]\ndid = \"did:a:b\"\n[server]\ncallers = \"callers.toml\"\n";
+    let issuer =
+        |more: &str| format!("[[server.issuer]]\nissuer = \"https://a.example\"\nkeys = \"a.jwks\"\n{more}");
+    let issuers = parse(&format!("{server}{}", issuer(""))).unwrap().issuers;
+    let [only] = issuers.as_slice() else { panic!("{issuers:?}") };
+    assert_eq!((only.issuer.as_str(), &*only.audience), ("https://a.example", "did:a:b"));
+    assert_eq!(only.keys, Path::new("/srv/a2g/a.jwks"));
+    let named = parse(&format!("{server}{}", issuer("audience = \"tools\"\n"))).unwrap();
+    assert_eq!(named.issuers[0].audience, "tools");
+    let refused = |text: String, words: &str| {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains("`server.issuer`") && error.contains(words), "{error}");
+    };
+    refused(format!("[executor]\ndid = \"did:a:b\"\n{}", issuer("")), "needs `server.callers`");
+    refused(format!("[server]\ncallers = \"c.toml\"\n{}", issuer("")), "needs an `audience`");
+    assert!(parse(&format!("[server]\ncallers = \"c.toml\"\n{}", issuer("audience = \"tools\"\n"))).is_ok());
+    refused(format!("{server}{}", issuer("audience = \"\"\n")), "empty `audience`");
+    refused(
+        format!("{server}{}", issuer("").replace("https://a.example", "a b")),
+        "not the name of an issuer",
+    );
+    refused(format!("{server}{}", issuer("").repeat(2)), "twice");
+    let reachable = issuer("").replace("a.jwks", "/tmp/a.jwks");
+    assert!(
+        parse(&format!("{server}{reachable}")).unwrap_err().contains("/tmp/a.jwks"),
+        "a guest could change it"
+    );
+}
+
+#[test]
 fn an_agent_has_a_share_of_what_there_is() {
     let of = |text: &str| parse(&format!("[executor]\n{text}")).map(|config| config.capacity);
     let share = |capacity: Capacity| (capacity.concurrent_per_agent, capacity.queue_per_agent);

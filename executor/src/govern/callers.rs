@@ -3,9 +3,13 @@
 //! A file lists the callers. It holds the SHA-256 of each token and never a token, so that whoever reads
 //! it can call in nobody's name. Without such a file nobody is told apart, which only a local door allows.
 //! A caller says nothing about a verdict: whose word that is, its proof shows.
+//!
+//! A token in the form of a JSON Web Token is read as one, and in no other way: it is never looked up by its
+//! hash, which would go on being good when the token has expired.
 
 use super::admit::AcceptUnsigned;
-use super::files::{self, FileError};
+use super::files::{self, FileError, folder_of};
+use super::jwt::{Jwt, JwtSubject, TokenIssuers, TokenRefusal};
 use crate::ident::AgentDid;
 use crate::tool::Digest;
 use base64::Engine as _;
@@ -107,6 +111,9 @@ pub struct CallerEntry {
     /// When it is no longer known.
     #[serde(default, with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<OffsetDateTime>,
+    /// Or about whom its JSON Web Tokens are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<JwtSubject>,
 }
 
 /// The file as it is written.
@@ -173,11 +180,7 @@ impl CallerList {
     /// [`CallersError`], also when others may change the file.
     pub fn read(path: &Path) -> Result<Self, CallersError> {
         let not_a_list = |reason: String| CallersError::NotAList { path: path.to_owned(), reason };
-        let folder = folder_of(path);
-        let metadata = std::fs::metadata(folder).map_err(|error| FileError::io(folder, error))?;
-        files::check_unchanged_by_others(folder, &metadata)?;
-        let (text, metadata) = files::read(path, LARGEST_LIST)?;
-        files::check_unchanged_by_others(path, &metadata)?;
+        let text = files::read_guarded(path, LARGEST_LIST)?;
         let text = std::str::from_utf8(&text).map_err(|error| not_a_list(error.to_string()))?;
         let written = toml::from_str::<Written>(text);
         let written = written.map_err(|error| not_a_list(error.to_string().trim_end().to_owned()))?;
@@ -219,7 +222,7 @@ impl CallerList {
     /// [`CallersError`] when the list would not be one to go by; then the file is as it was.
     pub fn add(&mut self, entry: CallerEntry) -> Result<(), CallersError> {
         self.entries.push(entry);
-        Callers::of(&self.entries)?;
+        Callers::of(&self.entries, TokenIssuers::default())?;
         self.write()
     }
 
@@ -320,11 +323,13 @@ impl Caller {
 }
 
 /// What was shown in the place of a token.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 enum Presented {
     #[default]
     Nothing,
     Hashed(Digest),
+    /// In the form of a JSON Web Token.
+    Jwt(Arc<Result<Jwt, TokenRefusal>>),
     /// It is nobody's, and is not passed over.
     Nonsense,
 }
@@ -340,7 +345,21 @@ impl Credential {
     /// A token, if one was shown, and the names of a certificate that was checked.
     #[must_use]
     pub fn new(token: Option<&[u8]>, names: Arc<[Box<str>]>) -> Self {
-        Self { token: token.map_or(Presented::Nothing, |token| Presented::Hashed(Digest::of(token))), names }
+        let token = match token {
+            None => Presented::Nothing,
+            Some(token) if Jwt::is_meant(token) => Presented::Jwt(Arc::new(Jwt::parse(token))),
+            Some(token) => Presented::Hashed(Digest::of(token)),
+        };
+        Self { token, names }
+    }
+
+    /// Whether a token was shown, good or not.
+    #[must_use]
+    pub fn shows_a_token(&self) -> bool {
+        match self.token {
+            Presented::Hashed(_) | Presented::Jwt(_) => true,
+            Presented::Nothing | Presented::Nonsense => false,
+        }
     }
 
     /// Something in the place of a token that is none: where callers are listed, it is nobody's.
@@ -348,6 +367,25 @@ impl Credential {
     pub fn nonsense() -> Self {
         Self { token: Presented::Nonsense, names: Arc::default() }
     }
+}
+
+/// Why somebody is not known. For the operator: a caller is told no more than that it is not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotKnown {
+    /// Nobody in the list shows this.
+    #[error("nobody in the list of callers shows this")]
+    Unlisted,
+    /// Somebody who was known for some time.
+    #[error("the caller `{name}` was known until {until}")]
+    Over {
+        /// What it was called.
+        name: Box<str>,
+        /// When it ended.
+        until: OffsetDateTime,
+    },
+    /// A JSON Web Token that is not taken.
+    #[error(transparent)]
+    Token(#[from] TokenRefusal),
 }
 
 /// Everybody who is known.
@@ -367,6 +405,8 @@ struct Listed {
     callers: Vec<Listing>,
     by_token: HashMap<Digest, usize>,
     by_certificate: HashMap<String, usize>,
+    by_subject: HashMap<JwtSubject, usize>,
+    issuers: TokenIssuers,
 }
 
 #[derive(Debug)]
@@ -388,7 +428,7 @@ impl Callers {
         Self(Known::Listed(Listed::default()))
     }
 
-    /// Those of a list.
+    /// Those of a list, some of whom may show tokens of these issuers.
     ///
     /// # Ambient Authority
     /// Reads the file.
@@ -396,12 +436,12 @@ impl Callers {
     /// # Errors
     /// [`CallersError`] for the first caller that cannot be. Nobody is left out: an operator who wrote it
     /// means it.
-    pub fn read(path: &Path) -> Result<Self, CallersError> {
-        Self::of(CallerList::read(path)?.entries())
+    pub fn read(path: &Path, issuers: TokenIssuers) -> Result<Self, CallersError> {
+        Self::of(CallerList::read(path)?.entries(), issuers)
     }
 
-    fn of(entries: &[CallerEntry]) -> Result<Self, CallersError> {
-        let mut listed = Listed::default();
+    fn of(entries: &[CallerEntry], issuers: TokenIssuers) -> Result<Self, CallersError> {
+        let mut listed = Listed { issuers, ..Listed::default() };
         let mut names = BTreeSet::new();
         for entry in entries {
             let wrong = |reason: String| CallersError::Caller { name: entry.name.clone(), reason };
@@ -423,19 +463,26 @@ impl Callers {
     }
 
     /// Who shows this. A token decides alone; without one, a certificate has to name one caller.
-    #[must_use]
-    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Option<Arc<Caller>> {
+    ///
+    /// # Errors
+    /// [`NotKnown`] says why nobody does.
+    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, NotKnown> {
         let listed = match &self.0 {
-            Known::Anybody(caller) => return Some(Arc::clone(caller)),
+            Known::Anybody(caller) => return Ok(Arc::clone(caller)),
             Known::Listed(listed) => listed,
         };
         let found = match &shown.token {
-            Presented::Hashed(token) => *listed.by_token.get(token)?,
-            Presented::Nothing => listed.certified(&shown.names)?,
-            Presented::Nonsense => return None,
+            Presented::Hashed(token) => listed.by_token.get(token).copied(),
+            Presented::Jwt(token) => Some(listed.about(token, now)?),
+            Presented::Nothing => listed.certified(&shown.names),
+            Presented::Nonsense => None,
         };
-        let Listing { caller, expires_at } = listed.callers.get(found)?;
-        expires_at.is_none_or(|at| now < at).then(|| Arc::clone(caller))
+        let found = found.and_then(|found| listed.callers.get(found));
+        let Listing { caller, expires_at } = found.ok_or(NotKnown::Unlisted)?;
+        match expires_at {
+            Some(until) if *until <= now => Err(NotKnown::Over { name: caller.name.clone(), until: *until }),
+            Some(_) | None => Ok(Arc::clone(caller)),
+        }
     }
 }
 
@@ -447,8 +494,15 @@ impl Listed {
         found.all(|other| other == first).then_some(first)
     }
 
+    /// The one caller that a token is about.
+    fn about(&self, token: &Result<Jwt, TokenRefusal>, now: OffsetDateTime) -> Result<usize, TokenRefusal> {
+        let token = token.as_ref().map_err(Clone::clone)?;
+        let subject = self.issuers.believe(token, now)?;
+        self.by_subject.get(&subject).copied().ok_or(TokenRefusal::Unlisted(subject))
+    }
+
     fn add(&mut self, entry: &CallerEntry) -> Result<(), String> {
-        let CallerEntry { name, roles, agents, token_sha256, certificate, expires_at } = entry;
+        let CallerEntry { name, roles, agents, token_sha256, certificate, expires_at, jwt } = entry;
         let fits = (1..=LONGEST_NAME).contains(&name.chars().count());
         if !fits || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(format!("needs a name of 1 to {LONGEST_NAME} characters without white space"));
@@ -462,13 +516,17 @@ impl Listed {
         if token == Some(Digest::of(b"")) {
             return Err("has the SHA-256 of nothing in `token_sha256`".to_owned());
         }
+        if jwt.as_ref().is_some_and(|jwt| jwt.subject.is_empty()) {
+            return Err("has an empty `subject` in `jwt`".to_owned());
+        }
         let place = self.callers.len();
-        let twice = match (token, certificate) {
-            (None, None) | (Some(_), Some(_)) => {
-                return Err("has to show either a token or a certificate".to_owned());
+        let twice = match (token, certificate, jwt) {
+            (Some(token), None, None) => self.by_token.insert(token, place),
+            (None, Some(certificate), None) => self.by_certificate.insert(certificate.clone(), place),
+            (None, None, Some(jwt)) => self.by_subject.insert(jwt.clone(), place),
+            (_, _, _) => {
+                return Err("has to show one of three: `token_sha256`, `certificate` or `jwt`".to_owned());
             }
-            (Some(token), None) => self.by_token.insert(token, place),
-            (None, Some(certificate)) => self.by_certificate.insert(certificate.clone(), place),
         };
         if twice.is_some() {
             return Err("shows the same as another caller".to_owned());
@@ -477,10 +535,6 @@ impl Listed {
         self.callers.push(Listing { caller, expires_at: *expires_at });
         Ok(())
     }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn agents_of(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<Agents, String> {

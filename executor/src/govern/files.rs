@@ -75,6 +75,22 @@ pub fn read_trusted(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
     Ok(text)
 }
 
+/// Reads a file that nobody but its owner can change, in a folder where nobody else can put another one in its
+/// place.
+pub(super) fn read_guarded(path: &Path, most: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    let folder = folder_of(path);
+    let metadata = std::fs::metadata(folder).map_err(|error| FileError::io(folder, error))?;
+    check_unchanged_by_others(folder, &metadata)?;
+    let (text, metadata) = read(path, most)?;
+    check_unchanged_by_others(path, &metadata)?;
+    Ok(text)
+}
+
+/// The folder of a file.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Reads a regular file of at most `most` bytes, and what the system says of the very file that was read.
 pub(super) fn read(path: &Path, most: u64) -> Result<(Zeroizing<Vec<u8>>, Metadata), FileError> {
     let io = |error: std::io::Error| FileError::io(path, error);
@@ -107,7 +123,7 @@ pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), FileErro
 /// A file with this text beside `path`.
 fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile, FileError> {
     let io = |error: std::io::Error| FileError::io(path, error);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     let mut file = tempfile::Builder::new()
         .permissions(std::fs::Permissions::from_mode(mode))
         .tempfile_in(folder)

@@ -47,7 +47,7 @@ pub enum KeyError {
 }
 
 impl KeyError {
-    fn not_a_key(path: &Path, reason: impl fmt::Display) -> Self {
+    pub(super) fn not_a_key(path: &Path, reason: impl fmt::Display) -> Self {
         Self::NotAKey { path: path.to_owned(), reason: reason.to_string() }
     }
 }

@@ -8,6 +8,8 @@ mod arguments;
 mod callers;
 mod canonical;
 mod files;
+mod jws;
+mod jwt;
 mod keys;
 pub mod local;
 mod proof;
@@ -21,8 +23,11 @@ mod standing;
 mod vectors;
 
 pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit};
-pub use callers::{Caller, CallerEntry, CallerList, Callers, CallersError, Credential, Role, Token};
+pub use callers::{
+    Caller, CallerEntry, CallerList, Callers, CallersError, Credential, NotKnown, Role, Token,
+};
 pub use files::{FileError, read_secret, read_trusted};
+pub use jwt::{IssuerSettings, JwtSubject, TokenIssuers, TokenRefusal};
 pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
 pub use proof::{NotProvable, Trust, TrustSettings};
 pub use records::Records;

@@ -11,6 +11,7 @@
 //! one way is refused.
 
 use super::canonical::{NotCanonical, canonical};
+use super::jws::Jws;
 use super::keys::{KeyError, KeyPair, TrustedKeys, said};
 use super::signature::SignatureSettings;
 use crate::call::Call;
@@ -27,9 +28,9 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use time::{Duration, OffsetDateTime};
 
-/// How far the clocks of a governor and an executor may be apart before a proof is from the future.
-/// There is none at the other end: who is late asks again.
-const LEEWAY: Duration = Duration::seconds(30);
+/// How far the clocks of whoever signs and of an executor may be apart before what was signed is from the
+/// future. There is none at the other end: who is late asks again.
+pub(super) const LEEWAY: Duration = Duration::seconds(30);
 
 /// What the operator decided about keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,13 +169,9 @@ impl Trust {
 
     /// The claims of a proof whose signature is good, by a key that may speak for its issuer.
     fn signed(&self, compact: &str) -> Result<ProofClaims, Disbelief> {
-        let malformed =
-            || untrusted("is not a compact JWS: three parts in base64url, with a dot between them");
-        let (signed, signature) = compact.rsplit_once('.').ok_or_else(malformed)?;
-        let (header, payload) = signed.split_once('.').ok_or_else(malformed)?;
-        // This reads one text for each sequence of bytes: no padding, no bits left over.
-        let decoded = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| malformed());
-        let (header, payload, signature) = (decoded(header)?, decoded(payload)?, decoded(signature)?);
+        let Jws { signed, header, payload, signature } = Jws::parse(compact).ok_or_else(|| {
+            untrusted("is not a compact JWS: three parts in base64url, with a dot between them")
+        })?;
         let named = proof_header(&header)
             .map_err(|fault| untrusted(format_args!("has a header that is refused: {}", said(&fault))))?;
         if self.keys() == 0 {

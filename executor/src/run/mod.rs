@@ -8,6 +8,7 @@
 //! Execution is at most once; a repeated intent gets the one receipt.
 
 mod escalations;
+mod lines;
 mod observers;
 mod refusals;
 mod running;
@@ -15,6 +16,7 @@ mod slots;
 mod trace;
 mod watcher;
 
+pub use lines::Lines;
 pub use observers::{News, Subject};
 pub use slots::Capacity;
 pub use watcher::{Happening, Watcher};

@@ -10,9 +10,9 @@ use super::listen::{Listen, Listener};
 use super::rpc::Rpc;
 use super::tls::Tls;
 use crate::clock::Clock;
-use crate::govern::{Caller, Callers, Credential, Role};
+use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
 use crate::metrics::MEDIA_TYPE;
-use crate::run::Executor;
+use crate::run::{Executor, Lines};
 use axum::Extension;
 use axum::Router;
 use axum::body::Body;
@@ -48,27 +48,44 @@ pub(super) const MOST_AT_ONCE: usize = 64;
 
 /// Who is known, for all doors and for whoever reads the list again.
 #[derive(Debug, Clone)]
-pub struct KnownCallers(Arc<RwLock<Arc<Callers>>>);
+pub struct KnownCallers {
+    callers: Arc<RwLock<Arc<Callers>>>,
+    /// Anybody can have lines written about what they show.
+    lines: Arc<Lines>,
+}
 
 impl KnownCallers {
     /// These.
     #[must_use]
     pub fn new(callers: Callers) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(callers))))
+        Self { callers: Arc::new(RwLock::new(Arc::new(callers))), lines: Arc::default() }
     }
 
     /// Others, from the next message on.
     pub fn renew(&self, callers: Callers) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(callers);
+        *self.callers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(callers);
     }
 
-    /// Who shows this at that time.
+    /// Who shows this at that time. Why nobody does is in the log, and nowhere else.
     pub(super) fn identify(&self, shown: &Credential, at: OffsetDateTime) -> Option<Arc<Caller>> {
-        self.now().identify(shown, at)
+        self.now().identify(shown, at).map_err(|reason| self.log(&reason)).ok()
+    }
+
+    fn log(&self, reason: &NotKnown) {
+        match reason {
+            NotKnown::Unlisted => tracing::debug!("a caller is not known"),
+            NotKnown::Over { .. } | NotKnown::Token(_) => {
+                let Some(left_out) = self.lines.one_more(Instant::now().into_std()) else { return };
+                if left_out > 0 {
+                    tracing::info!(left_out, "more callers were not known than there is room for in the log");
+                }
+                tracing::info!(%reason, "a caller is not known");
+            }
+        }
     }
 
     fn now(&self) -> Arc<Callers> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.callers.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -195,7 +212,7 @@ async fn post(
         Err(late) => return late,
     };
     // Asked again: the body may have taken its time.
-    let Some(caller) = door.caller(&shown) else { return not_known() };
+    let Some(caller) = door.caller(&shown) else { return not_known(&shown) };
     connection.known();
     let _work = connection.works();
     let answer = match arrived {
@@ -365,7 +382,7 @@ async fn arrived(
     };
     let asks = gate != Gate::Door;
     if asks && caller().is_none() {
-        return not_known();
+        return not_known(&shown);
     }
     let (mut head, body) = request.into_parts();
     let arrived = match read_body(body, &door).await {
@@ -377,7 +394,7 @@ async fn arrived(
             connection.known();
             head.extensions.insert(caller);
         }
-        None if asks => return not_known(),
+        None if asks => return not_known(&shown),
         None => {}
     }
     let _work = connection.works();
@@ -413,15 +430,20 @@ fn credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Crede
 }
 
 async fn admitted(door: &Door, shown: Credential, mut request: Request, next: Next) -> Response {
-    let Some(caller) = door.caller(&shown) else { return not_known() };
+    let Some(caller) = door.caller(&shown) else { return not_known(&shown) };
     request.extensions_mut().insert(caller);
     request.extensions_mut().insert(shown);
     next.run(request).await
 }
 
-fn not_known() -> Response {
-    tracing::debug!("a caller is not known");
-    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], NOT_KNOWN).into_response()
+fn not_known(shown: &Credential) -> Response {
+    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge(shown))], NOT_KNOWN).into_response()
+}
+
+/// What a caller who is not known is asked for, as RFC 6750 (section 3) has it: whoever has shown a token is told
+/// that it is not good, and not why.
+pub(super) fn challenge(shown: &Credential) -> &'static str {
+    if shown.shows_a_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
 }
 
 /// What is shown as a token and is none.

@@ -14,6 +14,10 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt;
+use time::OffsetDateTime;
+
+/// The latest second that RFC 3339 can write: 9999-12-31T23:59:59Z.
+const LATEST_SECOND: u64 = 253_402_300_799;
 
 /// A value with the place where it stands.
 #[derive(Debug)]
@@ -146,6 +150,13 @@ impl<'a> Field<'a> {
         self.quantity(|value| {
             if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRange { least, most }) }
         })
+    }
+
+    /// A `NumericDate` of RFC 7519, in whole seconds.
+    pub(super) fn second(&self) -> Result<OffsetDateTime, Fault> {
+        let seconds = self.integer(0, LATEST_SECOND)?;
+        let moment = i64::try_from(seconds).ok().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok());
+        moment.ok_or_else(|| self.must_be("a time in seconds"))
     }
 
     /// A number of a range, in any notation of JSON.

@@ -72,12 +72,12 @@ fn public_part(object: &mut Object<'_>) -> Result<PublicJwk, Fault> {
     })
 }
 
-fn key_id(text: &str) -> Result<String, &'static str> {
+pub(super) fn key_id(text: &str) -> Result<String, &'static str> {
     let fits = (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
     if fits { Ok(text.to_owned()) } else { Err("has to be 1 to 128 visible ASCII characters") }
 }
 
-fn bytes(text: &str) -> Option<[u8; 32]> {
+pub(super) fn bytes(text: &str) -> Option<[u8; 32]> {
     URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok()
 }
 

@@ -16,6 +16,8 @@ pub mod a2g;
 mod field;
 pub mod jsonrpc;
 pub mod jwk;
+pub mod jwks;
+pub mod jwt;
 pub mod nexus;
 mod sentence;
 pub mod sovereign;

@@ -5,9 +5,11 @@
 //! a finding.
 
 mod a2e;
+mod jwt;
 mod sovereign;
 
 pub(crate) use a2e::a2e;
+pub(crate) use jwt::{jwt, the_good_token_is_taken};
 pub(crate) use sovereign::sovereign;
 
 use a2g_executor::call::Call;

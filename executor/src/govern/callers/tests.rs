@@ -15,6 +15,7 @@ fn entry(name: &str, role: Role) -> (CallerEntry, Token) {
         token_sha256: Some(token.sha256()),
         certificate: None,
         expires_at: None,
+        jwt: None,
     };
     (entry, token)
 }
@@ -30,14 +31,18 @@ fn now() -> OffsetDateTime {
     OffsetDateTime::UNIX_EPOCH + time::Duration::days(20_000)
 }
 
+fn of(entries: &[CallerEntry]) -> Result<Callers, CallersError> {
+    Callers::of(entries, TokenIssuers::default())
+}
+
 fn named(callers: &Callers, shown: &Credential) -> Option<String> {
-    callers.identify(shown, now()).map(|caller| caller.name().to_owned())
+    callers.identify(shown, now()).map(|caller| caller.name().to_owned()).ok()
 }
 
 #[test]
 fn a_token_is_known_by_its_hash_alone() {
     let (planner, token) = entry("planner", Role::Agent);
-    let callers = Callers::of(&[planner, entry("other", Role::Governor).0]).unwrap();
+    let callers = of(&[planner, entry("other", Role::Governor).0]).unwrap();
     let found = callers.identify(&shown(Some(&token), &[]), now()).unwrap();
     assert_eq!(found.name(), "planner");
     assert!(found.speaks_for(&AgentDid::parse(AGENT).unwrap()));
@@ -57,7 +62,7 @@ fn a_certificate_is_known_by_one_of_its_names() {
         certificate: Some(certificate.to_owned()),
         ..entry(name, Role::Operator).0
     };
-    let callers = Callers::of(&[certified("a", "a.example"), certified("b", "spiffe://example/b")]).unwrap();
+    let callers = of(&[certified("a", "a.example"), certified("b", "spiffe://example/b")]).unwrap();
     assert_eq!(named(&callers, &shown(None, &["x.example", "a.example"])).unwrap(), "a");
     assert_eq!(named(&callers, &shown(None, &["spiffe://example/b"])).unwrap(), "b");
     assert_eq!(named(&callers, &shown(None, &["a.example", "spiffe://example/b"])), None, "it names two");
@@ -70,10 +75,35 @@ fn a_certificate_is_known_by_one_of_its_names() {
     );
 }
 
+fn about(subject: &str) -> JwtSubject {
+    JwtSubject {
+        issuer: crate::ident::Issuer::parse("https://id.example").unwrap(),
+        subject: subject.to_owned(),
+    }
+}
+
+#[test]
+fn a_token_in_the_form_of_a_jwt_is_read_as_one_also_when_its_hash_is_listed() {
+    let token = b"eyJhbGciOiJFZERTQSJ9.e30.AA";
+    let hashed =
+        CallerEntry { token_sha256: Some(Digest::of(token).to_string()), ..entry("a", Role::Operator).0 };
+    let callers = of(&[hashed]).unwrap();
+    let shown = Credential::new(Some(token), Arc::default());
+    assert_eq!(callers.identify(&shown, now()).unwrap_err(), NotKnown::Token(TokenRefusal::NoIssuer));
+    assert!(shown.shows_a_token());
+    assert!(!format!("{shown:?}").contains("AA"), "{shown:?}");
+    let almost = CallerEntry {
+        token_sha256: Some(Digest::of(b"eyJ.two").to_string()),
+        ..entry("b", Role::Operator).0
+    };
+    let shown = Credential::new(Some(b"eyJ.two"), Arc::default());
+    assert_eq!(named(&of(&[almost]).unwrap(), &shown).unwrap(), "b");
+}
+
 #[test]
 fn nobody_is_known_from_its_end_on() {
     let (caller, token) = entry("short", Role::Operator);
-    let until = |at| Callers::of(&[CallerEntry { expires_at: Some(at), ..caller.clone() }]).unwrap();
+    let until = |at| of(&[CallerEntry { expires_at: Some(at), ..caller.clone() }]).unwrap();
     assert_eq!(named(&until(now()), &shown(Some(&token), &[])), None);
     assert!(named(&until(now() + time::Duration::SECOND), &shown(Some(&token), &[])).is_some());
 }
@@ -89,14 +119,14 @@ fn without_a_list_there_is_one_caller_who_is_no_governor() {
         Caller::anybody(leave).is_any_of(&[Role::Governor])
             && Caller::anybody(leave).is_any_of(&[Role::Approver])
     );
-    assert!(Callers::nobody().identify(&shown(None, &[]), now()).is_none());
+    assert_eq!(Callers::nobody().identify(&shown(None, &[]), now()).unwrap_err(), NotKnown::Unlisted);
 }
 
 #[test]
 fn a_list_that_cannot_be_meant_is_refused() {
     let (good, _) = entry("good", Role::Agent);
     let refused = |entries: &[CallerEntry], words: &str| {
-        let error = Callers::of(entries).unwrap_err().to_string();
+        let error = of(entries).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     };
     let also = |change: fn(&mut CallerEntry)| {
@@ -112,8 +142,17 @@ fn a_list_that_cannot_be_meant_is_refused() {
     refused(&also(|e| e.agents.clear()), "has to name in `agents`");
     refused(&also(|e| e.roles = BTreeSet::from([Role::Operator])), "and only then");
     refused(&also(|e| e.agents = BTreeSet::from(["nobody".to_owned()])), "has an agent that is none");
-    refused(&also(|e| e.token_sha256 = None), "either a token or a certificate");
-    refused(&also(|e| e.certificate = Some("a.example".to_owned())), "either a token or a certificate");
+    refused(&also(|e| e.token_sha256 = None), "one of three");
+    refused(&also(|e| e.certificate = Some("a.example".to_owned())), "one of three");
+    refused(&also(|e| e.jwt = Some(about("anna"))), "one of three");
+    let of_subject = |name: &str, subject: &str| CallerEntry {
+        token_sha256: None,
+        jwt: Some(about(subject)),
+        ..entry(name, Role::Operator).0
+    };
+    refused(&[of_subject("a", "anna"), of_subject("b", "anna")], "shows the same as another caller");
+    refused(&[of_subject("a", "")], "has an empty `subject`");
+    assert!(of(&[of_subject("a", "anna"), of_subject("b", "bert")]).is_ok());
     refused(&also(|e| e.token_sha256 = Some("A".repeat(64))), "has no SHA-256");
     refused(&also(|e| e.token_sha256 = Some(Digest::of(b"").to_string())), "the SHA-256 of nothing");
     let same = CallerEntry { name: "bad".to_owned(), ..good.clone() };
@@ -129,26 +168,35 @@ fn a_list_is_written_and_read_and_belongs_to_its_owner() {
     let (mut planner, token) = entry("planner", Role::Agent);
     planner.expires_at = Some(now());
     list.add(planner.clone()).unwrap();
-    list.add(entry("other", Role::Operator).0).unwrap();
+    let subject = CallerEntry {
+        token_sha256: None,
+        jwt: Some(about("anna")),
+        expires_at: Some(now()),
+        ..entry("other", Role::Operator).0
+    };
+    list.add(subject.clone()).unwrap();
     assert!(list.add(entry("other", Role::Operator).0).is_err());
     drop(list);
     let mut list = CallerList::to_change(&path).unwrap();
     assert_eq!(list.entries().len(), 2, "what was refused was not written");
-    assert_eq!(list.entries()[0], planner);
+    assert_eq!(list.entries(), [planner, subject]);
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(!text.contains(token.reveal()) && text.contains(&token.sha256()));
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     list.remove("planner").unwrap();
     assert!(list.remove("planner").is_err());
-    assert_eq!(Callers::read(&path).unwrap().count(), Some(1));
+    assert_eq!(Callers::read(&path, TokenIssuers::default()).unwrap().count(), Some(1));
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
-    assert!(matches!(Callers::read(&path), Err(CallersError::File(FileError::NotPrivate { .. }))));
+    assert!(matches!(
+        Callers::read(&path, TokenIssuers::default()),
+        Err(CallersError::File(FileError::NotPrivate { .. }))
+    ));
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     std::fs::write(&path, "[[caller]]\nname = 'a'\nroles = ['root']\n").unwrap();
-    assert!(matches!(Callers::read(&path), Err(CallersError::NotAList { .. })));
+    assert!(matches!(Callers::read(&path, TokenIssuers::default()), Err(CallersError::NotAList { .. })));
     std::fs::write(&path, "[[callers]]\n").unwrap();
     assert!(
-        matches!(Callers::read(&path), Err(CallersError::NotAList { .. })),
+        matches!(Callers::read(&path, TokenIssuers::default()), Err(CallersError::NotAList { .. })),
         "a misspelt table is no empty list"
     );
 }

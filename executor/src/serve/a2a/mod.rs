@@ -76,6 +76,8 @@ pub struct Port {
     pub tls: bool,
     /// Whether callers are listed.
     pub lists_callers: bool,
+    /// Whether any of them may show a JSON Web Token.
+    pub takes_jwts: bool,
     /// How long a stream may go unread.
     pub patience: Duration,
 }
@@ -302,7 +304,7 @@ impl A2a {
         let scheme = if self.port.tls { "https" } else { "http" };
         let asks = self.port.lists_callers && self.settings.door.open_to == OpenTo::Callers;
         let pushes = self.webhooks.is_some();
-        Place { url: format!("{scheme}://{authority}/a2a/rpc"), asks, pushes }
+        Place { url: format!("{scheme}://{authority}/a2a/rpc"), asks, jwts: self.port.takes_jwts, pushes }
     }
 
     /// A task that a caller may know of. Another's is not there.

@@ -14,7 +14,7 @@ mod socket;
 use super::ConnectionLimits;
 use super::connections::Connection;
 use super::doorway::{Arrived, Doorway, Gate, OpenTo, in_own_name, named};
-use super::http::{KnownCallers, NOT_KNOWN, is_json};
+use super::http::{KnownCallers, NOT_KNOWN, challenge, is_json};
 use crate::call::{Call, Door, Priority};
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Caller, Credential, Role};
@@ -163,7 +163,8 @@ async fn post(
     }
     let Some(caller) = door.caller(&shown) else {
         let refusal = door.to_nobody(None, Failure::new(Code::AuthFailed, NOT_KNOWN.trim_end()));
-        let head = [(header::WWW_AUTHENTICATE, "Bearer"), (header::CONTENT_TYPE, "application/json")];
+        let head =
+            [(header::WWW_AUTHENTICATE, challenge(&shown)), (header::CONTENT_TYPE, "application/json")];
         return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
     };
     connection.known();

@@ -14,6 +14,8 @@ pub struct Place {
     pub url: String,
     /// Whether callers have to be known.
     pub asks: bool,
+    /// Whether they may show JSON Web Tokens, where they have to be known.
+    pub jwts: bool,
     /// Whether there are webhooks.
     pub pushes: bool,
 }
@@ -81,7 +83,7 @@ fn card(place: &Place, skills: Vec<Value>) -> Value {
         "supportsAuthenticatedExtendedCard": true,
     });
     if let (true, Some(card)) = (place.asks, card.as_object_mut()) {
-        let schemes = json!({
+        let mut schemes = json!({
             "bearer": {
                 "type": "http",
                 "scheme": "bearer",
@@ -94,8 +96,21 @@ fn card(place: &Place, skills: Vec<Value>) -> Value {
                 "description": "The same token, in another header.",
             },
         });
+        let mut security = json!([{ "bearer": [] }, { "apiKey": [] }]);
+        if let (true, Some(schemes), Some(security)) =
+            (place.jwts, schemes.as_object_mut(), security.as_array_mut())
+        {
+            let scheme = json!({
+                "type": "http",
+                "scheme": "bearer",
+                "bearerFormat": "JWT",
+                "description": "A JSON Web Token of an issuer that this executor knows, about a caller of its list.",
+            });
+            schemes.insert("jwt".to_owned(), scheme);
+            security.push(json!({ "jwt": [] }));
+        }
         card.insert("securitySchemes".to_owned(), schemes);
-        card.insert("security".to_owned(), json!([{ "bearer": [] }, { "apiKey": [] }]));
+        card.insert("security".to_owned(), security);
     }
     card
 }

@@ -372,7 +372,8 @@ fn the_card_claims_what_there_is() {
         arguments_schema: json!({ "type": "object" }),
         capabilities: Declared { network: true, ..Declared::default() },
     };
-    let place = |asks| card::Place { url: "http://localhost:1/a2a/rpc".into(), asks, pushes: false };
+    let place =
+        |asks| card::Place { url: "http://localhost:1/a2a/rpc".into(), asks, jwts: false, pushes: false };
     let open = card::public(&place(false), std::slice::from_ref(&tool));
     assert_eq!(open.get("securitySchemes"), None);
     assert_eq!(open["skills"][0]["tags"], json!(["tool", "network"]));
@@ -380,4 +381,8 @@ fn the_card_claims_what_there_is() {
     let asks = card::extended(&place(true), &[tool], Dialect::A2a);
     assert_eq!(asks["security"], json!([{ "bearer": [] }, { "apiKey": [] }]));
     assert_eq!(asks["skills"][0]["argumentsSchema"], json!({ "type": "object" }));
+    assert_eq!(asks["securitySchemes"].get("jwt"), None, "nobody's are taken");
+    let jwts = card::public(&card::Place { jwts: true, ..place(true) }, &[]);
+    assert_eq!(jwts["securitySchemes"]["jwt"]["bearerFormat"], "JWT");
+    assert_eq!(jwts["security"], json!([{ "bearer": [] }, { "apiKey": [] }, { "jwt": [] }]));
 }

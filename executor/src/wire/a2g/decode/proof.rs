@@ -7,13 +7,10 @@
 use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId, Issuer, ProofId, ToolName};
 use crate::tool::Digest;
-use crate::wire::field::{Field, Object};
+use crate::wire::field::Object;
 use crate::wire::strict_json::{self, JsonBounds};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
-
-/// The latest second that RFC 3339 can write: 9999-12-31T23:59:59Z.
-const LATEST_SECOND: u64 = 253_402_300_799;
 
 /// What a proof says, once its signature is known to be good.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,9 +66,9 @@ pub fn proof_claims(text: &[u8]) -> Result<ProofClaims, Fault> {
         id: object.need("jti")?.parsed(|text| ProofId::parse(issuer, text))?,
         audience: object.need("aud")?.parsed(AgentDid::parse)?,
         agent: object.need("sub")?.parsed(AgentDid::parse)?,
-        issued_at: second(&object.need("iat")?)?,
-        not_before: second(&object.need("nbf")?)?,
-        expires_at: second(&object.need("exp")?)?,
+        issued_at: object.need("iat")?.second()?,
+        not_before: object.need("nbf")?.second()?,
+        expires_at: object.need("exp")?.second()?,
         intent: object.need("intent_id")?.parsed(IntentId::parse)?,
         tool: object.need("tool")?.parsed(ToolName::parse)?,
         arguments: object.need("arguments_sha256")?.parsed(Digest::parse)?,
@@ -80,11 +77,4 @@ pub fn proof_claims(text: &[u8]) -> Result<ProofClaims, Fault> {
     };
     object.end()?;
     Ok(claims)
-}
-
-/// A NumericDate of RFC 7519, in whole seconds.
-fn second(field: &Field<'_>) -> Result<OffsetDateTime, Fault> {
-    let seconds = field.integer(0, LATEST_SECOND)?;
-    let moment = i64::try_from(seconds).ok().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok());
-    moment.ok_or_else(|| field.must_be("a time in seconds"))
 }

@@ -1,0 +1,623 @@
+//! JSON Web Tokens of callers: whose are believed, about whom, for how long, and at which doors.
+//!
+//! The tests are an identity provider of their own, with `ring`: nothing of the executor's code says here what
+//! a token is.
+
+use crate::a2a;
+use crate::callers::{List, agent, ask, bearer, ends, rpc};
+use crate::harness::{
+    A2ePeer as _, A2eSession, AGENT, Answer, Executor, Home, HttpClient, Options, StdioClient,
+    WebSocketClient, a2e_call, a2e_handshake, eventually, intent, program, result, set_mode,
+};
+use crate::methods::write;
+use crate::nexus;
+use base64::Engine as _;
+use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use ring::rand::SystemRandom;
+use ring::rsa::{KeyPairComponents, PublicKeyComponents};
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _, RSA_PKCS1_SHA256,
+    RSA_PKCS1_SHA512, RsaKeyPair,
+};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+use time::OffsetDateTime;
+
+const ISSUER: &str = "https://id.example";
+const DID: &str = "did:a2g:executor:1.0:tests";
+const TOOLS: &[u8] = br#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#;
+
+/// The RSA key of RFC 7515, appendix A.2: ring makes none.
+const RSA: [(&str, &str); 8] = [
+    (
+        "n",
+        "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ",
+    ),
+    ("e", "AQAB"),
+    (
+        "d",
+        "Eq5xpGnNCivDflJsRQBXHx1hdR1k6Ulwe2JZD50LpXyWPEAeP88vLNO97IjlA7_GQ5sLKMgvfTeXZx9SE-7YwVol2NXOoAJe46sui395IW_GO-pWJ1O0BkTGoVEn2bKVRUCgu-GjBVaYLU6f3l9kJfFNS3E0QbVdxzubSu3Mkqzjkn439X0M_V51gfpRLI9JYanrC4D4qAdGcopV_0ZHHzQlBjudU2QvXt4ehNYTCBr6XCLQUShb1juUO1ZdiYoFaFQT5Tw8bGUl_x_jTj3ccPDVZFD9pIuhLhBOneufuBiB4cS98l2SR_RQyGWSeWjnczT0QU91p1DhOVRuOopznQ",
+    ),
+    (
+        "p",
+        "4BzEEOtIpmVdVEZNCqS7baC4crd0pqnRH_5IB3jw3bcxGn6QLvnEtfdUdiYrqBdss1l58BQ3KhooKeQTa9AB0Hw_Py5PJdTJNPY8cQn7ouZ2KKDcmnPGBY5t7yLc1QlQ5xHdwW1VhvKn-nXqhJTBgIPgtldC-KDV5z-y2XDwGUc",
+    ),
+    (
+        "q",
+        "uQPEfgmVtjL0Uyyx88GZFF1fOunH3-7cepKmtH4pxhtCoHqpWmT8YAmZxaewHgHAjLYsp1ZSe7zFYHj7C6ul7TjeLQeZD_YwD66t62wDmpe_HlB-TnBA-njbglfIsRLtXlnDzQkv5dTltRJ11BKBBypeeF6689rjcJIDEz9RWdc",
+    ),
+    (
+        "dp",
+        "BwKfV3Akq5_MFZDFZCnW-wzl-CCo83WoZvnLQwCTeDv8uzluRSnm71I3QCLdhrqE2e9YkxvuxdBfpT_PI7Yz-FOKnu1R6HsJeDCjn12Sk3vmAktV2zb34MCdy7cpdTh_YVr7tss2u6vneTwrA86rZtu5Mbr1C1XsmvkxHQAdYo0",
+    ),
+    (
+        "dq",
+        "h_96-mK1R_7glhsum81dZxjTnYynPbZpHziZjeeHcXYsXaaMwkOlODsWa7I9xXDoRwbKgB719rrmI2oKr6N3Do9U0ajaHF-NKJnwgjMd2w9cjz3_-kyNlxAr2v4IKhGNpmM5iIgOS1VZnOZ68m6_pbLBSp3nssTdlqvd0tIiTHU",
+    ),
+    (
+        "qi",
+        "IYd7DHOhrWvxkwPQsRM2tOgrjbcrfvtQJipd-DlcxyVuuM9sQLdgjVk2oy26F0EmpScGLq2MowX7fhd_QJQ3ydy5cY7YIBi87w93IKLEdfnbJtoOPLUW0ITrJReOgo1cq9SbsxYawBgfp_gh6A5603k2-ZQwVK0JKSHuLFkuQ3U",
+    ),
+];
+
+/// A key of an identity provider.
+enum Key {
+    Ed25519(Ed25519KeyPair),
+    P256(EcdsaKeyPair),
+    Rsa(RsaKeyPair),
+}
+
+impl Key {
+    fn ed25519() -> Self {
+        let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+        Self::Ed25519(Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap())
+    }
+
+    fn p256() -> Self {
+        let (random, algorithm) = (SystemRandom::new(), &ECDSA_P256_SHA256_FIXED_SIGNING);
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
+        Self::P256(EcdsaKeyPair::from_pkcs8(algorithm, pkcs8.as_ref(), &random).unwrap())
+    }
+
+    fn rsa() -> Self {
+        let [n, e, d, p, q, dp, dq, qi] = RSA.map(|(_, number)| URL_SAFE_NO_PAD.decode(number).unwrap());
+        let public_key = PublicKeyComponents { n, e };
+        Self::Rsa(
+            RsaKeyPair::from_components(&KeyPairComponents { public_key, d, p, q, dP: dp, dQ: dq, qInv: qi })
+                .unwrap(),
+        )
+    }
+
+    fn algorithm(&self) -> &'static str {
+        match self {
+            Self::Ed25519(_) => "EdDSA",
+            Self::P256(_) => "ES256",
+            Self::Rsa(_) => "RS256",
+        }
+    }
+
+    /// The public key as its provider gives it out.
+    fn jwk(&self, kid: &str) -> Value {
+        let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        match self {
+            Self::Ed25519(pair) => {
+                json!({ "kty": "OKP", "crv": "Ed25519", "x": part(pair.public_key().as_ref()), "kid": kid })
+            }
+            Self::P256(pair) => {
+                let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
+                json!({ "kty": "EC", "crv": "P-256", "x": part(x), "y": part(y), "kid": kid, "use": "sig" })
+            }
+            Self::Rsa(_) => json!({ "kty": "RSA", "n": RSA[0].1, "e": RSA[1].1, "kid": kid, "alg": "RS256" }),
+        }
+    }
+
+    fn sign(&self, message: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Ed25519(pair) => pair.sign(message).as_ref().to_vec(),
+            Self::P256(pair) => pair.sign(&SystemRandom::new(), message).unwrap().as_ref().to_vec(),
+            Self::Rsa(pair) => signed_by_rsa(pair, &RSA_PKCS1_SHA256, message),
+        }
+    }
+
+    /// A token with these two texts, properly signed.
+    fn token(&self, header: &str, claims: &str) -> String {
+        let signed = unsigned(header, claims);
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(self.sign(signed.as_bytes())))
+    }
+}
+
+fn signed_by_rsa(
+    pair: &RsaKeyPair,
+    encoding: &'static dyn ring::signature::RsaEncoding,
+    message: &[u8],
+) -> Vec<u8> {
+    let mut signature = vec![0; pair.public().modulus_len()];
+    pair.sign(encoding, &SystemRandom::new(), message, &mut signature).unwrap();
+    signature
+}
+
+/// The first two parts of a token.
+fn unsigned(header: &str, claims: &str) -> String {
+    format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims))
+}
+
+fn now() -> i64 {
+    OffsetDateTime::now_utc().unix_timestamp()
+}
+
+/// What a token about somebody says, for five minutes from now.
+fn claims(subject: &str) -> Value {
+    json!({ "iss": ISSUER, "sub": subject, "aud": DID, "iat": now(), "exp": now() + 300, "scope": "openid" })
+}
+
+fn with(mut object: Value, member: &str, value: Value) -> Value {
+    object[member] = value;
+    object
+}
+
+/// An identity provider whose keys, named by their algorithms, are in a file.
+struct Provider {
+    folder: TempDir,
+    keys: [Key; 3],
+}
+
+impl Provider {
+    fn new() -> Self {
+        let provider =
+            Self { folder: tempfile::tempdir().unwrap(), keys: [Key::ed25519(), Key::p256(), Key::rsa()] };
+        provider.publish(&["EdDSA", "ES256", "RS256"]);
+        provider
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("jwks.json")
+    }
+
+    /// Gives out these of its keys, and one for encryption, as providers do.
+    fn publish(&self, algorithms: &[&str]) {
+        let keys = self.keys.iter().filter(|key| algorithms.contains(&key.algorithm()));
+        let mut keys = keys.map(|key| key.jwk(key.algorithm())).collect::<Vec<_>>();
+        let encrypts = with(with(self.keys[2].jwk("RS256"), "use", json!("enc")), "alg", json!("RSA-OAEP"));
+        keys.push(encrypts);
+        std::fs::write(self.path(), json!({ "keys": keys }).to_string()).unwrap();
+    }
+
+    /// An executor that believes it, with this list.
+    fn options(&self, list: &List) -> Options {
+        let options = list.options().set("executor.did", DID);
+        options.set("server.issuer", json!([{ "issuer": ISSUER, "keys": self.path() }]))
+    }
+
+    fn token(&self, claims: &Value) -> String {
+        self.keys[0].token(&header(&self.keys[0]).to_string(), &claims.to_string())
+    }
+}
+
+fn header(key: &Key) -> Value {
+    json!({ "alg": key.algorithm(), "kid": key.algorithm(), "typ": "JWT" })
+}
+
+/// Lists somebody by whom tokens are about.
+fn about(list: &List, name: &str, subject: &str, more: &[&str]) {
+    let subject = ["--jwt-issuer", ISSUER, "--jwt-subject", subject];
+    let printed = list.add(name, &[&subject, more].concat());
+    assert_eq!(printed, "", "there is no token to show");
+}
+
+fn an_agent(list: &List, subject: &str) {
+    about(list, subject, subject, &["--role", "agent", "--agent", AGENT]);
+}
+
+fn asks(answer: &Answer) -> &str {
+    let asks = answer.headers.iter().find(|(name, _)| name == "www-authenticate");
+    asks.map_or("", |(_, asks)| asks)
+}
+
+#[test]
+fn a_token_by_each_kind_of_key_lets_its_subject_in_as_the_list_says() {
+    let (provider, list) = (Provider::new(), List::new());
+    an_agent(&list, "anna");
+    about(&list, "an-operator", "auth0|otto", &["--role", "operator"]);
+    let executor = Executor::start(provider.options(&list).signed_only());
+    let mut client = executor.client();
+    for key in &provider.keys {
+        let token = key.token(&header(key).to_string(), &claims("anna").to_string());
+        let call = intent("write_file", write(key.algorithm(), "x"));
+        let answer = rpc(&mut client, &token, "a2g/intent", &call);
+        assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{answer}");
+        assert_eq!(executor.file(key.algorithm()).as_deref(), Some("x"));
+        // A list of audiences, the type of access tokens, and a key that need not be named.
+        let others = with(claims("anna"), "aud", json!(["https://other.example", DID]));
+        let token =
+            key.token(&json!({ "alg": key.algorithm(), "typ": "at+jwt" }).to_string(), &others.to_string());
+        assert_eq!(ask(&mut client, Some(&bearer(&token)), "a2g/tools", &json!({})).status, 200);
+        let metrics = client.request("GET", "/metrics", &[("Authorization", &bearer(&token))], b"");
+        assert_eq!(metrics.status, 403, "roles are the list's");
+    }
+    let operator =
+        bearer(&provider.token(&with(claims("auth0|otto"), "roles", json!(["agent", "governor"]))));
+    assert_eq!(client.request("GET", "/metrics", &[("Authorization", &operator)], b"").status, 200);
+    let call = intent("write_file", write("no", "x"));
+    let answer = ask(&mut client, Some(&operator), "a2g/intent", &call).json();
+    assert_eq!(answer["error"]["data"]["blocked_by"], "caller_unauthorized", "{answer}");
+}
+
+/// Each is refused, its caller is told no more than that, and the log says why.
+#[test]
+fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
+    let (provider, list) = (Provider::new(), List::new());
+    an_agent(&list, "anna");
+    let executor = Executor::start(provider.options(&list).signed_only());
+    let [ed25519, p256, rsa] = &provider.keys;
+    let stranger = Key::ed25519();
+    let good = claims("anna");
+    let by = |key: &Key, header: &Value, claims: &Value| key.token(&header.to_string(), &claims.to_string());
+    let usual = header(ed25519);
+    let says = |member: &str, value: Value| by(ed25519, &usual, &with(good.clone(), member, value));
+    let heads = |member: &str, value: Value| by(ed25519, &with(usual.clone(), member, value), &good);
+    let text = good.to_string();
+    let whole = by(ed25519, &usual, &good);
+    let (front, signature) = whole.rsplit_once('.').unwrap();
+    // The public key as a shared secret, in each form in which somebody might take it.
+    let confused = |key: &Key, secret: &[u8], kid: &str| {
+        let signed = unsigned(&json!({ "alg": "HS256", "kid": kid }).to_string(), &text);
+        let mac = Hmac::<Sha256>::new_from_slice(secret).unwrap().chain_update(&signed);
+        assert_eq!(key.algorithm(), kid);
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
+    };
+    let raw = |part: &str| URL_SAFE_NO_PAD.decode(part).unwrap();
+    let x = ed25519.jwk("")["x"].as_str().unwrap().to_owned();
+    let Key::Rsa(pair) = rsa else { unreachable!("the third is RSA") };
+    let rs512 = unsigned(&json!({ "alg": "RS256", "kid": "RS256" }).to_string(), &text);
+    let rs512 = format!(
+        "{rs512}.{}",
+        URL_SAFE_NO_PAD.encode(signed_by_rsa(pair, &RSA_PKCS1_SHA512, rs512.as_bytes()))
+    );
+    let der = {
+        // ECDSA as X.509 writes it, not as JWS does: two integers of ASN.1.
+        let signed = unsigned(&header(p256).to_string(), &text);
+        let fixed = p256.sign(signed.as_bytes());
+        let integer = |half: &[u8]| [&[2, 33, 0], half].concat();
+        let both = [integer(&fixed[..32]), integer(&fixed[32..])].concat();
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode([&[0x30, 70], &both[..]].concat()))
+    };
+    let last = signature.chars().next_back().unwrap();
+    let leftover = if last == 'A' { 'B' } else { char::from(u8::try_from(u32::from(last)).unwrap() + 1) };
+    let long = with(good.clone(), "scope", json!("x".repeat(8000)));
+    let cases = [
+        ("alg none", format!("{}.", unsigned(r#"{"alg":"none"}"#, &text)), "`alg` must be one of"),
+        (
+            "alg none, named key",
+            format!("{}.", unsigned(r#"{"alg":"none","kid":"EdDSA"}"#, &text)),
+            "`alg` must",
+        ),
+        ("no signature", format!("{front}."), "not signed by the key"),
+        ("HS256, Ed25519", confused(ed25519, &raw(&x), "EdDSA"), "`alg` must be one of"),
+        ("HS256, RSA", confused(rsa, &raw(RSA[0].1), "RS256"), "`alg` must be one of"),
+        (
+            "HS256, JSON",
+            confused(rsa, rsa.jwk("RS256").to_string().as_bytes(), "RS256"),
+            "`alg` must be one of",
+        ),
+        (
+            "RS256 for a key of P-256",
+            by(p256, &json!({ "alg": "RS256", "kid": "ES256" }), &good),
+            "has the key `ES256` for RS256",
+        ),
+        (
+            "ES256 for an RSA key",
+            by(rsa, &json!({ "alg": "ES256", "kid": "RS256" }), &good),
+            "has the key `RS256` for ES256",
+        ),
+        ("RS512 under RS256", rs512, "not signed by the key"),
+        ("ECDSA in ASN.1", der, "not signed by the key"),
+        ("a stranger's key", by(&stranger, &usual, &good), "not signed by the key"),
+        (
+            "a stranger's key, brought along",
+            by(&stranger, &with(usual.clone(), "jwk", stranger.jwk("EdDSA")), &good),
+            "not signed by the key",
+        ),
+        ("an unknown key", heads("kid", json!("EdDSA ")), "has the key `EdDSA ` for EdDSA"),
+        (
+            "a key by address",
+            by(&stranger, &json!({ "alg": "EdDSA", "kid": "x", "jku": "https://a.example" }), &good),
+            "has the key `x`",
+        ),
+        (
+            "another key's name",
+            by(ed25519, &json!({ "alg": "EdDSA", "kid": "ES256" }), &good),
+            "has the key `ES256` for EdDSA",
+        ),
+        (
+            "two names",
+            ed25519.token(&usual.to_string().replacen('{', r#"{"kid":"x","#, 1), &text),
+            "duplicate key `kid`",
+        ),
+        ("crit", heads("crit", json!(["exp"])), "`crit`: no extension"),
+        ("another type", heads("typ", json!("JOSE")), "`typ` must be one of"),
+        ("expired", says("exp", json!(now() - 1)), "it expired at"),
+        (
+            "without an end",
+            by(ed25519, &usual, &json!({ "iss": ISSUER, "sub": "anna", "aud": DID })),
+            "`exp` is missing",
+        ),
+        ("an end as text", says("exp", json!("9999999999")), "`exp` must be an integer"),
+        ("not yet", says("nbf", json!(now() + 90)), "not to be used before"),
+        ("from the future", says("iat", json!(now() + 90)), "not to be used before"),
+        (
+            "another audience",
+            says("aud", json!("did:a2g:executor:1.0:other")),
+            "for another audience than `did:a2g",
+        ),
+        ("no audience", says("aud", json!([])), "for another audience"),
+        (
+            "another issuer",
+            says("iss", json!("https://id.example/")),
+            "the issuer `https://id.example/`, and its key",
+        ),
+        ("an unlisted subject", says("sub", json!("Anna")), "no caller is listed for the subject `Anna`"),
+        ("no subject", says("sub", json!("")), "no caller is listed for the subject ``"),
+        (
+            "two subjects",
+            ed25519.token(&usual.to_string(), &text.replacen('{', r#"{"sub":"root","#, 1)),
+            "duplicate key `sub`",
+        ),
+        (
+            "bits left over",
+            format!("{}{leftover}", &whole[..whole.len() - 1]),
+            "not three parts in base64url",
+        ),
+        (
+            "padding",
+            format!("{front}.{}", URL_SAFE.encode(ed25519.sign(front.as_bytes()))),
+            "not three parts",
+        ),
+        (
+            "other claims",
+            format!(
+                "{}.{signature}",
+                unsigned(&usual.to_string(), &with(good.clone(), "sub", json!("x")).to_string())
+            ),
+            "not signed",
+        ),
+        ("too long", by(ed25519, &usual, &long), "and at most 8192 are read"),
+    ];
+    let mut client = executor.client();
+    for (what, token, words) in &cases {
+        let answer =
+            ask(&mut client, Some(&bearer(token)), "a2g/intent", &intent("write_file", write("x", "x")));
+        assert_eq!(answer.status, 401, "{what}: {}", answer.text());
+        assert_eq!(asks(&answer), r#"Bearer error="invalid_token""#, "{what}");
+        assert!(!answer.text().contains(words), "{what}: {}", answer.text());
+        let line = executor.line_with(words);
+        assert!(line.contains("a caller is not known"), "{what}: {line}");
+        assert!(WebSocketClient::upgrade(executor.address(), &[("Authorization", &bearer(token))]).is_err());
+    }
+    executor.assert_workspace_is_empty("tokens that are not taken");
+    assert_eq!(
+        ask(&mut client, Some(&bearer(&whole)), "a2g/tools", &json!({})).status,
+        200,
+        "the good one is"
+    );
+    let log = executor.stderr();
+    for (what, token, _) in &cases {
+        let parts = token.split('.').filter(|part| part.len() > 12);
+        parts.for_each(|part| assert!(!log.contains(part), "{what}: a token is in the log"));
+    }
+}
+
+#[test]
+fn keys_are_used_only_from_a_file_that_is_in_order() {
+    let (provider, list) = (Provider::new(), List::new());
+    an_agent(&list, "anna");
+    let refused = |options: Options, words: &str| {
+        let home = Home::new(options);
+        ends(&mut home.command(), 2, words);
+        let mut check = Command::new(program());
+        ends(check.args(["config", "check", "--config"]).arg(home.config()), 2, words);
+    };
+    set_mode(&provider.path(), 0o666);
+    refused(provider.options(&list), "others may change it");
+    set_mode(&provider.path(), 0o644);
+    set_mode(provider.folder.path(), 0o777);
+    refused(provider.options(&list), "others may change it");
+    set_mode(provider.folder.path(), 0o755);
+    let one = provider.keys[0].jwk("one");
+    for (file, words) in [
+        (json!({ "keys": [one, provider.keys[1].jwk("one")] }).to_string(), "two keys have the id `one`"),
+        (with(one.clone(), "d", one["x"].clone()).to_string(), "private key"),
+        (json!({ "keys": [] }).to_string(), "no key in it to verify tokens with"),
+        ("nothing".to_owned(), "not JSON"),
+    ] {
+        std::fs::write(provider.path(), file).unwrap();
+        refused(provider.options(&list), words);
+    }
+    std::fs::remove_file(provider.path()).unwrap();
+    refused(provider.options(&list), "jwks.json");
+    // One key alone, and an audience of the operator's own.
+    std::fs::write(provider.path(), one.to_string()).unwrap();
+    let issuer = json!([{ "issuer": ISSUER, "keys": provider.path(), "audience": "tools" }]);
+    let executor = Executor::start(provider.options(&list).set("server.issuer", issuer));
+    let header = json!({ "alg": "EdDSA", "kid": "one" }).to_string();
+    let token = |audience: &str| {
+        provider.keys[0].token(&header, &with(claims("anna"), "aud", json!(audience)).to_string())
+    };
+    let status =
+        |token: &str| ask(&mut executor.client(), Some(&bearer(token)), "a2g/tools", &json!({})).status;
+    assert_eq!((status(&token("tools")), status(&token(DID))), (200, 401));
+}
+
+#[test]
+fn a_name_is_of_its_own_provider() {
+    let (ours, theirs, list) = (Provider::new(), Provider::new(), List::new());
+    an_agent(&list, "anna");
+    let issuers = json!([
+        { "issuer": ISSUER, "keys": ours.path() },
+        { "issuer": "https://other.example", "keys": theirs.path() },
+    ]);
+    let executor = Executor::start(ours.options(&list).set("server.issuer", issuers));
+    let status =
+        |token: &str| ask(&mut executor.client(), Some(&bearer(token)), "a2g/tools", &json!({})).status;
+    assert_eq!(status(&ours.token(&claims("anna"))), 200);
+    // What is signed by the one and says that it is of the other.
+    assert_eq!(status(&theirs.token(&claims("anna"))), 401);
+    executor.line_with("the issuer `https://id.example`, and its key");
+    // A subject of the same name is somebody else.
+    assert_eq!(status(&theirs.token(&with(claims("anna"), "iss", json!("https://other.example")))), 401);
+    executor.line_with("for the subject `anna` of the issuer `https://other.example`");
+}
+
+#[test]
+fn a_key_that_was_removed_is_believed_no_more() {
+    let (provider, list) = (Provider::new(), List::new());
+    an_agent(&list, "anna");
+    let kept = agent(&list, "kept", AGENT);
+    let mut executor = Executor::start(provider.options(&list));
+    let address = executor.address();
+    let [first, second] = [0, 1].map(|nth: usize| {
+        let key = &provider.keys[nth];
+        key.token(&header(key).to_string(), &claims("anna").to_string())
+    });
+    let status = |token: &str| {
+        ask(&mut HttpClient::connect(address), Some(&bearer(token)), "a2g/tools", &json!({})).status
+    };
+    let mut socket = WebSocketClient::upgrade(address, &[("Authorization", &bearer(&first))]).unwrap();
+    socket.send(TOOLS);
+    assert!(socket.receive().unwrap().contains("write_file"));
+    assert_eq!((status(&first), status(&second)), (200, 200));
+
+    provider.publish(&["ES256"]);
+    executor.process().hang_up();
+    executor.line_with("\"callers\":2,\"keys\":1");
+    assert_eq!((status(&first), status(&second), status(&kept)), (401, 200, 200));
+    socket.send(TOOLS);
+    assert_eq!(socket.receive(), None, "it is closed without an answer");
+
+    // A file that cannot be read leaves no key in force, and nobody else out.
+    std::fs::write(provider.path(), "{").unwrap();
+    executor.process().hang_up();
+    executor.line_with("no issuer is believed until the keys of all can be read again");
+    eventually("the callers are read", || (status(&second) == 401).then_some(()));
+    assert_eq!(status(&kept), 200);
+    executor.line_with("no issuer's keys are in force");
+
+    provider.publish(&["EdDSA", "ES256"]);
+    executor.process().hang_up();
+    eventually("the keys are there again", || (status(&first) == 200).then_some(()));
+
+    // Whose entry is removed is nobody, whatever the provider says.
+    list.remove("anna");
+    executor.process().hang_up();
+    eventually("the list is read again", || (status(&first) == 401).then_some(()));
+    executor.line_with("no caller is listed for the subject `anna`");
+}
+
+#[test]
+fn a_token_that_has_expired_is_heard_no_more_also_on_an_open_web_socket() {
+    let (provider, list) = (Provider::new(), List::new());
+    an_agent(&list, "anna");
+    let executor = Executor::start(provider.options(&list));
+    let until = now() + 3;
+    let token = bearer(&provider.token(&with(claims("anna"), "exp", json!(until))));
+    let mut socket = WebSocketClient::upgrade(executor.address(), &[("Authorization", &token)]).unwrap();
+    socket.send(TOOLS);
+    assert!(socket.receive().unwrap().contains("write_file"));
+    let answered = eventually("it ends", || {
+        let before = now();
+        socket.send(TOOLS);
+        socket.receive().is_none().then_some(before)
+    });
+    assert!(answered + 1 >= until && socket.closed_with == Some(1008), "{:?}", socket.closed_with);
+    executor.line_with("it expired at");
+    assert_eq!(ask(&mut executor.client(), Some(&token), "a2g/tools", &json!({})).status, 401);
+}
+
+#[test]
+fn every_door_takes_tokens_in_the_place_of_a_token() {
+    const AGENTS: [nexus::Agent; 1] =
+        [nexus::Agent { id: "planner", secret: "planner-secret-0123456789abcdef-0123", key: [1; 32] }];
+    let (provider, list, keys) = (Provider::new(), List::new(), nexus::Keys::of(&AGENTS));
+    about(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
+    // Whom messages of this agent are for.
+    let nexus = json!({ "key_file": keys.path(), "id": "did:a2g:executor:1.0:local" });
+    let options = provider.options(&list).set("doors.nexus", nexus);
+    let executor = Executor::start(options.signed_only());
+    let mut client = executor.client();
+    let token = provider.token(&claims("anna"));
+    let expired = provider.token(&with(claims("anna"), "exp", json!(now() - 1)));
+    let rpc = json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/list", "params": {} }).to_string();
+    let run = json!({ "jsonrpc": "3.0", "id": "1", "method": "x/y", "params": {} }).to_string();
+    let command = AGENTS[0].execute("write_file", write("nexus", "x")).to_string();
+    for (path, body) in
+        [("/a2a/rpc", &rpc), ("/run", &run), ("/nexus", &command), ("/a2e/session", &String::new())]
+    {
+        let mut post = |shown: Option<(&str, String)>| {
+            let mut headers = vec![("Content-Type", "application/json")];
+            headers.extend(shown.iter().map(|(name, value)| (*name, value.as_str())));
+            client.request("POST", path, &headers, body.as_bytes())
+        };
+        let nobody = post(None);
+        assert_eq!((nobody.status, asks(&nobody)), (401, "Bearer"), "{path}");
+        let late = post(Some(("Authorization", bearer(&expired))));
+        assert_eq!((late.status, asks(&late)), (401, r#"Bearer error="invalid_token""#), "{path}");
+        assert_eq!(post(Some(("X-API-Key", expired.clone()))).status, 401, "{path}");
+        for shown in [("Authorization", bearer(&token)), ("X-API-Key", token.clone())] {
+            let answer = post(Some(shown));
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        }
+    }
+    assert_eq!(executor.file("nexus").as_deref(), Some("x"));
+
+    let mut session = A2eSession::open(&executor, Some(&token));
+    let late = session.ask(&a2e_handshake("planner", &expired));
+    assert_eq!((&late["ok"], &late["reason"]), (&json!(false), &json!("auth_failed")), "{late}");
+    session.shake_hands("planner", &token);
+    let answer = session.ask(&a2e_call("1", "write_file", write("a2e", "x")));
+    assert_eq!(executor.file("a2e").as_deref(), Some("x"), "{answer}");
+
+    let mut pipe = StdioClient::start_as("--a2e-stdio", provider.options(&list));
+    assert_eq!(pipe.ask(&a2e_handshake("planner", &expired))["reason"], "auth_failed");
+    pipe.shake_hands("planner", &token);
+    assert!(!executor.stderr().contains(&token), "a token is in the log");
+}
+
+#[test]
+fn a_session_goes_on_with_the_token_of_its_last_handshake() {
+    let (provider, list) = (Provider::new(), List::new());
+    about(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
+    let executor = Executor::start(provider.options(&list));
+    let short = provider.token(&with(claims("anna"), "exp", json!(now() + 3)));
+    let (long, address) = (provider.token(&claims("anna")), executor.address());
+    let mut renewed = A2eSession::open(&executor, Some(&short));
+    renewed.shake_hands("planner", &long);
+    let mut left = A2eSession::open(&executor, Some(&short));
+    left.shake_hands("planner", "");
+    eventually("it has expired", || {
+        let answer = ask(&mut HttpClient::connect(address), Some(&bearer(&short)), "a2g/tools", &json!({}));
+        (answer.status == 401).then_some(())
+    });
+    assert_eq!(left.rest(), [] as [Value; 0], "its stream ends");
+    renewed.as_seen_by(Some(&long)).tell(&a2e_call("1", "write_file", write("later", "x")));
+    let (_, answer) = renewed.answer("1");
+    assert_eq!(executor.file("later").as_deref(), Some("x"), "{answer}");
+}
+
+#[test]
+fn the_agent_card_says_that_tokens_are_taken_where_they_are() {
+    let (provider, list) = (Provider::new(), List::new());
+    an_agent(&list, "anna");
+    let card = |options: Options| {
+        let executor = Executor::start(options);
+        executor.client().request("GET", "/.well-known/agent-card.json", &[], b"").json()
+    };
+    let with = card(provider.options(&list));
+    a2a::valid("AgentCard", &with);
+    assert_eq!(with["securitySchemes"]["jwt"]["bearerFormat"], "JWT", "{with}");
+    assert_eq!(with["security"], json!([{ "bearer": [] }, { "apiKey": [] }, { "jwt": [] }]));
+    let without = card(list.options());
+    assert_eq!(without["securitySchemes"].as_object().unwrap().len(), 2, "{without}");
+}
