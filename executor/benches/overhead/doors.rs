@@ -9,8 +9,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const FROM_EACH_CLIENT: usize = 2000;
-/// Warnings, and where the server listens.
-const QUIET: &str = "warn,a2g_executor::cli::serve=info";
 
 pub(crate) fn measure(target: &Path, data: &Path) {
     let binary = target.join("debug").join("a2g-executor");
@@ -98,20 +96,14 @@ pub(crate) struct Server {
 fn serve(binary: &Path, folder: &Path, tools: &Path) -> Command {
     let mut command = Command::new(binary);
     command.args(["serve", "--insecure-accept-unsigned", "--config"]).arg(folder.join("executor.toml"));
-    command.arg("--tools").arg(tools).env_remove("RUST_LOG");
+    // A line for each run, through a pipe to this process, is no part of what is measured.
+    command.arg("--tools").arg(tools).env("RUST_LOG", "a2g_executor=warn,a2g_executor::cli=info");
     command
 }
 
 impl Server {
     pub(crate) fn start(binary: &Path, folder: &Path, tools: &Path) -> Self {
         Self::spawn(serve(binary, folder, tools).args(["--listen", "127.0.0.1:0"]))
-    }
-
-    /// The same without a line of its log for each run, which would be measured as well.
-    pub(crate) fn quiet(binary: &Path, folder: &Path, tools: &Path) -> Self {
-        let mut command = serve(binary, folder, tools);
-        command.args(["--listen", "127.0.0.1:0"]).env("RUST_LOG", QUIET);
-        Self::spawn(&mut command)
     }
 
     /// Starts a command that says where it listens.

@@ -47,7 +47,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
         configure_with(folder.path(), data, "inline", &journal.join("journal.db"));
         open_all_doors(folder.path());
         let agents = nexus::agents(2 * NEXUS_AGENTS, &folder.path().join("nexus.keys"));
-        let server = Server::quiet(&binary, folder.path(), &folder.path().join("catalogue"));
+        let server = Server::start(&binary, folder.path(), &folder.path().join("catalogue"));
         table(place, &server.address, agents);
     }
     println!(

@@ -36,7 +36,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     configure_with(folder.path(), data, "inline", &folder.path().join("journal.db"));
     open_all_doors(folder.path());
     let agents = nexus::agents(AGENTS, &folder.path().join("nexus.keys"));
-    let started = || Server::quiet(&binary, folder.path(), &folder.path().join("catalogue"));
+    let started = || Server::start(&binary, folder.path(), &folder.path().join("catalogue"));
     let title = format!("(f) {SUBSCRIBERS} that wait: the server in MB");
     println!(
         "{title:<42} {:>8} {:>8} {:>8} {:>8} {:>8} {:>14}",
