@@ -37,10 +37,7 @@ impl A2a {
             () = live.stopped() => return self.wait(live).await,
         };
         match answer {
-            Ok(Answer { verdict, receipt: Some(receipt) }) => {
-                self.approved(live, &verdict).await;
-                self.ran(live, &receipt).await;
-            }
+            Ok(Answer { verdict, receipt: Some(receipt) }) => self.ran(live, &receipt, Some(&verdict)).await,
             Ok(Answer { verdict, receipt: None }) => {
                 self.escalated(live, &verdict).await;
                 self.wait(live).await;
@@ -62,7 +59,7 @@ impl A2a {
         };
         let stopped = live.is_stopped();
         match outcome {
-            Ok(Some(receipt)) => self.ran(live, &receipt).await,
+            Ok(Some(receipt)) => self.ran(live, &receipt, None).await,
             Ok(None) if stopped => self.ended(live, State::Canceled, "canceled before it ran").await,
             Ok(None) => {
                 let why = "it did not run: nobody approved it in time, or it was denied";
@@ -70,18 +67,6 @@ impl A2a {
             }
             Err(fault) => self.refused(live, &fault).await,
         }
-    }
-
-    async fn approved(&self, live: &Live, verdict: &Verdict) {
-        let (now, call) = (self.executor.clock().now(), live.id.to_string());
-        live.change(self.executor.journal(), |record| {
-            let summary = format!("{} by the governor", verdict.decision.as_str());
-            let decision = PermissionDecision::new(&call, BY_GOVERNOR, true, now, &summary);
-            record.governance.permission_decisions.push(decision);
-            record.governance.governor_feedback.push(Feedback::of(verdict, now));
-            Vec::new()
-        })
-        .await;
     }
 
     /// The task waits for a person.
@@ -114,9 +99,18 @@ impl A2a {
         .await;
     }
 
-    async fn ran(&self, live: &Live, receipt: &Receipt) {
+    /// Its run is over. `verdict` is what the governor said to a call that this process has sent it. Both are one
+    /// change, so that the answer waits for the disk once.
+    async fn ran(&self, live: &Live, receipt: &Receipt, verdict: Option<&Verdict>) {
         let now = self.executor.clock().now();
         live.change(self.executor.journal(), |record| {
+            if let Some(verdict) = verdict {
+                let summary = format!("{} by the governor", verdict.decision.as_str());
+                let call = live.id.to_string();
+                let decision = PermissionDecision::new(&call, BY_GOVERNOR, true, now, &summary);
+                record.governance.permission_decisions.push(decision);
+                record.governance.governor_feedback.push(Feedback::of(verdict, now));
+            }
             // It ran without anybody having answered here.
             if record.is_prompting() {
                 let call = live.id.to_string();
@@ -166,7 +160,7 @@ impl A2a {
                 continue;
             }
             match self.executor.status(live.id).await? {
-                Some((_, Whereabouts::Finished(Some(receipt)))) => self.ran(&live, &receipt).await,
+                Some((_, Whereabouts::Finished(Some(receipt)))) => self.ran(&live, &receipt, None).await,
                 Some((_, Whereabouts::Finished(None))) => {
                     self.ended(&live, State::Failed, "it ran, and its report is no longer kept here").await;
                 }
