@@ -3,7 +3,8 @@
 //! (a) plain wasmtime, written out by hand: store, instantiate, call, drop. (b) `Sandbox::execute` of
 //! the same module with the same limits and folders. (c) `a2g/execute` over HTTP keep-alive from 1
 //! and from 16 clients, and over stdio, against the built binary. (d) The same calls with the journal
-//! and without it. Run it with `cargo xtask bench`.
+//! and without it. (e) The same call through every door. (f) The memory that a thousand take who wait.
+//! Run it with `cargo xtask bench`.
 
 #![allow(missing_docs, reason = "a benchmark has no interface")]
 #![allow(
@@ -16,14 +17,22 @@
     reason = "a benchmark stops at the first surprise, prints, and reads the real clock"
 )]
 
+#[path = "overhead/client.rs"]
+mod client;
 #[path = "overhead/doors.rs"]
 mod doors;
 #[path = "overhead/fork.rs"]
 mod fork;
 #[path = "overhead/journal.rs"]
 mod journal;
+#[path = "overhead/nexus.rs"]
+mod nexus;
 #[path = "overhead/plain.rs"]
 mod plain;
+#[path = "overhead/protocols.rs"]
+mod protocols;
+#[path = "overhead/subscribers.rs"]
+mod subscribers;
 #[path = "overhead/without.rs"]
 mod without;
 
@@ -86,6 +95,14 @@ fn main() {
     }
     if wanted("journal") {
         journal::measure(&target, folder.path());
+        println!();
+    }
+    if wanted("protocols") {
+        protocols::measure(&target, folder.path());
+        println!();
+    }
+    if wanted("subscribers") {
+        subscribers::measure(&target, folder.path());
     }
 }
 

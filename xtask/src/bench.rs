@@ -8,12 +8,17 @@ use crate::{setup, test, tools};
 pub(crate) const HELP: &str = "\
 Measure the executor.
 
-Usage: cargo xtask bench [sandbox|doors|journal]
+Usage: cargo xtask bench [sandbox|doors|journal|protocols|subscribers]
 
 Sets up, builds the tools and the executor, then runs the benchmark and prints its table:
-  sandbox   one run against the same run on plain wasmtime
-  doors     whole calls against the built executor, in both isolations, and a fork by hand
-  journal   calls with the journal on the disk, on a RAM disk, and without it, beside an fdatasync";
+  sandbox      one run against the same run on plain wasmtime
+  doors        whole calls of A2G against the built executor, in both isolations, and a fork by hand
+  journal      calls with the journal on the disk, on a RAM disk, and without it, beside an fdatasync
+  protocols    what each of the other protocols' doors adds to a call over A2G
+  subscribers  the memory that a thousand streams and WebSockets take on which nothing comes";
+
+/// What can be measured by itself.
+pub(crate) const PARTS: [&str; 5] = ["sandbox", "doors", "journal", "protocols", "subscribers"];
 
 /// The command itself.
 ///

@@ -74,7 +74,7 @@ fn parse(arguments: Vec<String>) -> Result<Request, Failure> {
         "tools" => without_arguments(&rest, tools::HELP, Request::Tools),
         "demo" => without_arguments(&rest, demo::HELP, Request::Demo),
         "bench" => match rest.first().map(String::as_str) {
-            Some(part @ ("sandbox" | "doors" | "journal")) if rest.len() == 1 => {
+            Some(part) if bench::PARTS.contains(&part) && rest.len() == 1 => {
                 Ok(Request::Bench(Some(part.to_owned())))
             }
             _ => without_arguments(&rest, bench::HELP, Request::Bench(None)),
@@ -146,7 +146,21 @@ mod tests {
         assert_eq!(parsed("test -p tests -- --help"), Some(Request::Test { arguments: passed }));
         assert_eq!(parsed("torture"), Some(Request::Torture(torture::TIMES)));
         assert_eq!(parsed("torture 50"), Some(Request::Torture(50)));
-        for refused in ["tset", "setup now", "tools --retry", "demo x", "torture 0", "torture 1 2"] {
+        assert_eq!(parsed("bench"), Some(Request::Bench(None)));
+        for part in bench::PARTS {
+            assert_eq!(parsed(&format!("bench {part}")), Some(Request::Bench(Some(part.to_owned()))));
+            assert!(bench::HELP.contains(&format!("\n  {part} ")), "{part} is not in the help");
+        }
+        for refused in [
+            "bench x",
+            "bench doors x",
+            "tset",
+            "setup now",
+            "tools --retry",
+            "demo x",
+            "torture 0",
+            "torture 1 2",
+        ] {
             assert_eq!(parsed(refused), None, "{refused}");
         }
     }

@@ -1,5 +1,6 @@
 //! (c): the built binary, over HTTP keep-alive and over stdio, with clients in this process.
 
+use super::client::{Http, post};
 use super::{HELLO, median, micros};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +14,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     let binary = target.join("debug").join("a2g-executor");
     let folder = tempfile::tempdir().unwrap();
     let tools = target.join("tools");
-    install_hello(&binary, folder.path(), data);
+    install(&binary, folder.path(), data, &[("hello", HELLO)]);
     println!("{:<52} {:>10} {:>12}", "(c) a2g/execute, built binary", "a second", "median");
     let row = |what: &str, (per_second, half): (f64, Duration)| {
         println!("{what:<52} {per_second:>10.0} {:>9.1} µs", micros(half));
@@ -46,7 +47,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     configure(folder.path(), data, "process");
     let server = Server::start(&binary, folder.path(), &tools);
     println!("\n{:<52} {:>9.1} ms", "ready, 6 tools already compiled", server.ready.as_secs_f64() * 1e3);
-    println!("{:<52} {:>9.1} MB", "idle RSS of the server with 6 tools", server.rss_mb());
+    println!("{:<52} {:>9.1} MB", "idle RSS of the server with 6 tools", server.memory().rss_mb);
 }
 
 /// Writes the configuration for one isolation.
@@ -66,19 +67,24 @@ pub(crate) fn configure_with(folder: &Path, data: &Path, isolation: &str, journa
     std::fs::write(folder.join("executor.toml"), config).unwrap();
 }
 
-pub(crate) fn install_hello(binary: &Path, folder: &Path, data: &Path) {
-    let source = folder.join("hello");
-    std::fs::create_dir(&source).unwrap();
-    std::fs::write(source.join("tool.wasm"), wat::parse_str(HELLO).unwrap()).unwrap();
-    let manifest = "name = \"hello\"\nversion = \"1.0.0\"\ndescription = \"Gives its arguments back.\"\n\
-                    contract = \"command\"\n[arguments]\ntype = \"object\"\n";
-    std::fs::write(source.join("tool.toml"), manifest).unwrap();
+/// Makes a catalogue in `folder` of commands that are written out here, each a name and its text.
+pub(crate) fn install(binary: &Path, folder: &Path, data: &Path, tools: &[(&str, &str)]) {
     std::fs::create_dir(folder.join("catalogue")).unwrap();
     configure(folder, data, "process");
-    let mut add = Command::new(binary);
-    add.args(["tool", "add"]).arg(&source).arg("--config").arg(folder.join("executor.toml"));
-    add.arg("--tools").arg(folder.join("catalogue")).stdout(Stdio::null());
-    assert!(add.status().unwrap().success());
+    for (name, text) in tools {
+        let source = folder.join(name);
+        std::fs::create_dir(&source).unwrap();
+        std::fs::write(source.join("tool.wasm"), wat::parse_str(text).unwrap()).unwrap();
+        let manifest = format!(
+            "name = \"{name}\"\nversion = \"1.0.0\"\ndescription = \"A tool of the benchmark.\"\n\
+             contract = \"command\"\n[arguments]\ntype = \"object\"\n"
+        );
+        std::fs::write(source.join("tool.toml"), manifest).unwrap();
+        let mut add = Command::new(binary);
+        add.args(["tool", "add"]).arg(&source).arg("--config").arg(folder.join("executor.toml"));
+        add.arg("--tools").arg(folder.join("catalogue")).stdout(Stdio::null());
+        assert!(add.status().unwrap().success());
+    }
 }
 
 pub(crate) struct Server {
@@ -90,7 +96,8 @@ pub(crate) struct Server {
 fn serve(binary: &Path, folder: &Path, tools: &Path) -> Command {
     let mut command = Command::new(binary);
     command.args(["serve", "--insecure-accept-unsigned", "--config"]).arg(folder.join("executor.toml"));
-    command.arg("--tools").arg(tools).env_remove("RUST_LOG");
+    // A line for each run, through a pipe to this process, is no part of what is measured.
+    command.arg("--tools").arg(tools).env("RUST_LOG", "a2g_executor=warn,a2g_executor::cli=info");
     command
 }
 
@@ -114,11 +121,22 @@ impl Server {
         Self { child, address, ready }
     }
 
-    fn rss_mb(&self) -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let kb = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        kb.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
+    /// What it takes now.
+    pub(crate) fn memory(&self) -> Memory {
+        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).unwrap();
+        let mb = |name: &str| {
+            let kb = rollup.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            kb.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
+        };
+        Memory { rss_mb: mb("Rss:"), pss_mb: mb("Pss:") }
     }
+}
+
+/// The memory of one process.
+pub(crate) struct Memory {
+    pub(crate) rss_mb: f64,
+    /// Of pages that it shares with others, its share.
+    pub(crate) pss_mb: f64,
 }
 
 impl Drop for Server {
@@ -150,39 +168,16 @@ pub(crate) fn over_http(address: &str, clients: usize) -> (f64, Duration) {
 }
 
 fn one_client(address: &str) -> Vec<Duration> {
-    let mut connection = TcpStream::connect(address).unwrap();
-    connection.set_nodelay(true).unwrap();
-    let mut times = Vec::new();
-    let mut buffer = vec![0; 64 << 10];
-    for _ in 0..FROM_EACH_CLIENT {
-        let body = request("hello");
+    let mut http = Http::connect(address);
+    let calls = (0..FROM_EACH_CLIENT).map(|_| {
+        let request = post("/jsonrpc", "", &request("hello"));
         let started = Instant::now();
-        let head = format!(
-            "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        connection.write_all((head + &body).as_bytes()).unwrap();
-        let mut length = 0;
-        loop {
-            length += connection.read(&mut buffer[length..]).unwrap();
-            let text = std::str::from_utf8(&buffer[..length]).unwrap();
-            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-            let expected = head
-                .lines()
-                .find_map(|line| {
-                    line.to_ascii_lowercase().strip_prefix("content-length: ").map(str::to_owned)
-                })
-                .unwrap()
-                .parse::<usize>()
-                .unwrap();
-            if body.len() == expected {
-                assert!(body.contains(r#""status":"SUCCESS""#), "{body}");
-                break;
-            }
-        }
-        times.push(started.elapsed());
-    }
-    times
+        let answer = http.exchange(&request);
+        let took = started.elapsed();
+        assert!(answer.contains(r#""status":"SUCCESS""#), "{answer}");
+        took
+    });
+    calls.collect()
 }
 
 /// One client that writes a line and reads the answer, which has to contain `expected`.

@@ -1,8 +1,8 @@
 //! (d): what the journal costs, in one run: the built binary with its journal on the disk and on a RAM disk,
 //! and the same steps without one.
 
-use super::doors::{Server, configure_with, install_hello, over_http};
-use super::{median, micros, without};
+use super::doors::{Server, configure_with, install, over_http};
+use super::{HELLO, median, micros, without};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const TURNS: usize = 3;
 const FSYNCS: usize = 300;
 const PAGE: usize = 4096;
-const RAM_DISK: &str = "/dev/shm";
+pub(crate) const RAM_DISK: &str = "/dev/shm";
 
 /// What was measured in each turn: calls a second, and the median of one call.
 type Turns = Vec<(f64, Duration)>;
@@ -23,7 +23,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     // Beside what is built, because the system's temporary folder may be a RAM disk.
     let folder = tempfile::tempdir_in(target).unwrap();
     let in_ram = tempfile::tempdir_in(RAM_DISK).ok();
-    install_hello(&binary, folder.path(), data);
+    install(&binary, folder.path(), data, &[("hello", HELLO)]);
     let catalogue = folder.path().join("catalogue");
     let journal = folder.path().join("journal.db");
     let started = |journal: &Path| {

@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
 use crate::metrics::MEDIA_TYPE;
 use crate::run::{Executor, Lines};
+use crate::wire::strict_json::JsonBounds;
 use axum::Extension;
 use axum::Router;
 use axum::body::Body;
@@ -42,7 +43,10 @@ const BEARER: &[u8] = b"bearer ";
 /// How many pings of one WebSocket there may be in a second.
 const MOST_PINGS: u32 = 20;
 /// The most bytes that wait for one WebSocket to take them: the longest answer, and no more.
-pub(super) const MOST_UNTAKEN: usize = 64 << 20;
+const MOST_UNTAKEN: usize = 64 << 20;
+/// How much of a WebSocket is read at once. The buffer is filled with zeros before each attempt, so that all of it
+/// is in memory as long as the connection is, and filling it takes time; a longer message gets a longer one.
+const READ_AT_ONCE: usize = 8 << 10;
 /// How many messages of one WebSocket are worked on at once; more are not read until one is done.
 pub(super) const MOST_AT_ONCE: usize = 64;
 
@@ -232,14 +236,19 @@ async fn upgrade(
     upgrade: WebSocketUpgrade,
 ) -> Response {
     connection.known();
-    let most = door.rpc.bounds().max_bytes;
-    let upgrade = upgrade.max_write_buffer_size(MOST_UNTAKEN);
-    upgrade.max_message_size(most).max_frame_size(most).on_upgrade(async move |socket| {
+    bounded(upgrade, door.rpc.bounds()).on_upgrade(async move |socket| {
         tokio::select! {
             () = converse(door, Arc::clone(&connection), &shown, socket) => {}
             () = connection.gives_way() => {}
         }
     })
+}
+
+/// A WebSocket with the limits that hold at every door.
+pub(super) fn bounded(upgrade: WebSocketUpgrade, bounds: &JsonBounds) -> WebSocketUpgrade {
+    let most = bounds.max_bytes;
+    let upgrade = upgrade.read_buffer_size(READ_AT_ONCE).max_write_buffer_size(MOST_UNTAKEN);
+    upgrade.max_message_size(most).max_frame_size(most)
 }
 
 /// One WebSocket connection: messages are answered as they get done, in any order. Whatever it holds is gone

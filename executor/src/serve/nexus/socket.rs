@@ -3,7 +3,7 @@
 use super::{Nexus, Told, Way};
 use crate::govern::Credential;
 use crate::serve::connections::Connection;
-use crate::serve::http::{MOST_AT_ONCE, MOST_UNTAKEN, NOT_KNOWN, Pings};
+use crate::serve::http::{MOST_AT_ONCE, NOT_KNOWN, Pings, bounded};
 use crate::wire::strict_json;
 use axum::Extension;
 use axum::body::Bytes;
@@ -64,9 +64,7 @@ pub(super) async fn upgrade(
     if door.caller(&shown).is_some() {
         connection.known();
     }
-    let most = door.port.bounds.max_bytes;
-    let upgrade = upgrade.max_write_buffer_size(MOST_UNTAKEN).max_message_size(most).max_frame_size(most);
-    upgrade.on_upgrade(async move |socket| {
+    bounded(upgrade, &door.port.bounds).on_upgrade(async move |socket| {
         let line = Arc::new(Line::new());
         let gone = Gone { door: Arc::clone(&door), line: Arc::clone(&line) };
         tokio::select! {
