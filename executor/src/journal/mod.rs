@@ -19,7 +19,7 @@ mod writer;
 
 pub use outbox::Due;
 pub use store::OpenError;
-pub use tasks::{KeptTask, ListedTask, MOST_KEPT, MOST_KEPT_BYTES};
+pub use tasks::{KeptTask, ListedTask, MOST_KEPT, MOST_KEPT_BYTES, Pace};
 
 use crate::call::Call;
 use crate::fault::BlockedBy;
@@ -306,8 +306,7 @@ impl Journal {
         if let Some(later) = expires_at.map(micros).filter(|until| until > keep_until) {
             self.say(Entry::Keep(call.intent, later));
         }
-        let verdict = found.verdict.as_deref().map(serde_json::from_str::<Verdict>).transpose();
-        let verdict = verdict.map_err(|error| JournalError::Broken(error.to_string().into()))?;
+        let verdict = found.verdict()?;
         let over = self.over(&found).await?;
         Ok(Some(Known::Same(Followed::Over(over), verdict.map(Arc::new))))
     }
@@ -472,6 +471,15 @@ impl Journal {
         let agent = AgentDid::parse(&found.agent);
         let agent = agent.map_err(|error| JournalError::Broken(error.to_string().into()))?;
         Ok(Some((agent, self.over(&found).await?)))
+    }
+
+    /// What the governor said of an intent that has started, when the executor asked it.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, JournalError> {
+        let found = self.read(|reader| reader.find(intent))?;
+        found.map_or(Ok(None), |found| found.verdict())
     }
 
     /// Keeps an escalated intent, as whoever holds it writes it down, until it starts or is let go, also
@@ -642,6 +650,13 @@ impl Open {
     /// Another verdict was seen, which expires then.
     fn extend(&mut self, until: OffsetDateTime) {
         self.extended = self.extended.max((until > self.keep_until).then_some(until));
+    }
+}
+
+impl Found {
+    fn verdict(&self) -> Result<Option<Verdict>, JournalError> {
+        let verdict = self.verdict.as_deref().map(serde_json::from_str).transpose();
+        verdict.map_err(|error| JournalError::Broken(error.to_string().into()))
     }
 }
 

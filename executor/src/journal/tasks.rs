@@ -23,10 +23,10 @@ CREATE TABLE IF NOT EXISTS tasks(        -- of the A2A door
     document TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS tasks_of ON tasks(owner, created, over, bytes);
-CREATE INDEX IF NOT EXISTS tasks_open ON tasks(task) WHERE over IS NULL;
+CREATE INDEX IF NOT EXISTS tasks_open_of ON tasks(owner) WHERE over IS NULL;
 ";
 
-/// How many tasks of one owner are kept.
+/// How many tasks of one owner are kept, and some more until somebody looks: see [`looks`].
 pub const MOST_KEPT: i64 = 1_000;
 /// How many bytes of documents of one owner are kept.
 pub const MOST_KEPT_BYTES: i64 = 256 << 20;
@@ -50,6 +50,16 @@ pub struct KeptTask {
     pub document: String,
 }
 
+/// When a task is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// As soon as the disk takes it.
+    AtOnce,
+    /// With whatever is written next, before anything that is said after it, and a tenth of a second later at
+    /// most: what it says can be told from the run's own records as well.
+    WithTheNext,
+}
+
 /// A task as a list has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedTask {
@@ -69,15 +79,13 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::NoRoom`]: it is not on the disk yet, and is tried on; [`JournalError::Broken`].
-    pub fn keep_task(&self, task: KeptTask) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
-        let kept = self.tell(|reply| Entry::Task(Box::new(task), Some(reply)));
+    pub fn keep_task(
+        &self,
+        task: KeptTask,
+        pace: Pace,
+    ) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
+        let kept = self.tell(|reply| Entry::Task(Box::new(task), pace, Some(reply)));
         async { kept.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
-    }
-
-    /// Keeps a task as it is now, with whatever is written next: before anything that is said from here on, and
-    /// a tenth of a second later at most.
-    pub fn keep_task_with_the_next(&self, task: KeptTask) {
-        self.say(Entry::Task(Box::new(task), None));
     }
 
     /// A task.
@@ -142,14 +150,14 @@ impl Batch<'_> {
                 document
             ])?;
         // A task ends once, and only then can there be too many of those that are over.
-        if over.is_some() {
+        if over.is_some() && looks(*task) {
             self.keep_the_latest(owner.as_str())?;
         }
         Ok(())
     }
 
-    /// Drops what is over and of which there is too much. Counting is a look at an index; adding up who has to go
-    /// reads all of an owner's, which few ends need.
+    /// Drops what is over and of which there is too much. Counting reads an index; adding up who has to go sorts
+    /// all of an owner's, which few ends need.
     fn keep_the_latest(&self, owner: &str) -> rusqlite::Result<()> {
         let (kept, bytes) = self
             .connection()
@@ -171,12 +179,18 @@ impl Batch<'_> {
             self.connection()
                 .prepare_cached(
                     "DELETE FROM tasks WHERE over IS NOT NULL AND task IN (
-                         SELECT task FROM tasks WHERE owner = ?1 ORDER BY created, task DESC LIMIT ?2)",
+                         SELECT task FROM tasks WHERE owner = ?1 ORDER BY created LIMIT ?2)",
                 )?
                 .execute(params![owner, kept - MOST_KEPT])?;
         }
         Ok(())
     }
+}
+
+/// Whether the end of this task looks for what has to go: one in sixteen does, because it reads all of its owner's.
+/// Ids are random, so that no owner's tasks are passed over.
+fn looks(task: IntentId) -> bool {
+    task.as_bytes().last().is_some_and(|last| last % 16 == 0)
 }
 
 const COLUMNS: &str = "task, owner, context, created, over, status, document";
@@ -211,13 +225,17 @@ impl Reader {
     }
 
     fn open_tasks(&self) -> rusqlite::Result<Vec<IntentId>> {
-        let mut statement = self.connection().prepare("SELECT task FROM tasks WHERE over IS NULL")?;
+        let mut statement = self
+            .connection()
+            .prepare("SELECT task FROM tasks INDEXED BY tasks_open_of WHERE over IS NULL")?;
         statement.query_map([], |row| row.get(0).map(IntentId::from_bytes))?.collect()
     }
 
     fn count_open_tasks(&self, owner: &AgentDid) -> rusqlite::Result<u64> {
         self.connection()
-            .prepare_cached("SELECT count(*) FROM tasks WHERE owner = ?1 AND over IS NULL")?
+            .prepare_cached(
+                "SELECT count(*) FROM tasks INDEXED BY tasks_open_of WHERE owner = ?1 AND over IS NULL",
+            )?
             .query_row([owner.as_str()], |row| row.get(0))
             .map(number)
     }

@@ -3,7 +3,7 @@
 
 use super::chain::Head;
 use super::store::{Batch, Began, Finish, Refusal, Run, Start, Store, Trouble};
-use super::tasks::KeptTask;
+use super::tasks::{KeptTask, Pace};
 use crate::clock::{Clock as _, SystemClock};
 use crate::ident::IntentId;
 use crate::metrics::JournalMetrics;
@@ -40,8 +40,7 @@ pub(super) enum Entry {
     /// Intents do so no longer. While there is no room it is tried on, though nobody waits any more.
     LetGo(Vec<IntentId>, Option<Reply<Result<(), String>>>),
     /// A task of the A2A door is like this now. While there is no room it is tried on, though nobody waits.
-    /// Without a reply it goes with whatever is written next.
-    Task(Box<KeptTask>, Option<Reply<Result<(), String>>>),
+    Task(Box<KeptTask>, Pace, Option<Reply<Result<(), String>>>),
     /// Something was not run.
     Refuse(Box<Refusal>),
     /// Nothing: everything before it is on the disk.
@@ -49,17 +48,19 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// Whether somebody waits until it is on the disk.
-    fn is_waited_for(&self) -> bool {
+    /// Whether it has to be on the disk as soon as it can be.
+    fn is_urgent(&self) -> bool {
         match self {
             Self::Start(..)
             | Self::Finish(..)
             | Self::Release(..)
             | Self::Hold(..)
             | Self::LetGo(..)
-            | Self::Task(_, Some(_))
+            | Self::Task(_, Pace::AtOnce, _)
             | Self::Flush(_) => true,
-            Self::Keep(..) | Self::Delivered(_) | Self::Task(_, None) | Self::Refuse(_) => false,
+            Self::Keep(..) | Self::Delivered(_) | Self::Task(_, Pace::WithTheNext, _) | Self::Refuse(_) => {
+                false
+            }
         }
     }
 }
@@ -140,7 +141,7 @@ fn gather(entries: &Receiver<Entry>, left: Vec<Entry>) -> Option<Vec<Entry>> {
             Err(RecvTimeoutError::Timeout) => return Some(batch),
             Err(RecvTimeoutError::Disconnected) => return (!stuck && !batch.is_empty()).then_some(batch),
         }
-        if patience.is_some() || batch.iter().any(Entry::is_waited_for) {
+        if patience.is_some() || batch.iter().any(Entry::is_urgent) {
             return Some(batch);
         }
         // An fsync for it alone would keep the next run waiting, which brings one anyway.
@@ -159,7 +160,7 @@ fn put(transaction: &mut Batch<'_>, entry: &Entry) -> rusqlite::Result<Written> 
         Entry::LetGo(intents, _) => {
             intents.iter().try_for_each(|intent| transaction.let_go(*intent)).map(|()| Written::Done)
         }
-        Entry::Task(task, _) => transaction.keep_task(task).map(|()| Written::Done),
+        Entry::Task(task, ..) => transaction.keep_task(task).map(|()| Written::Done),
         Entry::Refuse(refusal) => transaction.refuse(refusal).map(|()| Written::Done),
         Entry::Flush(_) => Ok(Written::Done),
     }
@@ -181,7 +182,7 @@ fn answer(entry: Entry, written: &Written, finished: &impl Fn(u64, &Finish)) {
         (Entry::Hold(_, _, reply), Written::Waits(waits)) => {
             let _nobody_waits = reply.send(Ok(*waits));
         }
-        (Entry::LetGo(_, Some(reply)) | Entry::Task(_, Some(reply)), Written::Done) => {
+        (Entry::LetGo(_, Some(reply)) | Entry::Task(_, _, Some(reply)), Written::Done) => {
             let _nobody_waits = reply.send(Ok(()));
         }
         (
@@ -213,9 +214,9 @@ fn begun(entry: Entry, reason: &str) -> Option<Entry> {
             let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
             return Some(Entry::LetGo(intents, None));
         }
-        Entry::Task(task, reply) => {
+        Entry::Task(task, pace, reply) => {
             let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
-            return Some(Entry::Task(task, None));
+            return Some(Entry::Task(task, pace, None));
         }
         Entry::Refuse(_) => {}
         begun @ (Entry::Finish(..)

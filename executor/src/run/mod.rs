@@ -401,6 +401,14 @@ impl Executor {
         }
     }
 
+    /// What the governor said of an intent that has started, when this executor asked it.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, Fault> {
+        self.journal.verdict(intent).map_err(|error| self.unrecorded(&error))
+    }
+
     /// Stops a running or waiting intent of one of these agents. `true` when there was something to stop.
     ///
     /// # Errors

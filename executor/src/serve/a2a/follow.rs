@@ -5,6 +5,7 @@ use super::tasks::Live;
 use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::AgentDid;
+use crate::journal::Pace;
 use crate::outcome::Receipt;
 use crate::run::{Answer, Watcher, Whereabouts};
 use crate::verdict::Verdict;
@@ -74,7 +75,7 @@ impl A2a {
     /// The task waits for a person.
     async fn escalated(&self, live: &Live, verdict: &Verdict) {
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
+        live.change(self.executor.journal(), Pace::AtOnce, |record| {
             if record.state().is_terminal() {
                 return Vec::new();
             }
@@ -104,7 +105,8 @@ impl A2a {
     /// The run is over that `verdict` allowed, when this process asked for it.
     async fn ran(&self, live: &Live, receipt: &Receipt, verdict: Option<&Verdict>) {
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
+        // Its receipt is on the disk, from which an earlier process's task gets the same end.
+        live.change(self.executor.journal(), Pace::WithTheNext, |record| {
             if let Some(verdict) = verdict {
                 let summary = format!("{} by the governor", verdict.decision.as_str());
                 let decision =
@@ -129,7 +131,7 @@ impl A2a {
             tracing::error!(task = %live.id, detail, "a task ended by an internal error");
         }
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
+        live.change(self.executor.journal(), Pace::AtOnce, |record| {
             if let Fault::Refused { blocked_by: BlockedBy::VerdictDenied, message, .. } = fault {
                 let decision =
                     PermissionDecision::new(&live.id.to_string(), BY_GOVERNOR, false, now, message);
@@ -143,7 +145,7 @@ impl A2a {
 
     async fn ended(&self, live: &Live, state: State, why: &str) {
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
+        live.change(self.executor.journal(), Pace::AtOnce, |record| {
             let details = Map::from_iter([("ran".to_owned(), false.into())]);
             record.end(state, why.to_owned(), details, now)
         })
@@ -161,7 +163,11 @@ impl A2a {
                 continue;
             }
             match self.executor.status(live.id).await? {
-                Some((_, Whereabouts::Finished(Some(receipt)))) => self.ran(&live, &receipt, None).await,
+                Some((_, Whereabouts::Finished(Some(receipt)))) => {
+                    let said_before = !record.governance.governor_feedback.is_empty();
+                    let verdict = if said_before { None } else { self.executor.verdict(live.id)? };
+                    self.ran(&live, &receipt, verdict.as_ref()).await;
+                }
                 Some((_, Whereabouts::Finished(None))) => {
                     self.ended(&live, State::Failed, "it ran, and its report is no longer kept here").await;
                 }

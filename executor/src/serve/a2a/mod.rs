@@ -18,7 +18,7 @@ use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Approver, Governor, Operator};
 use crate::ident::{AgentDid, IntentId};
-use crate::journal::ListedTask;
+use crate::journal::{ListedTask, Pace};
 use crate::run::Executor;
 use crate::verdict::Directive;
 use crate::wire::a2a::card::{self, Place};
@@ -427,8 +427,13 @@ impl A2a {
                 record.enter(TaskState::InputRequired, vec![Part::text(SEND_A_CALL)], now);
             }
         }
-        let (live, keeping) = self.board.add(id, record, at_once || call.is_none())?;
-        keeping.await.map_err(|error| tasks::broken(&error))?;
+        // What is told when its call settles goes to the disk with whatever the call comes to.
+        let pace = if at_once || call.is_none() { Pace::AtOnce } else { Pace::WithTheNext };
+        let (live, keeping) = self.board.add(id, record, pace)?;
+        match pace {
+            Pace::AtOnce => keeping.await.map_err(|error| tasks::broken(&error))?,
+            Pace::WithTheNext => drop(keeping),
+        }
         Ok(live)
     }
 
@@ -530,7 +535,7 @@ impl A2a {
     /// To cancel what waits for a person is to deny it.
     async fn note_canceled(&self, caller: &Caller, live: &Live) {
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
+        live.change(self.executor.journal(), Pace::AtOnce, |record| {
             let source = format!("caller:{}", caller.name());
             let call = live.id.to_string();
             let decision = PermissionDecision::new(&call, &source, false, now, "the task was canceled");
@@ -563,7 +568,7 @@ impl A2a {
             Fault::invalid("/permissionOptionId", message)
         })?;
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
+        live.change(self.executor.journal(), Pace::AtOnce, |record| {
             let source = format!("caller:{}", caller.name());
             let summary = if approved { "approved by a person" } else { "denied by a person" };
             let decision = PermissionDecision::new(&live.id.to_string(), &source, approved, now, summary);

@@ -13,7 +13,7 @@
 
 use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::journal::{Journal, JournalError, KeptTask};
+use crate::journal::{Journal, JournalError, KeptTask, Pace};
 use crate::outcome::Receipt;
 use crate::run::{Executor, Happening};
 use crate::wire::a2a::governance::Governance;
@@ -230,13 +230,13 @@ impl Live {
         journal: &Journal,
         change: impl FnOnce(&mut Record) -> Result<Vec<Update>, E>,
     ) -> Result<Keeping, E> {
-        self.changed(|kept| -> Keeping { Box::pin(journal.keep_task(kept)) }, change)
+        self.changed(journal, Pace::AtOnce, change)
     }
 
-    /// Changes the record, and `keep`s what it is then, before anybody else can change it.
     fn changed<E>(
         &self,
-        keep: impl FnOnce(KeptTask) -> Keeping,
+        journal: &Journal,
+        pace: Pace,
         change: impl FnOnce(&mut Record) -> Result<Vec<Update>, E>,
     ) -> Result<Keeping, E> {
         let mut changed = None;
@@ -244,9 +244,9 @@ impl Live {
             let mut record = Record::clone(now);
             let told = change(&mut record).map(|updates| {
                 self.tell(&record, now.state(), record.task.status.timestamp, updates);
-                let kept = keep(record.kept(self.id));
+                let keeping: Keeping = Box::pin(journal.keep_task(record.kept(self.id), pace));
                 *now = Arc::new(record);
-                kept
+                keeping
             });
             let is_changed = told.is_ok();
             changed = Some(told);
@@ -256,8 +256,13 @@ impl Live {
     }
 
     /// Changes the record. When this returns, the change is on the disk, or never will be.
-    pub(super) async fn change(&self, journal: &Journal, change: impl FnOnce(&mut Record) -> Vec<Update>) {
-        let keeping = self.try_change(journal, |record| Ok::<_, std::convert::Infallible>(change(record)));
+    pub(super) async fn change(
+        &self,
+        journal: &Journal,
+        pace: Pace,
+        change: impl FnOnce(&mut Record) -> Vec<Update>,
+    ) {
+        let keeping = self.changed(journal, pace, |record| Ok::<_, std::convert::Infallible>(change(record)));
         let Ok(keeping) = keeping;
         if let Err(error) = keeping.await {
             tracing::error!(task = %self.id, %error, "a task could not be kept");
@@ -327,8 +332,7 @@ impl Board {
         Self { executor, webhooks, live: Mutex::default() }
     }
 
-    /// Makes a task. One that is told of `at_once` is on the disk when the second value says so; another goes
-    /// there with whatever its call comes to, such as the start of its run.
+    /// Makes a task. It is on the disk when the second value says so.
     ///
     /// # Errors
     /// When too many tasks of its owner are open, or the journal cannot be read.
@@ -336,7 +340,7 @@ impl Board {
         &self,
         id: IntentId,
         record: Record,
-        at_once: bool,
+        pace: Pace,
     ) -> Result<(Arc<Live>, Keeping), Fault> {
         let journal = self.executor.journal();
         if journal.count_open_tasks(&record.owner).map_err(|error| broken(&error))? >= MOST_OPEN {
@@ -352,14 +356,7 @@ impl Board {
         all.retain(|_, live| live.strong_count() > 0);
         all.insert(id, Arc::downgrade(&live));
         drop(all);
-        let keep = |kept| -> Keeping {
-            if at_once {
-                return Box::pin(journal.keep_task(kept));
-            }
-            journal.keep_task_with_the_next(kept);
-            Box::pin(std::future::ready(Ok(())))
-        };
-        let Ok(keeping) = live.changed(keep, |_| Ok::<_, std::convert::Infallible>(vec![first]));
+        let Ok(keeping) = live.changed(journal, pace, |_| Ok::<_, std::convert::Infallible>(vec![first]));
         Ok((live, keeping))
     }
 
