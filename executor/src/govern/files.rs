@@ -10,6 +10,8 @@ use zeroize::Zeroizing;
 
 /// The most bytes of a file with one key.
 pub(super) const LARGEST_KEY_FILE: u64 = 16 << 10;
+/// The most bytes of a file of secrets, which may be those of many agents.
+const LARGEST_SECRETS: u64 = 1 << 20;
 /// The most bytes of a file with certificates.
 const LARGEST_BUNDLE: u64 = 4 << 20;
 
@@ -51,7 +53,7 @@ impl FileError {
 /// # Errors
 /// [`FileError`], also when others can read it.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
-    let (text, metadata) = read(path, LARGEST_KEY_FILE)?;
+    let (text, metadata) = read(path, LARGEST_SECRETS)?;
     let reason = if !is_ours(&metadata) {
         "belongs to another user, who can change it"
     } else if metadata.mode() & 0o077 != 0 {
