@@ -56,7 +56,7 @@ pub enum Pace {
     /// As soon as the disk takes it.
     AtOnce,
     /// With whatever is written next, before anything that is said after it, and a tenth of a second later at
-    /// most: what it says can be told from the run's own records as well.
+    /// most: nobody knows of it yet.
     WithTheNext,
 }
 

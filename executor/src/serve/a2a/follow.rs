@@ -5,7 +5,6 @@ use super::tasks::Live;
 use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::AgentDid;
-use crate::journal::Pace;
 use crate::outcome::Receipt;
 use crate::run::{Answer, Watcher, Whereabouts};
 use crate::verdict::Verdict;
@@ -75,7 +74,7 @@ impl A2a {
     /// The task waits for a person.
     async fn escalated(&self, live: &Live, verdict: &Verdict) {
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), Pace::AtOnce, |record| {
+        live.change(self.executor.journal(), |record| {
             if record.state().is_terminal() {
                 return Vec::new();
             }
@@ -102,11 +101,11 @@ impl A2a {
         .await;
     }
 
-    /// The run is over that `verdict` allowed, when this process asked for it.
+    /// The run is over that `verdict` allowed, when the governor was asked. Its receipt is on the disk, from which
+    /// a restart gives the task the same end.
     async fn ran(&self, live: &Live, receipt: &Receipt, verdict: Option<&Verdict>) {
         let now = self.executor.clock().now();
-        // Its receipt is on the disk, from which an earlier process's task gets the same end.
-        live.change(self.executor.journal(), Pace::WithTheNext, |record| {
+        live.change(self.executor.journal(), |record| {
             if let Some(verdict) = verdict {
                 let summary = format!("{} by the governor", verdict.decision.as_str());
                 let decision =
@@ -131,7 +130,7 @@ impl A2a {
             tracing::error!(task = %live.id, detail, "a task ended by an internal error");
         }
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), Pace::AtOnce, |record| {
+        live.change(self.executor.journal(), |record| {
             if let Fault::Refused { blocked_by: BlockedBy::VerdictDenied, message, .. } = fault {
                 let decision =
                     PermissionDecision::new(&live.id.to_string(), BY_GOVERNOR, false, now, message);
@@ -145,7 +144,7 @@ impl A2a {
 
     async fn ended(&self, live: &Live, state: State, why: &str) {
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), Pace::AtOnce, |record| {
+        live.change(self.executor.journal(), |record| {
             let details = Map::from_iter([("ran".to_owned(), false.into())]);
             record.end(state, why.to_owned(), details, now)
         })

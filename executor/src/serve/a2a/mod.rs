@@ -535,7 +535,7 @@ impl A2a {
     /// To cancel what waits for a person is to deny it.
     async fn note_canceled(&self, caller: &Caller, live: &Live) {
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), Pace::AtOnce, |record| {
+        live.change(self.executor.journal(), |record| {
             let source = format!("caller:{}", caller.name());
             let call = live.id.to_string();
             let decision = PermissionDecision::new(&call, &source, false, now, "the task was canceled");
@@ -568,7 +568,7 @@ impl A2a {
             Fault::invalid("/permissionOptionId", message)
         })?;
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), Pace::AtOnce, |record| {
+        live.change(self.executor.journal(), |record| {
             let source = format!("caller:{}", caller.name());
             let summary = if approved { "approved by a person" } else { "denied by a person" };
             let decision = PermissionDecision::new(&live.id.to_string(), &source, approved, now, summary);

@@ -256,13 +256,8 @@ impl Live {
     }
 
     /// Changes the record. When this returns, the change is on the disk, or never will be.
-    pub(super) async fn change(
-        &self,
-        journal: &Journal,
-        pace: Pace,
-        change: impl FnOnce(&mut Record) -> Vec<Update>,
-    ) {
-        let keeping = self.changed(journal, pace, |record| Ok::<_, std::convert::Infallible>(change(record)));
+    pub(super) async fn change(&self, journal: &Journal, change: impl FnOnce(&mut Record) -> Vec<Update>) {
+        let keeping = self.try_change(journal, |record| Ok::<_, std::convert::Infallible>(change(record)));
         let Ok(keeping) = keeping;
         if let Err(error) = keeping.await {
             tracing::error!(task = %self.id, %error, "a task could not be kept");
