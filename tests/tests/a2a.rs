@@ -638,6 +638,8 @@ fn tasks_outlive_the_process() {
     let cut_off = client.task(&runs);
     assert_eq!(state(&cut_off), "failed", "{cut_off}");
     assert!(says(&cut_off).contains("ended without warning"), "{cut_off}");
+    let history = client.get(&format!("/a2a/tasks/{runs}/governor/history")).json();
+    assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "approved", "{history}");
     assert_eq!(executor.file("runs").as_deref(), Some("x"), "it is not run again");
     assert_eq!(state(&client.task(&asked)), "input-required");
     assert_eq!(state(&client.result("tasks/cancel", json!({ "id": asked }))), "canceled");
