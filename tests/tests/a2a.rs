@@ -632,8 +632,12 @@ fn tasks_outlive_the_process() {
     let waits = id(&client.call("write_file", write("waits", ESCALATES)));
     let runs = client.begin("gate", gate());
     eventually("it runs", || executor.file("runs"));
+    let denied = client.call("write_file", json!({ "path": "/etc/denied", "content": "x" }));
+    // What was answered is there, however soon the process ends.
     let executor = Executor::start_in(executor.killed());
     let mut client = Client::of(&executor);
+    assert_eq!(state(&denied), "rejected", "{denied}");
+    assert_eq!(client.task(&id(&denied)), denied);
     assert_eq!(client.task(&id(&done)), done);
     let cut_off = client.task(&runs);
     assert_eq!(state(&cut_off), "failed", "{cut_off}");
@@ -650,7 +654,7 @@ fn tasks_outlive_the_process() {
     assert_eq!(executor.file("waits").as_deref(), Some(ESCALATES));
     let history = client.get(&format!("/a2a/tasks/{waits}/governor/history")).json();
     assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "escalate", "of the first process");
-    assert_eq!(client.result("tasks/list", json!({}))["total"], 4);
+    assert_eq!(client.result("tasks/list", json!({}))["total"], 5);
 
     // What is over may be pruned, and what is not stays.
     let open = id(&client.result("message/send", text("Hello!")));
@@ -659,7 +663,7 @@ fn tasks_outlive_the_process() {
     let prune = ["journal", "prune", "--before", &in_seconds(60), "--config", config.to_str().unwrap()];
     let pruned = run(prune);
     let pruned = String::from_utf8_lossy(&pruned.stdout).into_owned();
-    assert!(pruned.contains("4 tasks pruned"), "{pruned}");
+    assert!(pruned.contains("5 tasks pruned"), "{pruned}");
     let executor = Executor::start_in(home);
     let mut client = Client::of(&executor);
     assert_eq!(client.code("tasks/get", json!({ "id": done["id"] })), -32001);

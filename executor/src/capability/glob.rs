@@ -16,6 +16,10 @@ use std::sync::Arc;
 
 /// The most components of one pattern: its states are the bits of a `u64`.
 const MOST_PARTS: usize = 60;
+/// The most bytes of a pattern, as of a path.
+const LONGEST: usize = 4096;
+/// How deep `{…}` may stand in `{…}`.
+const DEEPEST: usize = 32;
 /// The most alternatives that `{a,b}` may give.
 const MOST_ALTERNATIVES: usize = 64;
 
@@ -343,6 +347,9 @@ fn mark(pattern: &str) -> Result<String, &'static str> {
     if pattern.contains('\0') {
         return Err(NUL);
     }
+    if pattern.len() > LONGEST {
+        return Err("it has more than 4096 bytes");
+    }
     let mut marked = String::new();
     let mut rest = pattern;
     while let Some((before, after)) = rest.split_once("**") {
@@ -394,6 +401,9 @@ fn first_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
             }
             b'{' => {
                 depth += 1;
+                if depth > DEEPEST {
+                    return Err("its braces stand more than 32 deep");
+                }
                 if depth == 1 {
                     cuts.push(at);
                 }

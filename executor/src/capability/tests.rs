@@ -281,6 +281,8 @@ fn patterns() {
     assert_eq!(roots("/data/*/x/**"), "/data");
     let many = format!("/a/{}", "{a,b}".repeat(7));
     let deep = format!("/a{}", "/*".repeat(60));
+    let nested = format!("/a/{}b{}", "{".repeat(33), "}".repeat(33));
+    let long = format!("/a/{}*", "b/".repeat(2047));
     let malformed = [
         "",
         "tmp/**",
@@ -310,6 +312,8 @@ fn patterns() {
         "/a/b\\",
         &many,
         &deep,
+        &nested,
+        &long,
     ];
     for text in malformed {
         assert!(matches!(Area::parse(text), Err(ScopeError::Malformed { .. })), "{text:?}");

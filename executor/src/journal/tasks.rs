@@ -55,6 +55,8 @@ pub struct KeptTask {
 pub enum Pace {
     /// As soon as the disk takes it.
     AtOnce,
+    /// Now, or it never was: whoever made it is told that there was no room.
+    NowOrNever,
     /// With whatever is written next, before anything that is said after it, and a tenth of a second later at
     /// most: nobody knows of it yet.
     WithTheNext,
@@ -75,10 +77,10 @@ pub struct ListedTask {
 
 impl Journal {
     /// Keeps a task as it is now. What is kept is written in the order of these calls, however late their
-    /// answers are waited for. While there is no room it is tried on.
+    /// answers are waited for. While there is no room, what has to be kept [`Pace::AtOnce`] is tried on.
     ///
     /// # Errors
-    /// [`JournalError::NoRoom`]: it is not on the disk yet, and is tried on; [`JournalError::Broken`].
+    /// [`JournalError::NoRoom`]: it is not on the disk yet, or never will be; [`JournalError::Broken`].
     pub fn keep_task(
         &self,
         task: KeptTask,

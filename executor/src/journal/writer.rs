@@ -56,7 +56,7 @@ impl Entry {
             | Self::Release(..)
             | Self::Hold(..)
             | Self::LetGo(..)
-            | Self::Task(_, Pace::AtOnce, _)
+            | Self::Task(_, Pace::AtOnce | Pace::NowOrNever, _)
             | Self::Flush(_) => true,
             Self::Keep(..) | Self::Delivered(_) | Self::Task(_, Pace::WithTheNext, _) | Self::Refuse(_) => {
                 false
@@ -216,7 +216,11 @@ fn begun(entry: Entry, reason: &str) -> Option<Entry> {
         }
         Entry::Task(task, pace, reply) => {
             let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
-            return Some(Entry::Task(task, pace, None));
+            match pace {
+                Pace::AtOnce => return Some(Entry::Task(task, pace, None)),
+                // Its run does not start either, and what that comes to is all of the task.
+                Pace::NowOrNever | Pace::WithTheNext => {}
+            }
         }
         Entry::Refuse(_) => {}
         begun @ (Entry::Finish(..)

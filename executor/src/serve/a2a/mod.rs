@@ -50,6 +50,8 @@ const MOST_BYTES: usize = 256 << 10;
 const MOST_WEBHOOKS: usize = 8;
 /// How long the end of a canceled run is waited for.
 const UNTIL_CANCELED: Duration = Duration::from_secs(10);
+/// How long the answer to a task that settles without a run waits for the disk.
+const DISK_PATIENCE: Duration = Duration::from_secs(1);
 /// Who may ask for the tasks of others.
 const SEES_ALL: [Role; 3] = [Governor, Approver, Operator];
 
@@ -232,7 +234,7 @@ impl A2a {
                 if let Some(call) = call {
                     self.begin(Arc::clone(&live), call);
                 }
-                let record = if blocking { live.settled().await } else { live.record() };
+                let record = if blocking { self.settled(&live).await } else { live.record() };
                 ok(encode::task_response(id, &record.task, history, dialect))
             }
             Request::Stream(sent) => {
@@ -365,6 +367,19 @@ impl A2a {
         Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into())
     }
 
+    /// Waits until a task has settled. A run's end is on the disk then, with its receipt; how a task settles
+    /// without one is waited for, as long as a disk with room may take.
+    async fn settled(&self, live: &Live) -> Arc<Record> {
+        let record = live.settled().await;
+        if record.task.metadata.is_none() {
+            let kept = tokio::time::timeout(DISK_PATIENCE, self.executor.journal().flush()).await;
+            if !matches!(kept, Ok(Ok(()))) {
+                tracing::warn!(task = %live.id, "a task is answered that is not on the disk yet");
+            }
+        }
+        record
+    }
+
     /// Takes a message: a new task, or one that goes on. Its caller is told of it at once, or when it settles.
     async fn sent(&self, caller: &Caller, sent: Sent, at_once: bool) -> Result<Begun, Problem> {
         let Sent { message, call, blocking: _, history: _, accepts, push } = sent;
@@ -428,10 +443,10 @@ impl A2a {
             }
         }
         // What is told when its call settles goes to the disk with whatever the call comes to.
-        let pace = if at_once || call.is_none() { Pace::AtOnce } else { Pace::WithTheNext };
+        let pace = if at_once || call.is_none() { Pace::NowOrNever } else { Pace::WithTheNext };
         let (live, keeping) = self.board.add(id, record, pace)?;
         match pace {
-            Pace::AtOnce => keeping.await.map_err(|error| tasks::broken(&error))?,
+            Pace::AtOnce | Pace::NowOrNever => keeping.await.map_err(|error| tasks::broken(&error))?,
             Pace::WithTheNext => drop(keeping),
         }
         Ok(live)
