@@ -22,7 +22,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// How long reports may still be delivered after the last run has ended.
@@ -245,7 +245,9 @@ async fn serve(
     if let Some(pushes) = pushes {
         tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
     }
-    tokio::spawn(renew_at_hangup(Arc::clone(&executor), workshop, known, config.clone()));
+    // From before anybody is told that it serves: a signal that nobody waits for would end the process.
+    let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
+    tokio::spawn(renew_at_hangup(hangup, Arc::clone(&executor), workshop, known, config.clone()));
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
     let did = config.did.clone();
     tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat, key, at_start));
@@ -396,10 +398,13 @@ async fn bind(
 
 /// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that
 /// cannot be read leaves the old one in place; keys that cannot be read leave none.
-async fn renew_at_hangup(executor: Arc<Executor>, workshop: Workshop, known: Known, config: Config) {
-    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
-        return tracing::error!("SIGHUP cannot be received");
-    };
+async fn renew_at_hangup(
+    mut hangup: Signal,
+    executor: Arc<Executor>,
+    workshop: Workshop,
+    known: Known,
+    config: Config,
+) {
     while hangup.recv().await.is_some() {
         // What takes rights away comes first: the catalogue may have to be compiled.
         known.renew(&config);
