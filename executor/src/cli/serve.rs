@@ -356,8 +356,9 @@ impl Known {
         match config.callers.as_deref().map(|path| Callers::read(path, issuers)) {
             None => {}
             Some(Ok(callers)) => {
-                tracing::info!(callers = callers.count(), keys, "the callers were read again");
+                let count = callers.count();
                 self.callers.renew(callers);
+                tracing::info!(callers = count, keys, "the callers were read again");
             }
             // Whoever removed a caller must not go on hearing it because of a slip elsewhere in the list.
             Some(Err(error)) => {
