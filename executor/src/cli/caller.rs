@@ -7,7 +7,7 @@ use super::arguments::{Caller, CallersFile, Setup};
 use super::output::{cell, note, one_line, print, show, table};
 use super::setup::config;
 use crate::clock::{Clock as _, SystemClock};
-use crate::govern::{CallerEntry, CallerList, JwtSubject, Role, Token};
+use crate::govern::{CallerEntry, CallerList, JwtSubject, Role, Shows, Token};
 use crate::ident::Issuer;
 use anyhow::Context as _;
 use std::path::PathBuf;
@@ -82,13 +82,15 @@ fn list(entries: &[CallerEntry], json: bool) {
         return print(serde_json::to_string_pretty(entries).unwrap_or_default());
     }
     let mut table = table(&std::io::stdout(), &["name", "roles", "agents", "shows", "until"]);
-    for CallerEntry { name, roles, agents, token_sha256: _, certificate, expires_at, jwt } in entries {
+    for entry in entries {
+        let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
         let agents = agents.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let shows = match (certificate, jwt) {
-            (Some(name), _) => format!("a certificate for {name}"),
-            (None, Some(JwtSubject { issuer, subject })) => format!("a JWT of {issuer} about {subject}"),
-            (None, None) => "a token".to_owned(),
+        let shows = match entry.shows() {
+            Ok(Shows::Token(_)) => "a token".to_owned(),
+            Ok(Shows::Certificate(name)) => format!("a certificate for {name}"),
+            Ok(Shows::Jwt(JwtSubject { issuer, subject })) => format!("a JWT of {issuer} about {subject}"),
+            Err(wrong) => format!("is known by nothing: it {wrong}"),
         };
         let until = expires_at.and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default();
         table.add_row([cell(name), cell(roles), cell(agents), cell(shows), cell(until)]);

@@ -329,23 +329,11 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
     match &outcome.end {
         End::Returned(_) => ExitCode::SUCCESS,
         End::Exited { code, .. } => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
-        End::LimitReached(Limit::Time) => {
+        End::LimitReached(limit) => {
             note(format_args!("error: {}", sentence(outcome, true)));
-            ExitCode::from(124)
+            ExitCode::from(if *limit == Limit::Time { 124 } else { 134 })
         }
         End::Trapped(_)
-        | End::LimitReached(
-            Limit::Memory
-            | Limit::Output
-            | Limit::Stack
-            | Limit::Handles
-            | Limit::Written
-            | Limit::Created
-            | Limit::DirectoryEntries
-            | Limit::RandomBytes
-            | Limit::Subscriptions
-            | Limit::Fuel,
-        )
         | End::ToolError { .. }
         | End::ResultNotJson
         | End::Unlinkable(_)

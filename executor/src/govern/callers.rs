@@ -116,6 +116,43 @@ pub struct CallerEntry {
     pub jwt: Option<JwtSubject>,
 }
 
+/// What a caller is known by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Shows {
+    /// A token, which has this SHA-256.
+    Token(Digest),
+    /// A certificate for this DNS name or URI.
+    Certificate(String),
+    /// JSON Web Tokens about this subject.
+    Jwt(JwtSubject),
+}
+
+impl CallerEntry {
+    /// What it is known by, which is one of three.
+    ///
+    /// # Errors
+    /// What is wrong with it, as the end of a sentence about the caller.
+    pub fn shows(&self) -> Result<Shows, String> {
+        match (&self.token_sha256, &self.certificate, &self.jwt) {
+            (Some(token), None, None) => match Digest::parse(token) {
+                Ok(token) if token == Digest::of(b"") => {
+                    Err("has the SHA-256 of nothing in `token_sha256`".to_owned())
+                }
+                Ok(token) => Ok(Shows::Token(token)),
+                Err(error) => Err(format!("has no SHA-256 in `token_sha256`: {error}")),
+            },
+            (None, Some(certificate), None) => Ok(Shows::Certificate(certificate.clone())),
+            (None, None, Some(jwt)) if jwt.subject.is_empty() => {
+                Err("has an empty `subject` in `jwt`".to_owned())
+            }
+            (None, None, Some(jwt)) => Ok(Shows::Jwt(jwt.clone())),
+            (None, None, None) | (Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
+                Err("has to show one of three: `token_sha256`, `certificate` or `jwt`".to_owned())
+            }
+        }
+    }
+}
+
 /// The file as it is written.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -403,9 +440,7 @@ enum Known {
 #[derive(Debug, Default)]
 struct Listed {
     callers: Vec<Listing>,
-    by_token: HashMap<Digest, usize>,
-    by_certificate: HashMap<String, usize>,
-    by_subject: HashMap<JwtSubject, usize>,
+    places: HashMap<Shows, usize>,
     issuers: TokenIssuers,
 }
 
@@ -472,7 +507,7 @@ impl Callers {
             Known::Listed(listed) => listed,
         };
         let found = match &shown.token {
-            Presented::Hashed(token) => listed.by_token.get(token).copied(),
+            Presented::Hashed(token) => listed.places.get(&Shows::Token(*token)).copied(),
             Presented::Jwt(token) => Some(listed.about(token, now)?),
             Presented::Nothing => listed.certified(&shown.names),
             Presented::Nonsense => None,
@@ -489,7 +524,8 @@ impl Callers {
 impl Listed {
     /// The one caller that a certificate names.
     fn certified(&self, names: &[Box<str>]) -> Option<usize> {
-        let mut found = names.iter().filter_map(|name| self.by_certificate.get(&**name).copied());
+        let shown = names.iter().map(|name| Shows::Certificate(String::from(&**name)));
+        let mut found = shown.filter_map(|shown| self.places.get(&shown).copied());
         let first = found.next()?;
         found.all(|other| other == first).then_some(first)
     }
@@ -498,11 +534,12 @@ impl Listed {
     fn about(&self, token: &Result<Jwt, TokenRefusal>, now: OffsetDateTime) -> Result<usize, TokenRefusal> {
         let token = token.as_ref().map_err(Clone::clone)?;
         let subject = self.issuers.believe(token, now)?;
-        self.by_subject.get(&subject).copied().ok_or(TokenRefusal::Unlisted(subject))
+        let place = self.places.get(&Shows::Jwt(subject.clone())).copied();
+        place.ok_or(TokenRefusal::Unlisted(subject))
     }
 
     fn add(&mut self, entry: &CallerEntry) -> Result<(), String> {
-        let CallerEntry { name, roles, agents, token_sha256, certificate, expires_at, jwt } = entry;
+        let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let fits = (1..=LONGEST_NAME).contains(&name.chars().count());
         if !fits || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(format!("needs a name of 1 to {LONGEST_NAME} characters without white space"));
@@ -511,24 +548,7 @@ impl Listed {
             return Err("has no role: give it `agent`, `governor`, `approver` or `operator`".to_owned());
         }
         let agents = agents_of(roles, agents)?;
-        let token = token_sha256.as_deref().map(Digest::parse).transpose();
-        let token = token.map_err(|error| format!("has no SHA-256 in `token_sha256`: {error}"))?;
-        if token == Some(Digest::of(b"")) {
-            return Err("has the SHA-256 of nothing in `token_sha256`".to_owned());
-        }
-        if jwt.as_ref().is_some_and(|jwt| jwt.subject.is_empty()) {
-            return Err("has an empty `subject` in `jwt`".to_owned());
-        }
-        let place = self.callers.len();
-        let twice = match (token, certificate, jwt) {
-            (Some(token), None, None) => self.by_token.insert(token, place),
-            (None, Some(certificate), None) => self.by_certificate.insert(certificate.clone(), place),
-            (None, None, Some(jwt)) => self.by_subject.insert(jwt.clone(), place),
-            (_, _, _) => {
-                return Err("has to show one of three: `token_sha256`, `certificate` or `jwt`".to_owned());
-            }
-        };
-        if twice.is_some() {
+        if self.places.insert(entry.shows()?, self.callers.len()).is_some() {
             return Err("shows the same as another caller".to_owned());
         }
         let caller = Arc::new(Caller { name: name.as_str().into(), roles: roles.clone(), agents });

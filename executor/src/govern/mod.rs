@@ -24,7 +24,7 @@ mod vectors;
 
 pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit};
 pub use callers::{
-    Caller, CallerEntry, CallerList, Callers, CallersError, Credential, NotKnown, Role, Token,
+    Caller, CallerEntry, CallerList, Callers, CallersError, Credential, NotKnown, Role, Shows, Token,
 };
 pub use files::{FileError, read_secret, read_trusted};
 pub use jwt::{IssuerSettings, JwtSubject, TokenIssuers, TokenRefusal};

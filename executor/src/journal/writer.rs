@@ -39,7 +39,8 @@ pub(super) enum Entry {
     Hold(IntentId, String, Reply<Result<bool, String>>),
     /// Intents do so no longer. While there is no room it is tried on, though nobody waits any more.
     LetGo(Vec<IntentId>, Option<Reply<Result<(), String>>>),
-    /// A task of the A2A door is like this now. While there is no room it is tried on, though nobody waits.
+    /// A task of the A2A door is like this now. Its pace says whether it is tried on while there is no room,
+    /// though nobody waits any more.
     Task(Box<KeptTask>, Pace, Option<Reply<Result<(), String>>>),
     /// Something was not run.
     Refuse(Box<Refusal>),

@@ -34,7 +34,6 @@ use crate::govern::{
 use crate::ident::{AgentDid, IntentId};
 use crate::isolate::Isolate;
 use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
-use crate::limit::Limit;
 use crate::metrics::{Levels, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
@@ -889,19 +888,7 @@ struct Claimed {
 fn success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
     match &receipt.outcome.end {
         End::Returned(_) => Ok(receipt),
-        End::LimitReached(
-            limit @ (Limit::Memory
-            | Limit::Time
-            | Limit::Output
-            | Limit::Stack
-            | Limit::Handles
-            | Limit::Written
-            | Limit::Created
-            | Limit::DirectoryEntries
-            | Limit::RandomBytes
-            | Limit::Subscriptions
-            | Limit::Fuel),
-        ) => {
+        End::LimitReached(limit) => {
             let limit = *limit;
             Err(Fault::LimitReached(receipt, limit))
         }

@@ -1,8 +1,9 @@
 //! HTTP and WebSocket on one port, for all doors.
 //!
-//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`, and the paths of each [`Doorway`]. A request whose `Host` or `Origin` is not
-//! one of ours is refused, so that no web page can talk to a loopback port; and so is one of a caller who
-//! is not known. A WebSocket is asked again with every message who its caller is.
+//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`, and the paths of each [`Doorway`]. A
+//! request whose `Host` or `Origin` is not one of ours is refused, so that no web page can talk to a loopback
+//! port; and so is one of a caller who is not known. A WebSocket is asked again with every message who its
+//! caller is.
 
 use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
 use super::doorway::{Arrived, Doorway, Gate, OpenTo};

@@ -226,21 +226,10 @@ pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
             Failure::new(Code::ExecutionFailed, said).with("exitCode", *code)
         }
         End::Unlinkable(_) => Failure::new(Code::Unavailable, said),
-        End::LimitReached(limit @ Limit::Time) => {
-            Failure::new(Code::Timeout, said).with("limit", limit.as_str())
+        End::LimitReached(limit) => {
+            let code = if *limit == Limit::Time { Code::Timeout } else { Code::ExecutionFailed };
+            Failure::new(code, said).with("limit", limit.as_str())
         }
-        End::LimitReached(
-            limit @ (Limit::Memory
-            | Limit::Output
-            | Limit::Stack
-            | Limit::Handles
-            | Limit::Written
-            | Limit::Created
-            | Limit::DirectoryEntries
-            | Limit::RandomBytes
-            | Limit::Subscriptions
-            | Limit::Fuel),
-        ) => Failure::new(Code::ExecutionFailed, said).with("limit", limit.as_str()),
         End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
             Failure::new(Code::ExecutionFailed, said)
         }

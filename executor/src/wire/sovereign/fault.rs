@@ -137,21 +137,10 @@ pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
             Failure::new(-32000, status, message).with("exit_code", *code)
         }
         End::Unlinkable(_) => Failure::new(-32003, status, &said),
-        End::LimitReached(limit @ Limit::Time) => {
-            Failure::new(-32001, status, &said).with("limit", limit.as_str())
+        End::LimitReached(limit) => {
+            let code = if *limit == Limit::Time { -32001 } else { -32000 };
+            Failure::new(code, status, &said).with("limit", limit.as_str())
         }
-        End::LimitReached(
-            limit @ (Limit::Memory
-            | Limit::Output
-            | Limit::Stack
-            | Limit::Handles
-            | Limit::Written
-            | Limit::Created
-            | Limit::DirectoryEntries
-            | Limit::RandomBytes
-            | Limit::Subscriptions
-            | Limit::Fuel),
-        ) => Failure::new(-32000, status, &said).with("limit", limit.as_str()),
         End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
             Failure::new(-32000, status, &said)
         }
