@@ -80,8 +80,12 @@ pub struct Levels {
     pub running: usize,
     /// Executions that wait for a slot.
     pub queued: usize,
+    /// Intents that wait for a directive.
+    pub waiting: usize,
     /// Connections that are open.
     pub connections: usize,
+    /// How often somebody called who was not known.
+    pub unknown_callers: u64,
     /// Receipts in the journal's chain, those of earlier processes and pruned ones among them.
     pub receipts: u64,
     /// Bytes of the journal's files.
@@ -229,12 +233,22 @@ impl Metrics {
 
 impl Levels {
     fn registry(&self) -> Registry {
-        let Self { running, queued, connections, receipts, journal_bytes, undelivered, oldest_undelivered } =
-            *self;
+        let Self {
+            running,
+            queued,
+            waiting,
+            connections,
+            unknown_callers,
+            receipts,
+            journal_bytes,
+            undelivered,
+            oldest_undelivered,
+        } = *self;
         let mut registry = Registry::with_prefix("a2g");
         for (name, help, level) in [
             ("running", "Executions that run", running),
             ("queued", "Executions that wait for a slot", queued),
+            ("waiting_intents", "Escalated intents that wait for a directive", waiting),
             ("connections", "Connections that are open", connections),
             ("undelivered_reports", "Reports that the governor does not have", undelivered),
         ] {
@@ -244,6 +258,8 @@ impl Levels {
         registry.register_with_unit("journal", bytes, Unit::Bytes, level_of(journal_bytes));
         let receipts = ConstCounter::new(receipts);
         registry.register("journal_receipts", "Receipts written, those of earlier processes too", receipts);
+        let unknown = ConstCounter::new(unknown_callers);
+        registry.register("unknown_callers", "Requests of callers who were not known", unknown);
         let oldest = ConstGauge::new(oldest_undelivered.as_secs_f64());
         let help = "Age of the oldest report that the governor does not have; 0 when it has all";
         registry.register_with_unit("oldest_undelivered_report", help, Unit::Seconds, oldest);
@@ -271,12 +287,16 @@ mod tests {
         metrics.refused(BlockedBy::VerdictDenied);
         metrics.delivered(false);
         metrics.busy();
-        let text = metrics.text(&Levels { running: 2, receipts: 7, ..Levels::default() }).unwrap();
+        let text = metrics
+            .text(&Levels { running: 2, waiting: 1, unknown_callers: 4, receipts: 7, ..Levels::default() })
+            .unwrap();
         for line in [
             "a2g_refusals_total{blocked_by=\"verdict_denied\"} 1",
             "a2g_deliveries_total{outcome=\"failed\"} 1",
             "a2g_busy_total 1",
             "a2g_running 2",
+            "a2g_waiting_intents 1",
+            "a2g_unknown_callers_total 4",
             "a2g_journal_receipts_total 7",
             "a2g_journal_commit_seconds_bucket{le=\"0.0005\"} 0",
             "a2g_journal_commit_seconds_bucket{le=\"0.001\"} 1",

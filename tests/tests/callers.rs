@@ -1,8 +1,8 @@
 //! Who may call: tokens, certificates and sockets, and what each role may do.
 
 use crate::harness::{
-    AGENT, Answer, Executor, Home, HttpClient, Options, Process, WebSocketClient, blocked, error, eventually,
-    execute, id_of, intent, intent_id, program, result, run, set_mode, succeeds,
+    AGENT, Answer, Executor, Exposition, Home, HttpClient, Options, Process, WebSocketClient, blocked, error,
+    eventually, execute, id_of, intent, intent_id, program, result, run, set_mode, succeeds,
 };
 use crate::methods::{self, ESCALATES, write};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
@@ -221,6 +221,50 @@ fn an_approver_decides_without_being_the_governor() {
     assert_eq!(result(&rpc(&mut client, &approver, "g2a/directive", &directive))["accepted"], true);
     eventually("it has run", || executor.file("x").filter(|content| content == ESCALATES));
     executor.line_with("\"caller\":\"a-person\"");
+}
+
+/// Whoever decides sees what waits, and whoever looks later sees who denied it.
+#[test]
+fn what_waits_is_listed_and_who_denied_it_is_on_record() {
+    let list = List::new();
+    let (mine, approver) = (agent(&list, "mine", AGENT), list.add("a-person", &["--role", "approver"]));
+    let operator = bearer(&list.add("operator", &["--role", "operator"]));
+    let folder = methods::policy_folder(&[methods::policy()]);
+    let executor = Executor::start(list.options().signed_only().policies(folder.path()));
+    let mut client = executor.client();
+    let figures = || {
+        let answer = executor.client().request("GET", "/metrics", &[("Authorization", &operator)], b"");
+        Exposition::read(&answer.text())
+    };
+    let call = intent("write_file", write("x", ESCALATES));
+    assert_eq!(result(&rpc(&mut client, &mine, "a2g/intent", &call))["verdict"], "ESCALATE");
+    let waiting = executor.home().listed(&["--waiting"]);
+    assert_eq!(waiting.len(), 1, "{waiting:?}");
+    assert_eq!(waiting[0]["intent_id"], call["intent_id"]);
+    assert_eq!(waiting[0]["arguments"], write("x", ESCALATES));
+    assert!((figures().value("a2g_waiting_intents") - 1.0).abs() < f64::EPSILON);
+    let waits = executor.line_with("waits for a directive");
+    assert!(waits.contains(call["intent_id"].as_str().unwrap()), "{waits}");
+
+    let directive = json!({ "intent_id": call["intent_id"], "decision": "DENIED" });
+    blocked(&rpc(&mut client, &mine, "g2a/directive", &directive), "caller_unauthorized");
+    let refused = executor.line_with("\"blocked_by\":\"caller_unauthorized\"");
+    assert!(refused.contains("g2a/directive") && refused.contains("`mine`"), "{refused}");
+    result(&rpc(&mut client, &approver, "g2a/directive", &directive));
+    assert_eq!(executor.home().listed(&["--waiting"]), [json!(null); 0]);
+    assert!(figures().value("a2g_waiting_intents").abs() < f64::EPSILON);
+    let recorded = eventually("the denial is on record", || {
+        let refused = executor.home().listed(&["--refused"]);
+        refused.into_iter().find(|refused| refused["intent_id"] == call["intent_id"])
+    });
+    assert_eq!(recorded["blocked_by"], "verdict_denied");
+    assert!(recorded["message"].as_str().unwrap().contains("`a-person` denied it"), "{recorded}");
+    executor.assert_workspace_is_empty("a denial");
+
+    assert!(figures().value("a2g_unknown_callers_total").abs() < f64::EPSILON);
+    assert_eq!(ask(&mut client, Some("Bearer a2g_wrong"), "a2g/tools", &json!({})).status, 401);
+    assert!((figures().value("a2g_unknown_callers_total") - 1.0).abs() < f64::EPSILON);
+    executor.line_with("nobody in the list of callers shows this");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Clients that hold on to connections, or send as slowly as they can.
 
-use crate::harness::{Executor, HttpClient, Options, eventually, execute, result};
+use crate::callers::{List, agent, bearer};
+use crate::harness::{AGENT, Executor, HttpClient, Options, eventually, execute, result};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -91,6 +92,56 @@ fn a_head_and_a_body_have_to_arrive_in_time() {
     body.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"HTTP/1.1 408");
     health(&executor);
+}
+
+/// Whoever is refused before its body was read can ask again where it is, also when the body is too long to be read
+/// at all.
+#[test]
+fn a_refused_request_leaves_its_connection_to_the_next() {
+    let list = List::new();
+    let authorization = format!("Authorization: {}", bearer(&agent(&list, "planner", AGENT)));
+    let executor = Executor::start(list.options());
+    let (json, local) = ("Content-Type: application/json", "Host: localhost");
+    let long = vec![b' '; 3 << 20];
+    let post = |path: &str, headers: &[&str], body: &[u8]| {
+        let (headers, length) = (headers.join("\r\n"), body.len());
+        let head = format!("POST {path} HTTP/1.1\r\n{headers}\r\nContent-Length: {length}\r\n\r\n");
+        [head.as_bytes(), body].concat()
+    };
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/tools" }).to_string();
+    let good = post("/jsonrpc", &[local, json, &authorization], call.as_bytes());
+    let evil = ["Host: evil.example", json, &authorization];
+    let from_a_page = [local, json, &authorization, "Origin: https://evil.example"];
+    for (path, headers, status) in [
+        ("/jsonrpc", &[local, json][..], 401),
+        ("/jsonrpc", &[local, json, "Authorization: Basic x"], 401),
+        ("/jsonrpc", &[local, &authorization], 415),
+        ("/jsonrpc", &evil, 403),
+        ("/jsonrpc", &from_a_page, 403),
+        ("/metrics", &[local, json, &authorization], 405),
+        ("/nowhere", &[local, json, &authorization], 404),
+        ("/run", &[local, json], 401),
+        ("/jsonrpc", &[local, json, &authorization], 200),
+    ] {
+        let mut client = executor.client();
+        let refused = client.raw(&post(path, headers, &long));
+        assert_eq!(refused.status, status, "{path} {headers:?}: {}", refused.text());
+        let next = client.over_the_same(&good).unwrap_or_else(|| panic!("{path} {headers:?}: it is closed"));
+        assert!(next.json()["result"].is_object(), "{}", next.text());
+    }
+    // What is not there to be read, or too much of it, is not waited for, and the answer says so.
+    let held_back = "Expect: 100-continue\r\nContent-Length: 9";
+    for rest in [held_back, "Content-Length: 99999999"] {
+        let asked = Instant::now();
+        let head = format!("POST /jsonrpc HTTP/1.1\r\n{local}\r\n{json}\r\n{rest}\r\n\r\n");
+        let refused = executor.client().raw(head.as_bytes());
+        assert_eq!(refused.status, 401);
+        assert!(refused.headers.contains(&("connection".to_owned(), "close".to_owned())), "{refused:?}");
+        assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
+    }
+    let begun = format!("POST /jsonrpc HTTP/1.1\r\n{local}\r\n{json}\r\nContent-Length: 9\r\n\r\n1");
+    let refused = executor.client().raw(begun.as_bytes());
+    assert!(refused.headers.contains(&("connection".to_owned(), "close".to_owned())), "{refused:?}");
 }
 
 /// Every ping is answered, so whoever sends them without end and reads nothing would be kept answers for.

@@ -423,11 +423,16 @@ fn keys_are_made_shown_and_trusted_without_showing_what_is_secret() {
 
     // A file that is there stays as it is.
     let before = std::fs::read(pair).unwrap();
-    assert!(fails(&["key", "new", pair, "--issuer", ISSUER]).contains("exists"));
+    assert!(fails(&["key", "new", pair, "--issuer", ISSUER]).contains("is there already"));
     assert_eq!(std::fs::read(pair).unwrap(), before);
-    // A private key is not trusted, nor is one twice, nor one that speaks for nobody.
+    // To trust a key again changes nothing.
+    succeeds(&["key", "trust", &json.to_string(), "--keys", trusted]);
+    assert_eq!(std::fs::read_dir(trusted).unwrap().count(), 1);
+    // A private key is not trusted, nor is one for another issuer as well, nor one that speaks for nobody.
     assert!(fails(&["key", "trust", pair, "--keys", trusted]).contains("private key"));
-    assert!(fails(&["key", "trust", &json.to_string(), "--keys", trusted]).contains("another trusted key"));
+    let mut twice = json.clone();
+    twice["iss"] = json!("did:a2g:governor:1.0:another");
+    assert!(fails(&["key", "trust", &twice.to_string(), "--keys", trusted]).contains("another trusted key"));
     let mut nobody = json.clone();
     nobody.as_object_mut().unwrap().remove("iss");
     let empty = tempfile::tempdir().unwrap();

@@ -6,15 +6,16 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  a2g-executor serve --config executor.toml       serve behind the governor that the file names
+  a2g-executor serve --config executor.toml
   a2g-executor run hash_file --arguments '{\"path\":\"/tmp/x\"}' --scope '/tmp/**'
   a2g-executor run ./any.wasm --mount .:/data -- --verbose
-  a2g-executor tool list                          what the catalogue holds
+  a2g-executor tool list
 
 Exit codes:
   0 done   1 the tool or the command failed   2 wrong usage or configuration
   3 refused before anything ran   4 ended by a limit
-  `run ./any.wasm` exits with the module's own code, 124 at the timeout, 134 at a trap.
+  `run ./any.wasm` exits with the module's own code, 124 at the timeout, 134 at
+  a trap.
 
 Environment:
   RUST_LOG   what is logged, such as `info` or `a2g_executor=debug`
@@ -22,28 +23,34 @@ Environment:
   COLUMNS    how wide a table is that goes to no terminal";
 
 const KEYS: &str = "\
-A governor with a key signs its verdicts. An executor that trusts the key runs them, whoever brings them:
+A governor with a key signs its verdicts. An executor that trusts the key runs
+them, whoever brings them:
 
   a2g-executor key new governor.jwk --issuer did:a2g:governor:1.0:main
-  a2g-executor governor --key governor.jwk                    it signs for the executor that an intent
-                                                              names in `context.executor`
-  a2g-executor key show --json governor.jwk > governor.pub    the public part, to be carried over
-  a2g-executor key trust governor.pub --keys keys             where the executor is; `trust.keys = \"keys\"`
+  a2g-executor key show --json governor.jwk > governor.pub
+  a2g-executor governor --key governor.jwk
+
+It signs for the executor that an intent names in `context.executor`. There,
+with the public part carried over and `trust.keys = \"keys\"`:
+
+  a2g-executor key trust governor.pub --keys keys
 
 Exit codes: 0 done, 2 wrong usage, or a key or a file that cannot be used";
 
 const CALLERS: &str = "\
-With `server.callers` in the configuration, nobody calls this executor who is not in that list. A caller shows
-a token (`Authorization: Bearer …`), a JSON Web Token of an issuer of `[[server.issuer]]`, or, where
-`server.tls.client_ca` is set, a certificate.
+With `server.callers` in the configuration, nobody calls this executor who is
+not in that list. A caller shows a token (`Authorization: Bearer …`), a JSON Web
+Token of an issuer of `[[server.issuer]]`, or, where `server.tls.client_ca` is
+set, a certificate.
 
-  agent      sends intents in the name of its agents; asks for, and cancels, those
-  governor   sends policies, revocations and directives; asks for, and cancels, any intent
+  agent      sends intents in the name of its agents; asks for and cancels those
+  governor   sends policies, revocations, directives; asks for and cancels any
   approver   decides escalated intents; asks for any
-  operator   asks for, and cancels, any intent; reads the metrics
+  operator   asks for and cancels any intent; reads the metrics
 
 Example:
-  a2g-executor caller new planner --role agent --agent did:a2g:agent:1.0:planner > planner.token
+  a2g-executor caller new planner --role agent \\
+    --agent did:a2g:agent:1.0:planner > planner.token
 
 Exit codes: 0 done, 2 wrong usage, or a list that cannot be used";
 
@@ -152,8 +159,8 @@ pub(super) struct Setup {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without `--governor` and without `governor.url` in the configuration, a governor runs inside, with
-the policies of `--policies`.
+Without `--governor` and without `governor.url` in the configuration, a governor
+runs inside, with the policies of `--policies`.
 
 Examples:
   a2g-executor serve
@@ -190,9 +197,12 @@ pub(super) struct Serve {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  a2g-executor run write_file --arguments '{\"path\":\"/tmp/a.txt\",\"content\":\"hi\"}' --scope '/tmp/**'
-  echo '{\"path\":\"/tmp/a.txt\"}' | a2g-executor run read_file --arguments - --policy policies/default.json
-  a2g-executor run ./hello.wasm --mount ./data:/data --env LANG=C --max-memory-mb 32 -- one two")]
+  a2g-executor run write_file --scope '/tmp/**' \\
+    --arguments '{\"path\":\"/tmp/a.txt\",\"content\":\"hi\"}'
+  echo '{\"path\":\"/tmp/a.txt\"}' | \\
+    a2g-executor run read_file --arguments - --policy policies/default.json
+  a2g-executor run ./hello.wasm --mount ./data:/data --env LANG=C \\
+    --max-memory-mb 32 -- one two")]
 pub(super) struct Run {
     #[command(flatten)]
     pub(super) setup: Setup,
@@ -270,12 +280,13 @@ pub(super) enum Tool {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It is deliberately simple: it decides by policy files and a table of rules, keeps nothing but the
-reports, and knows no users. An operator approves an escalated intent with a `g2a/directive` to this
-governor; executors that are connected by WebSocket get it at once.
+It is deliberately simple: it decides by policy files and a table of rules,
+keeps nothing but the reports, and knows no users. An operator approves an
+escalated intent with a `g2a/directive` to this governor; executors that are
+connected by WebSocket get it at once.
 
 Example:
-  a2g-executor governor --policies policies/ --reports reports.ndjson --key governor.jwk")]
+  a2g-executor governor --policies policies/ --reports reports.ndjson")]
 pub(super) struct Governor {
     /// The address or name to listen on, or a socket
     #[arg(long, value_name = "ADDRESS:PORT|unix:PATH", default_value = "127.0.0.1:7410")]
@@ -358,9 +369,12 @@ pub(super) enum Caller {
     /// The token goes to standard output and is kept nowhere: the list has its SHA-256.
     #[command(after_help = "\
 Examples:
-  a2g-executor caller new planner --role agent --agent did:a2g:agent:1.0:planner > planner.token
-  a2g-executor caller new governor --role governor --certificate governor.example
-  a2g-executor caller new anna --role approver --jwt-issuer https://id.example.com --jwt-subject anna
+  a2g-executor caller new planner --role agent \\
+    --agent did:a2g:agent:1.0:planner > planner.token
+  a2g-executor caller new governor --role governor \\
+    --certificate governor.example
+  a2g-executor caller new anna --role approver \\
+    --jwt-issuer https://id.example.com --jwt-subject anna
   a2g-executor caller new prometheus --role operator --days 90")]
     New {
         /// What it is called in logs
@@ -419,9 +433,9 @@ pub(super) struct CallersFile {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum JournalCommand {
-    /// List what was run, newest first, or what was refused
+    /// List what was run, newest first; or what was refused, or what waits for a directive
     #[command(
-        after_help = "Example:\n  a2g-executor journal list --tool write_file --since 1h --json | jq .status"
+        after_help = "Examples:\n  a2g-executor journal list --tool write_file --since 1h --json | jq .status\n  a2g-executor journal list --waiting"
     )]
     List {
         #[command(flatten)]
@@ -431,6 +445,9 @@ pub(super) enum JournalCommand {
         /// List what was refused instead of what was run
         #[arg(long, conflicts_with_all = ["agent", "tool", "status", "since", "until", "undelivered"])]
         refused: bool,
+        /// List what waits for a directive instead, that which expires first before the others
+        #[arg(long, conflicts_with_all = ["refused", "agent", "tool", "status", "since", "until", "undelivered"])]
+        waiting: bool,
         /// At most so many
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u64,

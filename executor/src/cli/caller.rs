@@ -5,11 +5,12 @@
 use super::Usage;
 use super::arguments::{Caller, CallersFile, Setup};
 use super::output::{cell, note, one_line, print, show, table};
+use super::serve::WITHOUT_ISSUER;
 use super::setup::config;
 use crate::clock::{Clock as _, SystemClock};
 use crate::govern::{CallerEntry, CallerList, JwtSubject, Role, Shows, Token};
 use crate::ident::Issuer;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use time::format_description::well_known::Rfc3339;
@@ -19,6 +20,12 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
         Caller::New { name, role, agent, certificate, jwt_issuer, jwt_subject, days, list } => {
             let jwt = jwt_issuer.zip(jwt_subject).map(|(issuer, subject)| subject_of(&issuer, subject));
             let jwt = jwt.transpose()?;
+            let Place { path, issuers } = Place::of(list)?;
+            let mut callers = CallerList::to_change(&path)?;
+            let unknown = |jwt: &&JwtSubject| issuers.as_ref().is_some_and(|all| !all.contains(&jwt.issuer));
+            if let Some(JwtSubject { issuer, .. }) = jwt.as_ref().filter(unknown) {
+                note(format_args!("warning: {issuer}: {WITHOUT_ISSUER}"));
+            }
             let token = (certificate.is_none() && jwt.is_none()).then(Token::new).transpose();
             let token = token.context("the system has no random bytes")?;
             let entry = CallerEntry {
@@ -31,8 +38,7 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
                     .map(|days| SystemClock.now().truncate_to_second() + time::Duration::days(days.into())),
                 jwt,
             };
-            let path = path(list)?;
-            CallerList::to_change(&path)?.add(entry)?;
+            callers.add(entry)?;
             if let Some(token) = &token {
                 print(token.reveal());
                 note("This is its token, shown once: it goes into `Authorization: Bearer …`.");
@@ -42,9 +48,9 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
                 one_line(name)
             ));
         }
-        Caller::List { list, json } => self::list(CallerList::read(&path(list)?)?.entries(), json),
+        Caller::List { list, json } => self::list(CallerList::read(&Place::of(list)?.path)?.entries(), json),
         Caller::Remove { name, list } => {
-            CallerList::to_change(&path(list)?)?.remove(&name)?;
+            CallerList::to_change(&Place::of(list)?.path)?.remove(&name)?;
             note(format_args!("`{}` is unknown from the next SIGHUP or start on.", one_line(name)));
         }
     }
@@ -62,19 +68,30 @@ fn subject_of(issuer: &str, subject: String) -> Result<JwtSubject, Usage> {
     Ok(JwtSubject { issuer, subject })
 }
 
-/// The list of callers: of the command line, or of the configuration.
-fn path(given: CallersFile) -> anyhow::Result<PathBuf> {
-    let CallersFile { config: file, callers } = given;
-    if let Some(callers) = callers {
-        return Ok(callers);
+/// Where the list of callers is.
+struct Place {
+    path: PathBuf,
+    /// Whose tokens are believed there, when the configuration says it.
+    issuers: Option<Vec<Issuer>>,
+}
+
+impl Place {
+    /// Of the command line, or of the configuration.
+    fn of(given: CallersFile) -> anyhow::Result<Self> {
+        let CallersFile { config: file, callers } = given;
+        if let Some(path) = callers {
+            return Ok(Self { path, issuers: None });
+        }
+        let config = config(&Setup { config: file, tools: None })?;
+        let issuers = config.issuers.into_iter().map(|settings| settings.issuer).collect();
+        let Some(path) = config.callers else {
+            bail!(Usage(
+                "the configuration has no `server.callers`: set it, or name the list with `--callers`"
+                    .to_owned()
+            ));
+        };
+        Ok(Self { path, issuers: Some(issuers) })
     }
-    let config = config(&Setup { config: file, tools: None })?;
-    config.callers.ok_or_else(|| {
-        Usage(
-            "the configuration has no `server.callers`: set it, or name the list with `--callers`".to_owned(),
-        )
-        .into()
-    })
 }
 
 fn list(entries: &[CallerEntry], json: bool) {

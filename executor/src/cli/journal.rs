@@ -3,9 +3,11 @@
 use super::Usage;
 use super::arguments::{JournalCommand, JournalFile, Setup, Which};
 use super::log::start_logging;
-use super::output::{cell, note, print, show, table, verdict_cell};
-use super::setup::config;
+use super::output::{cell, note, one_line, print, show, table, unbroken, verdict_cell};
+use super::setup::{self, config};
+use crate::call::Call;
 use crate::clock::{Clock, SystemClock};
+use crate::govern::Escalated;
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::journal::chain::{Head, shown};
 use crate::journal::history::{Entry, Filter, Finding, History, Pruned, Refused, prune};
@@ -14,18 +16,24 @@ use crate::wire::a2g::encode;
 use anyhow::bail;
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use time::format_description::well_known::Rfc3339;
 use time::{Date, Duration, OffsetDateTime};
 
+/// How many characters of a call's arguments a table shows.
+const LONGEST_SHOWN: usize = 120;
+
 pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
     start_logging("error");
     match command {
-        JournalCommand::List { journal, refused: true, which: _, limit, json } => {
+        JournalCommand::List { journal, waiting: true, limit, json, .. } => {
+            list_waiting(&waiting(&path(&journal)?, limit)?, json);
+        }
+        JournalCommand::List { journal, refused: true, limit, json, .. } => {
             list_refusals(&History::open(&path(&journal)?)?.refusals(limit)?, json);
         }
-        JournalCommand::List { journal, which, refused: false, limit, json } => {
+        JournalCommand::List { journal, which, limit, json, .. } => {
             let mut entries = Vec::new();
             let keep = |entry| -> anyhow::Result<()> {
                 entries.push(entry);
@@ -68,7 +76,14 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
 fn path(file: &JournalFile) -> anyhow::Result<PathBuf> {
     match &file.journal {
         Some(path) => Ok(path.clone()),
-        None => Ok(config(&Setup { config: file.config.clone(), tools: None })?.journal),
+        None => {
+            let setup = Setup { config: file.config.clone(), tools: None };
+            let path = config(&setup)?.journal;
+            if setup::file(&setup).is_none() {
+                note(format_args!("without a configuration: {}", one_line(path.display())));
+            }
+            Ok(path)
+        }
     }
 }
 
@@ -114,14 +129,16 @@ fn moment(text: &str) -> Result<OffsetDateTime, Usage> {
 
 /// A checkpoint as it is printed.
 fn head(text: &str) -> Result<Head, Usage> {
+    // As `journal verify` prints it, or without the word before it.
+    let checkpoint = text.strip_prefix("checkpoint").unwrap_or(text).trim();
     let parse = || {
-        let (number, hash) = text.split_once(':')?;
+        let (number, hash) = checkpoint.split_once(':')?;
         let hash = (0..32).map(|nth| u8::from_str_radix(hash.get(2 * nth..2 * nth + 2)?, 16).ok());
         let hash = hash.collect::<Option<Vec<_>>>()?;
         Some(Head { number: number.parse().ok()?, hash: hash.try_into().ok()? })
     };
-    let right =
-        parse().filter(|head| format!("{}:{}", head.number, shown(&head.hash)) == text.to_ascii_lowercase());
+    let right = parse()
+        .filter(|head| format!("{}:{}", head.number, shown(&head.hash)) == checkpoint.to_ascii_lowercase());
     right.ok_or_else(|| {
         Usage("`--checkpoint` takes the number of a receipt, `:`, and the 64 digits of its hash".to_owned())
     })
@@ -144,7 +161,7 @@ fn list(entries: &[Entry], json: bool) {
             cell(if entry.delivered { "yes" } else { "waits" }),
         ]);
     }
-    show(&table, std::io::stdout());
+    show(&unbroken(table, 5), std::io::stdout());
 }
 
 fn list_refusals(refusals: &[Refused], json: bool) {
@@ -168,7 +185,54 @@ fn list_refusals(refusals: &[Refused], json: bool) {
             cell(message),
         ]);
     }
-    show(&table, std::io::stdout());
+    show(&unbroken(table, 4), std::io::stdout());
+}
+
+/// What waits and has not expired.
+fn waiting(journal: &Path, limit: u64) -> anyhow::Result<Vec<Escalated>> {
+    let now = SystemClock.now();
+    let held = History::open(journal)?.waiting()?;
+    let held = held.iter().map(|text| Escalated::from_journal(text)).collect::<Result<Vec<_>, _>>()?;
+    let mut waiting = held.into_iter().filter(|held| held.waits(now)).collect::<Vec<_>>();
+    waiting.sort_by_key(|held| held.verdict().expires_at);
+    waiting.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    Ok(waiting)
+}
+
+fn list_waiting(waiting: &[Escalated], json: bool) {
+    let until = |held: &Escalated| held.verdict().expires_at.map(readable).unwrap_or_default();
+    let risk = |held: &Escalated| held.verdict().risk.as_ref().map(|risk| risk.score);
+    if json {
+        for held in waiting {
+            let Call { intent, agent, tool, arguments, .. } = held.call();
+            print(json!({
+                "until": until(held), "intent_id": intent.to_string(), "agent_did": agent.as_str(),
+                "tool": tool.as_str(), "risk_score": risk(held), "arguments": arguments,
+            }));
+        }
+        return;
+    }
+    let mut table = table(&std::io::stdout(), &["until", "tool", "agent", "intent", "risk", "arguments"]);
+    for held in waiting {
+        let Call { intent, agent, tool, arguments, .. } = held.call();
+        table.add_row([
+            cell(until(held)),
+            cell(tool),
+            cell(agent),
+            cell(intent),
+            cell(risk(held).map(|score| score.to_string()).unwrap_or_default()),
+            cell(beginning(&Value::from(arguments.clone()).to_string())),
+        ]);
+    }
+    show(&unbroken(table, 3), std::io::stdout());
+}
+
+/// As much of a text as a table has room for.
+fn beginning(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_SHOWN) {
+        Some((end, _)) => format!("{}… (--json has all)", text.split_at(end).0),
+        None => text.to_owned(),
+    }
 }
 
 fn short(entry: &Entry) -> Value {

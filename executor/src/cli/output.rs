@@ -3,7 +3,7 @@
 //! What a tool, a guest or a report says is escaped on its way out, so that it cannot steer a
 //! terminal.
 
-use comfy_table::{Cell, Color, ContentArrangement, Table, presets::UTF8_BORDERS_ONLY};
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, presets::UTF8_BORDERS_ONLY};
 use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -32,6 +32,14 @@ pub(super) fn table(stream: &(impl IsTerminal + AsFd), header: &[&str]) -> Table
         table.enforce_styling();
     }
     table.set_header(header.iter().map(Cell::new));
+    table
+}
+
+/// The table with one column in which no line is broken, so that what stands there can be copied.
+pub(super) fn unbroken(mut table: Table, nth: usize) -> Table {
+    if let Some(column) = table.column_mut(nth) {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    }
     table
 }
 

@@ -2,7 +2,7 @@
 
 use super::arguments::{Serve, Setup};
 use super::doors::{doorways, keyring};
-use super::output::print;
+use super::output::{note, one_line, print};
 use super::setup::{Grouped, Workshop, check_containment, config, file};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -104,7 +104,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let inside = config.governor.is_none().then(|| policies(config.policies.as_deref())).transpose()?;
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     check_callers_are_known(&config)?;
-    let issuers = TokenIssuers::read(&config.issuers)?;
+    let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
     let read = |path| Callers::read(path, issuers.clone());
     let callers = config.callers.as_deref().map(read).transpose()?;
     config.tls.clone().map(Tls::read).transpose()?;
@@ -112,16 +112,19 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let nexus = nexus.map(|settings| keyring(settings, &config.did)).transpose()?;
     let with = if config.tls.is_some() { ", with TLS" } else { "" };
     print(format_args!("listen      {}{with}", config.listen));
-    match (&config.callers, callers.and_then(|callers| callers.count())) {
+    match (&config.callers, callers.as_ref().and_then(Callers::count)) {
         (Some(path), Some(count)) => print(format_args!("callers     {count} in {}", path.display())),
         _ => print("callers     whoever reaches it"),
+    }
+    for (caller, issuer) in callers.iter().flat_map(Callers::without_issuer) {
+        note(format_args!("warning: `{}` shows a JWT of {issuer}: {WITHOUT_ISSUER}", one_line(caller)));
     }
     for IssuerSettings { issuer, keys, audience } in &config.issuers {
         print(format_args!("issuer      {issuer}, by the keys in {}, for {audience}", keys.display()));
     }
     if let Some(keys) = &nexus {
         let agents = keys.agents().count();
-        print(format_args!("nexus       on, with the keys of {agents} agents"));
+        print(format_args!("nexus       on, agents with keys: {agents}"));
     }
     let governor = config.governor.as_ref().map_or("inside this process".to_owned(), GovernorUrl::shown);
     print(format_args!("governor    {governor}"));
@@ -326,6 +329,10 @@ fn check_callers_are_known(config: &Config) -> Result<(), super::Usage> {
     )))
 }
 
+/// What is wrong with a caller who shows tokens of somebody unknown.
+pub(super) const WITHOUT_ISSUER: &str =
+    "no `[[server.issuer]]` has that name, so that its tokens are not taken";
+
 /// By what callers are known, and what SIGHUP reads again of it.
 struct Known {
     callers: KnownCallers,
@@ -334,9 +341,12 @@ struct Known {
 
 impl Known {
     fn read(config: &Config, accept_unsigned: Option<AcceptUnsigned>) -> anyhow::Result<Self> {
-        let issuers = TokenIssuers::read(&config.issuers)?;
+        let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
         let read = |path| Callers::read(path, issuers.clone());
         let listed = config.callers.as_deref().map(read).transpose()?;
+        for (caller, issuer) in listed.iter().flat_map(Callers::without_issuer) {
+            tracing::warn!(caller, %issuer, "{WITHOUT_ISSUER}");
+        }
         let callers = KnownCallers::new(listed.unwrap_or_else(|| Callers::anybody(accept_unsigned)));
         let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
         if tls.is_none() && !config.listen.is_local() {

@@ -42,11 +42,6 @@ impl Doors {
         })
     }
 
-    /// The files that doors keep.
-    pub(super) fn places(&self) -> impl Iterator<Item = &PathBuf> {
-        self.nexus.iter().map(|nexus| &nexus.key_file)
-    }
-
     /// A door that is open to everybody is for local callers only.
     pub(super) fn check_reach(&self, listen: &Listen) -> Result<(), Wrong> {
         let Self { a2a, webhook_domains: _, a2e, nexus, sovereign } = self;

@@ -153,20 +153,38 @@ impl Config {
         check_door(&self.listen, self.callers.as_deref(), self.tls.as_ref())
             .and_then(|()| self.doors.check_reach(&self.listen))
             .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))?;
+        self.check_private_places().map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
+    }
+
+    /// What is the executor's own, by the key that names it, must not lie where a guest could be let in.
+    fn check_private_places(&self) -> Result<(), Wrong> {
+        let tls = self.tls.as_ref();
+        let socket = match &self.listen {
+            Listen::Unix(path) => Some(path),
+            Listen::Tcp(_) => None,
+        };
         let own = [
-            Some(&self.cache),
-            Some(&self.journal),
-            self.journal_key.as_ref(),
-            self.reports.as_ref(),
-            self.policies.as_ref(),
-            self.ca_file.as_ref(),
-            self.callers.as_ref(),
+            ("catalog.cache", Some(&self.cache)),
+            ("journal.path", Some(&self.journal)),
+            ("journal.key", self.journal_key.as_ref()),
+            ("governor.reports", self.reports.as_ref()),
+            ("governor.policies", self.policies.as_ref()),
+            ("network.ca_file", self.ca_file.as_ref()),
+            ("server.callers", self.callers.as_ref()),
+            ("server.listen", socket),
+            ("server.tls.certificate", tls.map(|tls| &tls.certificate)),
+            ("server.tls.key", tls.map(|tls| &tls.key)),
+            ("server.tls.client_ca", tls.and_then(|tls| tls.client_ca.as_ref())),
+            ("trust.keys", self.trust.keys.as_ref()),
+            (
+                "trust.intent_signature.key_file",
+                self.trust.signature.as_ref().map(|signature| &signature.key_file),
+            ),
+            ("doors.nexus.key_file", self.doors.nexus.as_ref().map(|nexus| &nexus.key_file)),
         ];
-        let door = places_of_the_door(&self.listen, self.tls.as_ref());
-        let door = door.chain(self.doors.places()).chain(self.issuers.iter().map(|issuer| &issuer.keys));
-        let own = own.into_iter().flatten().chain(self.trust.places()).chain(door).cloned();
-        check_private_places(&self.ceilings.areas, &self.mounts, own)
-            .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
+        let own = own.into_iter().filter_map(|(key, path)| Some((key, path?)));
+        let issuers = self.issuers.iter().map(|issuer| ("server.issuer.keys", &issuer.keys));
+        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers))
     }
 
     /// Checks that the folders and the tools are there which the file at `path` names. A server needs
@@ -275,15 +293,6 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         client_ca: client_ca.map(at),
     });
     check_door(&listen, callers.as_deref(), tls.as_ref())?;
-    let own = [
-        Some(cache.clone()),
-        Some(journal_path.clone()),
-        journal_key.clone(),
-        reports.clone(),
-        governor.policies.clone().map(at),
-        ca_file.clone(),
-        callers.clone(),
-    ];
     let trust = who_is_trusted(trust, at)?;
     if trust.keys.is_some() && executor.did == file::Executor::default().did {
         return Err(wrong("executor.did")(
@@ -291,11 +300,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
               has none of its own has the same",
         ));
     }
-    let places = trust.places().chain(places_of_the_door(&listen, tls.as_ref())).cloned();
     let doors = Doors::check(doors, at)?;
-    let places =
-        places.chain(doors.places().cloned()).chain(issuers.iter().map(|issuer| issuer.keys.clone()));
-    check_private_places(&areas, &mounts, own.into_iter().flatten().chain(places))?;
     let (hosts, network_budgets) = whom_runs_may_reach(&network)?;
     let egress = way_out(&network)?;
     let waiting = match executor.waiting {
@@ -306,7 +311,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     let inline_tools = executor.inline_tools.iter().map(|name| ToolName::parse(name));
     let inline_tools =
         inline_tools.collect::<Result<_, _>>().map_err(|e| wrong("executor.inline_tools")(&e))?;
-    Ok(Config {
+    let config = Config {
         did: AgentDid::parse(&executor.did).map_err(|e| wrong("executor.did")(&e))?,
         listen,
         callers,
@@ -393,22 +398,9 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         egress,
         ca_file,
         doors,
-    })
-}
-
-/// What the door keeps on the disk.
-fn places_of_the_door<'a>(
-    listen: &'a Listen,
-    tls: Option<&'a TlsSettings>,
-) -> impl Iterator<Item = &'a PathBuf> {
-    let socket = match listen {
-        Listen::Unix(path) => Some(path),
-        Listen::Tcp(_) => None,
     };
-    let files = tls.map(|TlsSettings { certificate, key, client_ca }| {
-        [Some(certificate), Some(key), client_ca.as_ref()]
-    });
-    files.into_iter().flatten().flatten().chain(socket)
+    config.check_private_places()?;
+    Ok(config)
 }
 
 /// What a door needs that is more than a local one.
@@ -537,11 +529,11 @@ fn way_out(network: &file::Network) -> Result<EgressSettings, Wrong> {
     })
 }
 
-/// What is the executor's own must not lie where a guest could be let in.
-fn check_private_places(
+/// Nothing of `own` may lie in a folder that guests are let in to, and no such folder in another.
+fn check_apart<'a>(
     areas: &[Area],
     mounts: &Mounts,
-    own: impl Iterator<Item = PathBuf>,
+    own: impl Iterator<Item = (&'static str, &'a PathBuf)>,
 ) -> Result<(), Wrong> {
     let resolved = |path: &Path| {
         // The path itself may not exist yet; what counts is the nearest folder that does.
@@ -551,7 +543,7 @@ fn check_private_places(
             |(known, real)| path.strip_prefix(known).map_or_else(|_| real.clone(), |rest| real.join(rest)),
         )
     };
-    let own = own.map(|path| resolved(&path)).collect::<Vec<_>>();
+    let own = own.map(|(key, path)| (key, resolved(path))).collect::<Vec<_>>();
     // Every folder from which a guest's paths may start: of each area, and of each mount that an
     // area lets guests into.
     let mounted =
@@ -562,9 +554,9 @@ fn check_private_places(
     bases.sort();
     bases.dedup();
     for host in &bases {
-        if let Some(inside) = own.iter().find(|path| path.starts_with(host)) {
+        if let Some((key, inside)) = own.iter().find(|(_, path)| path.starts_with(host)) {
             return Err(wrong("ceilings.filesystem_scope")(&format_args!(
-                "lets guests into `{}`, where the executor keeps `{}`: move one of the two",
+                "lets guests into `{}`, where the executor keeps `{}` (`{key}`): move one of the two",
                 host.display(),
                 inside.display()
             )));

@@ -164,7 +164,7 @@ async fn obey(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
             let decode::Revoke { agent, intent } = decode::revoke(params)?;
             executor.revoke(agent.as_ref(), intent).await?;
         }
-        "g2a/directive" => executor.direct(&decode::directive(params)?).await?,
+        "g2a/directive" => executor.direct(&decode::directive(params)?, "the governor").await?,
         other => tracing::warn!(method = other, "a push of an unknown method"),
     }
     Ok(())

@@ -203,24 +203,31 @@ impl Escalated {
         &self.verdict.verdict
     }
 
-    /// Admits or refuses the call as a person decided.
+    /// Whether it can still be approved.
+    #[must_use]
+    pub fn waits(&self, now: OffsetDateTime) -> bool {
+        self.verdict.expires_at().is_some_and(|at| at > now)
+    }
+
+    /// Admits or refuses the call as somebody decided.
     ///
     /// # Errors
-    /// [`Fault::Refused`] when the person denied it or decided after the verdict had expired.
-    pub fn resolve(self, directive: &Directive, now: OffsetDateTime) -> Result<Admitted, Fault> {
+    /// [`Fault::Refused`] when it was denied, or decided after the verdict had expired.
+    pub fn resolve(self, directive: &Directive, by: &str, now: OffsetDateTime) -> Result<Admitted, Fault> {
         let verdict = &self.verdict.verdict;
-        let refuse = |blocked_by, message: &str| Fault::Refused {
+        let refuse = |blocked_by, message: String| Fault::Refused {
             intent: Some(self.call.intent),
             risk_score: verdict.risk.as_ref().map(|risk| risk.score),
             blocked_by,
-            message: message.to_owned(),
-        };
-        let Some(expires_at) = self.verdict.expires_at().filter(|at| *at > now) else {
-            return Err(refuse(BlockedBy::VerdictExpired, "the verdict expired before it was decided"));
+            message,
         };
         if !directive.approved {
-            return Err(refuse(BlockedBy::VerdictDenied, "denied by `g2a/directive`"));
+            return Err(refuse(BlockedBy::VerdictDenied, format!("`{by}` denied it (`g2a/directive`)")));
         }
+        let Some(expires_at) = self.verdict.expires_at().filter(|at| *at > now) else {
+            let message = "the verdict expired before it was decided".to_owned();
+            return Err(refuse(BlockedBy::VerdictExpired, message));
+        };
         let manifest = directive.manifest.as_ref().unwrap_or(&verdict.manifest);
         admitted(self.call.clone(), &self.verdict, manifest, expires_at)
     }

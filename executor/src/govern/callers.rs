@@ -10,7 +10,7 @@
 use super::admit::AcceptUnsigned;
 use super::files::{self, FileError, folder_of};
 use super::jwt::{Jwt, JwtSubject, TokenIssuers, TokenRefusal};
-use crate::ident::AgentDid;
+use crate::ident::{AgentDid, Issuer};
 use crate::tool::Digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -495,6 +495,22 @@ impl Callers {
             Known::Anybody(_) => None,
             Known::Listed(listed) => Some(listed.callers.len()),
         }
+    }
+
+    /// Whose JSON Web Tokens are of an issuer that is not configured, so that none is believed: the caller's name
+    /// and its issuer.
+    #[must_use]
+    pub fn without_issuer(&self) -> Vec<(&str, &Issuer)> {
+        let Known::Listed(Listed { callers, places, issuers }) = &self.0 else { return Vec::new() };
+        let missing = places.iter().filter_map(|(shows, place)| match shows {
+            Shows::Jwt(JwtSubject { issuer, .. }) if !issuers.has(issuer) => {
+                Some((&*callers.get(*place)?.caller.name, issuer))
+            }
+            Shows::Jwt(_) | Shows::Token(_) | Shows::Certificate(_) => None,
+        });
+        let mut missing = missing.collect::<Vec<_>>();
+        missing.sort();
+        missing
     }
 
     /// Who shows this. A token decides alone; without one, a certificate has to name one caller.

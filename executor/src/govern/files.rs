@@ -26,6 +26,9 @@ pub enum FileError {
         /// What the system said. Part of the sentence, so no `source`, which a chain would say again.
         error: std::io::Error,
     },
+    /// A file that should be made anew.
+    #[error("`{0}` is there already, and is left as it is: remove it, or name another file")]
+    Exists(PathBuf),
     /// It is a folder, a device, or far too large.
     #[error("`{0}`: this is not a file of at most {1} bytes")]
     NotSmall(PathBuf, u64),
@@ -113,7 +116,10 @@ pub(super) fn read(path: &Path, most: u64) -> Result<(Zeroizing<Vec<u8>>, Metada
 /// Makes a new file, which is there as a whole or not at all.
 pub(super) fn create(path: &Path, text: &str, mode: u32) -> Result<(), FileError> {
     let file = written(path, text, mode)?;
-    file.persist_noclobber(path).map(drop).map_err(|error| FileError::io(path, error.error))
+    file.persist_noclobber(path).map(drop).map_err(|error| {
+        let exists = error.error.kind() == std::io::ErrorKind::AlreadyExists;
+        if exists { FileError::Exists(path.to_owned()) } else { FileError::io(path, error.error) }
+    })
 }
 
 /// Puts another text in the place of a file: whoever reads it gets the old one or the new one.

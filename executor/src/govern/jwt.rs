@@ -68,7 +68,7 @@ pub enum TokenRefusal {
     #[error("its header is refused: {0}")]
     Header(String),
     /// Nobody's tokens are believed.
-    #[error("no issuer's keys are in force: see `[[server.issuer]]`")]
+    #[error("no issuer's keys are in force: see `[[server.issuer]]`, which is read at the start")]
     NoIssuer,
     /// It names a key that nobody has.
     #[error("no issuer has the key `{key}` for {algorithm}")]
@@ -178,6 +178,12 @@ impl TokenIssuers {
             Ok(TokenIssuer { name: issuer.clone(), audience: audience.clone(), keys })
         };
         Ok(Self(settings.iter().map(read).collect::<Result<_, KeyError>>()?))
+    }
+
+    /// Whether it is one of these.
+    #[must_use]
+    pub fn has(&self, name: &Issuer) -> bool {
+        self.0.iter().any(|issuer| issuer.name == *name)
     }
 
     /// How many keys are in force.

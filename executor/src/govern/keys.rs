@@ -166,6 +166,9 @@ impl TrustedKeys {
         }
         let known = Self::read(folder)?;
         let path = folder.join(key.thumbprint()).with_extension(SUFFIX);
+        if path.exists() && known.iter().any(|other| other == key) {
+            return Ok(path);
+        }
         if let Some(other) = known.iter().find(|other| other.id == key.id || other.key == key.key) {
             return Err(KeyError::Twice { path, id: other.id.clone() });
         }

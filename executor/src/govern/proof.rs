@@ -43,13 +43,6 @@ pub struct TrustSettings {
     pub signature: Option<SignatureSettings>,
 }
 
-impl TrustSettings {
-    /// The files and folders that no guest may be let in to.
-    pub fn places(&self) -> impl Iterator<Item = &PathBuf> {
-        self.keys.iter().chain(self.signature.as_ref().map(|signature| &signature.key_file))
-    }
-}
-
 /// Whose proofs are believed here.
 #[derive(Debug, Clone)]
 pub struct Trust {

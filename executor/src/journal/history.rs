@@ -246,6 +246,15 @@ impl History {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
+    /// The escalated intents, as they were given to [`Journal::hold`](super::Journal::hold).
+    ///
+    /// # Errors
+    /// [`HistoryError::Sqlite`].
+    pub fn waiting(&self) -> Result<Vec<String>, HistoryError> {
+        let mut statement = self.0.connection().prepare("SELECT held FROM waiting")?;
+        Ok(statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
+    }
+
     /// Checks every receipt against its hash and the one before it, and the whole against a
     /// checkpoint. `progress` hears how many were checked, now and then.
     ///

@@ -27,10 +27,6 @@ pub(super) struct Escalations {
     changes: watch::Sender<()>,
 }
 
-fn expired(escalated: &Escalated, now: OffsetDateTime) -> bool {
-    escalated.verdict().expires_at.is_none_or(|at| at <= now)
-}
-
 impl Escalations {
     fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Escalated>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
@@ -44,13 +40,18 @@ impl Escalations {
                 .ok()
         });
         let mut held = held.map(|escalated| (escalated.call().intent, escalated)).collect::<HashMap<_, _>>();
-        let expired = held.extract_if(|_, held| expired(held, now)).map(|(intent, _)| intent).collect();
+        let expired = held.extract_if(|_, held| !held.waits(now)).map(|(intent, _)| intent).collect();
         (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
     }
 
     /// Tells whenever something waits no longer.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
+    }
+
+    /// How many wait.
+    pub(super) fn count(&self, now: OffsetDateTime) -> usize {
+        self.lock().values().filter(|held| held.waits(now)).count()
     }
 
     /// Holds an intent, and says whether it is new. The first verdict for it stays. `said` hears which
@@ -63,7 +64,7 @@ impl Escalations {
     ) -> Result<(bool, T), Fault> {
         let mut waiting = self.lock();
         let intent = escalated.call().intent;
-        let gone = waiting.extract_if(|_, held| expired(held, now)).map(|(intent, _)| intent).collect();
+        let gone = waiting.extract_if(|_, held| !held.waits(now)).map(|(intent, _)| intent).collect();
         let new = !waiting.contains_key(&intent);
         let theirs = waiting.values().filter(|held| held.call().agent == escalated.call().agent).count();
         if new && (waiting.len() >= MOST_WAITING || theirs >= MOST_OF_AN_AGENT) {
@@ -78,7 +79,7 @@ impl Escalations {
 
     /// The verdict of a call that waits already.
     pub(super) fn waiting(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
-        match self.lock().get(&call.intent).filter(|held| !expired(held, now)) {
+        match self.lock().get(&call.intent).filter(|held| held.waits(now)) {
             None => Ok(None),
             Some(held) if same(held.call(), call) => Ok(Some(held.verdict().clone())),
             Some(_) => Err(Fault::InvalidRequest(format!(
@@ -90,7 +91,7 @@ impl Escalations {
 
     /// Whose intent it is, when it waits.
     pub(super) fn whose(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
-        self.lock().get(&intent).filter(|held| !expired(held, now)).map(|held| held.call().agent.clone())
+        self.lock().get(&intent).filter(|held| held.waits(now)).map(|held| held.call().agent.clone())
     }
 
     pub(super) fn get(&self, intent: IntentId) -> Option<Escalated> {

@@ -219,11 +219,11 @@ impl Executor {
         &self.metrics
     }
 
-    /// All figures as text for Prometheus, with the number of `connections` that are open.
+    /// All figures as text for Prometheus, with the connections that are open and the callers that were not known.
     ///
     /// # Errors
     /// When the journal cannot be read.
-    pub fn figures(&self, connections: usize) -> Result<String, Fault> {
+    pub fn figures(&self, connections: usize, unknown_callers: u64) -> Result<String, Fault> {
         let (running, queued) = self.load();
         let oldest = self.journal.oldest_undelivered().map_err(|error| self.unrecorded(&error))?;
         let now = self.clock.now();
@@ -232,6 +232,8 @@ impl Executor {
             running,
             queued,
             connections,
+            unknown_callers,
+            waiting: self.escalations.count(now),
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),
             undelivered: self.journal.undelivered(),
@@ -525,43 +527,50 @@ impl Executor {
         Ok(stopped)
     }
 
-    /// Resolves an escalated intent. The run goes on by itself; `a2g/status` shows it.
+    /// Resolves an escalated intent, as `by` decided. The run goes on by itself; `a2g/status` shows it.
     ///
     /// # Errors
     /// When no such intent waits, its verdict has expired, or it cannot be run as it was approved; then it
     /// goes on waiting. When it was denied and the disk does not say so yet; then it does not.
-    pub async fn direct(self: &Arc<Self>, directive: &Directive) -> Result<(), Fault> {
-        let escalated = self
-            .escalations
-            .get(directive.intent)
-            .ok_or_else(|| Fault::invalid("/intent_id", "no intent with this id waits for a directive"))?;
+    pub async fn direct(self: &Arc<Self>, directive: &Directive, by: &str) -> Result<(), Fault> {
+        let escalated = self.escalations.get(directive.intent).ok_or_else(not_waiting)?;
         let asked = Asked::of(escalated.call());
         let span = trace::intent(&asked, escalated.call().door);
         let directed = async {
-            self.directed(directive, escalated).await.map_err(|fault| self.refused(Some(&asked), fault))
+            let (verdict, waits) = (Arc::new(escalated.verdict().clone()), escalated.clone());
+            match escalated.resolve(directive, by, self.clock.now()) {
+                Ok(admitted) => {
+                    self.approved(admitted, verdict, waits).map_err(|fault| self.refused(Some(&asked), fault))
+                }
+                Err(denied) if !directive.approved => self.denied(&asked, denied).await,
+                // Such as one with a manifest that cannot be enforced: the intent goes on waiting.
+                Err(refused) => Err(self.refused(Some(&asked), refused)),
+            }
         };
         directed.instrument(span).await
     }
 
-    async fn directed(self: &Arc<Self>, directive: &Directive, escalated: Escalated) -> Result<(), Fault> {
-        if !directive.approved {
-            tracing::info!("denied by a directive");
-            let let_go = |waited| self.journal.let_go(waited);
-            return match self.escalations.drop_one(directive.intent, &anybodys, let_go) {
-                Some(gone) => gone.await.map_err(|error| self.not_let_go(&error)),
-                None => Ok(()),
-            };
-        }
+    /// What waits no longer, and never ran. It is recorded as any other refusal.
+    async fn denied(&self, asked: &Asked, denied: Fault) -> Result<(), Fault> {
+        let let_go = |waited| self.journal.let_go(waited);
+        let gone = self.escalations.drop_one(asked.intent, &anybodys, let_go).ok_or_else(not_waiting)?;
+        self.refused(Some(asked), denied);
+        gone.await.map_err(|error| self.not_let_go(&error))
+    }
+
+    /// Runs what was approved. Two directives that can be followed run it once: the journal sees to it.
+    fn approved(
+        self: &Arc<Self>,
+        admitted: Admitted,
+        verdict: Arc<Verdict>,
+        waits: Escalated,
+    ) -> Result<(), Fault> {
         let clocked = Clocked::from(self.clock.monotonic());
-        let (verdict, waits) = (Arc::new(escalated.verdict().clone()), escalated.clone());
-        // A directive that cannot be followed, such as one with a manifest that cannot be enforced,
-        // leaves the intent waiting. Two that can be followed run it once: the journal sees to it.
-        let admitted = escalated.resolve(directive, self.clock.now())?;
         // The catalogue may be another one than when the intent began to wait.
         let loaded = self.check(admitted.call())?;
         let taken = self.claim(admitted, loaded, Some(verdict))?;
         // That it starts takes it out of the journal's list.
-        self.escalations.drop_one(directive.intent, &anybodys, drop);
+        self.escalations.drop_one(waits.call().intent, &anybodys, drop);
         if let Taken::Claimed(claimed) = taken {
             let executor = Arc::clone(self);
             let asked = Asked::of(waits.call());
@@ -620,7 +629,8 @@ impl Executor {
                 });
             }
             None => {
-                let message = format!("there is no tool `{}`: `a2g/tools` lists what there is", call.tool);
+                let message =
+                    format!("there is no tool `{}` in the catalogue: ask for the list of tools", call.tool);
                 return Err(Fault::invalid("/tool", message));
             }
         };
@@ -686,7 +696,12 @@ impl Executor {
             self.escalations.drop_one(intent, &anybodys, drop);
         }
         match waits {
-            Ok(true) => Ok(()),
+            Ok(true) => {
+                if new {
+                    tracing::info!("waits for a directive");
+                }
+                Ok(())
+            }
             Ok(false) => Err(self.busy("the intent has started meanwhile: send it again")),
             Err(error) => Err(self.unrecorded(&error)),
         }
@@ -882,6 +897,10 @@ struct Claimed {
     roots: Roots,
     place: Place,
     running: Entered,
+}
+
+fn not_waiting() -> Fault {
+    Fault::invalid("/intent_id", "no intent with this id waits for a directive")
 }
 
 /// A receipt as the answer to `a2g/execute`: only a success is a result.

@@ -54,7 +54,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         tracing::info!(
             intent = %directive.intent, approved = directive.approved, caller = caller.name(), "a directive came"
         );
-        executor.direct(&directive).await?;
+        executor.direct(&directive, caller.name()).await?;
         Ok(encode::accepted())
     })?;
     register(&mut module, "rpc.discover", &EVERYBODY, async |_, _, _| {

@@ -4,16 +4,19 @@
 //! another, the one that has been idle for longest is closed, those first on which no caller was known yet:
 //! whoever sends heads and bodies slowly, or nothing at all, gives way to whoever asks for something.
 
+use super::leftover::Lent;
 use super::listen::{Listener, Stream};
 use super::tls::{self, Tls};
 use axum::Router;
 use axum::extract::Request;
+use axum::http::header;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -228,7 +231,15 @@ where
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&known));
         request.extensions_mut().insert(certified.clone());
-        TowerToHyperService::new(router.clone()).call(request)
+        let held_back = request.headers().contains_key(header::EXPECT);
+        let request = request.map(Lent::new);
+        let body = request.body().clone();
+        let answered = TowerToHyperService::new(router.clone()).call(request);
+        async move {
+            let mut answer = answered.await?;
+            body.end(held_back, answer.headers_mut()).await;
+            Ok::<_, Infallible>(answer)
+        }
     });
     let conversation = http1::Builder::new()
         .timer(TokioTimer::new())

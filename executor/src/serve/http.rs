@@ -27,6 +27,7 @@ use axum::routing::get;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -55,7 +56,8 @@ pub(super) const MOST_AT_ONCE: usize = 64;
 #[derive(Debug, Clone)]
 pub struct KnownCallers {
     callers: Arc<RwLock<Arc<Callers>>>,
-    /// Anybody can have lines written about what they show.
+    /// How often somebody was not known. Anybody can have lines written about what they show.
+    unknown: Arc<AtomicU64>,
     lines: Arc<Lines>,
 }
 
@@ -63,7 +65,11 @@ impl KnownCallers {
     /// These.
     #[must_use]
     pub fn new(callers: Callers) -> Self {
-        Self { callers: Arc::new(RwLock::new(Arc::new(callers))), lines: Arc::default() }
+        Self {
+            callers: Arc::new(RwLock::new(Arc::new(callers))),
+            unknown: Arc::default(),
+            lines: Arc::default(),
+        }
     }
 
     /// Others, from the next message on.
@@ -73,20 +79,21 @@ impl KnownCallers {
 
     /// Who shows this at that time. Why nobody does is in the log, and nowhere else.
     pub(super) fn identify(&self, shown: &Credential, at: OffsetDateTime) -> Option<Arc<Caller>> {
-        self.now().identify(shown, at).map_err(|reason| self.log(&reason)).ok()
+        self.now().identify(shown, at).map_err(|reason| self.note(&reason)).ok()
     }
 
-    fn log(&self, reason: &NotKnown) {
-        match reason {
-            NotKnown::Unlisted => tracing::debug!("a caller is not known"),
-            NotKnown::Over { .. } | NotKnown::Token(_) => {
-                let Some(left_out) = self.lines.one_more(Instant::now().into_std()) else { return };
-                if left_out > 0 {
-                    tracing::info!(left_out, "more callers were not known than there is room for in the log");
-                }
-                tracing::info!(%reason, "a caller is not known");
-            }
+    /// How often somebody called who was not known.
+    pub(super) fn unknown(&self) -> u64 {
+        self.unknown.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, reason: &NotKnown) {
+        self.unknown.fetch_add(1, Ordering::Relaxed);
+        let Some(left_out) = self.lines.one_more(Instant::now().into_std()) else { return };
+        if left_out > 0 {
+            tracing::info!(left_out, "more callers were not known than there is room for in the log");
         }
+        tracing::info!(%reason, "a caller is not known");
     }
 
     fn now(&self) -> Arc<Callers> {
@@ -192,7 +199,7 @@ async fn metrics(State(door): State<Arc<Door>>, Extension(caller): Extension<Arc
         return (StatusCode::FORBIDDEN, "the figures are for callers with the role `operator`\n")
             .into_response();
     }
-    match executor.figures(door.connections.open()) {
+    match executor.figures(door.connections.open(), door.settings.callers.unknown()) {
         Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
         Err(fault) => {
             tracing::error!(?fault, "the figures cannot be read");

@@ -12,6 +12,7 @@ mod connections;
 mod doorway;
 pub mod governor;
 mod http;
+mod leftover;
 mod lines;
 mod listen;
 pub mod nexus;

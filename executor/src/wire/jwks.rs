@@ -70,6 +70,11 @@ impl PublicKey {
 /// for text that is not JSON.
 pub fn keys(text: &[u8]) -> Result<Vec<TokenJwk>, Fault> {
     let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
+    if let Some(field) = object.take("jwks_uri")? {
+        return Err(
+            field.refused(&"this is a discovery document: take the set of keys from the place that it names")
+        );
+    }
     match object.take("keys")? {
         Some(set) => {
             set.list()?.into_iter().filter_map(|field| field.object().and_then(key).transpose()).collect()
@@ -223,6 +228,7 @@ mod tests {
             (rsa(&[0xff; 256], &[2]), "odd"),
             (rsa(&[0xff; 256], &[]), "odd"),
             (rsa(&[0xff; 256], &[1; 5]), "4 bytes"),
+            (r#"{"issuer":"a","jwks_uri":"https://a/keys"}"#.to_owned(), "discovery document"),
             (r#"{"keys":{}}"#.to_owned(), "`keys`"),
             (r#"{"keys":["a"]}"#.to_owned(), "/keys/0"),
             ("[]".to_owned(), "object"),

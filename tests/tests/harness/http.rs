@@ -103,6 +103,12 @@ impl HttpClient {
         self.exchange(bytes).unwrap_or_else(|error| panic!("no answer from {}: {error}", self.address))
     }
 
+    /// Sends these bytes over the connection that there is, and reads one response; `None` when it is gone.
+    pub fn over_the_same(&mut self, bytes: &[u8]) -> Option<Answer> {
+        self.connection.as_ref()?;
+        self.exchange(bytes).ok()
+    }
+
     /// Sends these bytes on a new connection and reads nothing.
     pub fn send_only(address: SocketAddr, bytes: &[u8]) -> TcpStream {
         let mut stream = connect(address);

@@ -578,7 +578,7 @@ impl A2a {
         }
         let directive = Directive { intent: live.id, approved, manifest: None };
         tracing::info!(intent = %live.id, approved, caller = caller.name(), "a permission was answered");
-        self.executor.direct(&directive).await.map_err(|fault| {
+        self.executor.direct(&directive, caller.name()).await.map_err(|fault| {
             let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
             Fault::invalid("/permissionOptionId", message)
         })?;

@@ -1,0 +1,91 @@
+//! What is left of a request's body when its answer is ready before its end.
+//!
+//! The next request of a connection begins where the body ends. Closing the connection instead costs the caller
+//! another one, and may cost it the answer: a system that closes with bytes unread resets the connection.
+
+use axum::body::Bytes;
+use axum::http::HeaderMap;
+use axum::http::header::{self, HeaderValue};
+use http_body::{Body, Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// The most bytes that are read for nothing.
+const MOST: u64 = 4 << 20;
+/// How long that may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A body that is lent to a handler, which may leave it where it likes.
+#[derive(Debug)]
+pub(super) struct Lent<B>(Arc<Mutex<B>>);
+
+impl<B> Clone for Lent<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Lent<B> {
+    pub(super) fn new(body: B) -> Self {
+        Self(Arc::new(Mutex::new(body)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, B> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads what is left, so that another request can follow; or says in the head of the answer that none can.
+    /// A body that its sender holds back until it is asked for is not asked for.
+    pub(super) async fn end(self, held_back: bool, answer: &mut HeaderMap) {
+        if self.is_end_stream() {
+            return;
+        }
+        let all = !held_back && self.size_hint().lower() <= MOST && self.read_out().await;
+        if !all {
+            answer.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+
+    /// Whether it was read to its end.
+    async fn read_out(mut self) -> bool {
+        let read = async {
+            let mut left = MOST;
+            loop {
+                match std::future::poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await {
+                    None => return true,
+                    Some(Err(_gone)) => return false,
+                    Some(Ok(frame)) => {
+                        let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+                        match left.checked_sub(bytes) {
+                            Some(less) => left = less,
+                            None => return false,
+                        }
+                    }
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, read).await.unwrap_or(false)
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Lent<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        Pin::new(&mut *self.lock()).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.lock().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.lock().size_hint()
+    }
+}
