@@ -259,7 +259,7 @@ fn unknown_tools_and_arguments_off_the_schema_are_refused_with_their_pointer() {
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
     let cases: [(&str, Value, &str, &str); 8] = [
-        ("no_such_tool", json!({}), "/tool", "a2g/tools"),
+        ("no_such_tool", json!({}), "/tool", "list of tools"),
         ("../write_file", json!({}), "/tool", "tool name"),
         ("write_file", json!({ "path": "/workspace/ran" }), "/arguments", "content"),
         ("write_file", json!({ "path": 5, "content": "x" }), "/arguments/path", "string"),
