@@ -1,9 +1,10 @@
 //! The A2A door: `POST /a2a/rpc`, its streams, and the agent card. Every answer is checked against the schema of
 //! A2A 0.3.0 when that is there.
 
+use crate::callers::{List, agent};
 use crate::harness::{
     Answer, Catalogue, Executor, FakeGovernor, GATE, HttpClient, Options, Reply, Tool, eventually,
-    in_seconds, intent_id, run, succeeds, vectors,
+    in_seconds, intent_id, run, vectors,
 };
 use crate::methods::{self, ESCALATES, write};
 use serde_json::{Value, json};
@@ -244,33 +245,10 @@ fn gate() -> Value {
     json!({ "path": "/workspace/x" })
 }
 
-/// A list of callers.
-struct List(tempfile::TempDir);
-
-impl List {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn add(&self, name: &str, more: &[&str]) -> String {
-        let path = self.0.path().join("callers.toml");
-        let new = ["caller", "new", name, "--callers", path.to_str().unwrap()];
-        String::from_utf8(succeeds(&[&new, more].concat())).unwrap().trim_end().to_owned()
-    }
-
-    fn agent(&self, name: &str, of: &str) -> String {
-        self.add(name, &["--role", "agent", "--agent", of])
-    }
-
-    fn of(&self, options: Options) -> Options {
-        options.set("server.callers", json!(self.0.path().join("callers.toml")))
-    }
-}
-
 #[test]
 fn the_card_is_for_everybody_and_the_rest_for_those_who_are_known() {
     let list = List::new();
-    let token = list.agent("mine", MINE);
+    let token = agent(&list, "mine", MINE);
     let executor = Executor::start(list.of(unlimited(Options::new())));
     let mut nobody = Client::of(&executor);
     let answer = nobody.get("/.well-known/agent-card.json");
@@ -444,7 +422,7 @@ fn every_end_has_its_state() {
 #[test]
 fn a_person_permits_a_call_or_does_not() {
     let list = List::new();
-    let agent = list.agent("mine", MINE);
+    let agent = agent(&list, "mine", MINE);
     let approver = list.add("approver", &["--role", "approver"]);
     let (executor, ..) = governed(|options| list.of(options));
     let (mut agent, mut approver) = (Client::with(&executor, &agent), Client::with(&executor, &approver));
@@ -567,6 +545,24 @@ fn a_stream_tells_the_task_and_what_changes_to_the_end() {
     assert_eq!((plain.len(), state(&plain[0])), (1, "input-required"));
 }
 
+/// Whoever is removed from the list is told no more of what it asked for before.
+#[test]
+fn a_stream_ends_when_its_caller_is_no_longer_known() {
+    let list = List::new();
+    let (token, other) = (agent(&list, "mine", MINE), agent(&list, "also-mine", MINE));
+    let (mut executor, _catalogue, _policies) = governed(|options| list.of(options));
+    let mut stream = Client::with(&executor, &token).stream("message/stream", call("gate", gate()));
+    let task = id(&stream.next().unwrap()["result"]);
+    assert_eq!(state(&stream.next().unwrap()["result"]), "working");
+    let kept = Client::with(&executor, &other).stream("tasks/resubscribe", json!({ "id": task }));
+    list.remove("mine");
+    executor.process().hang_up();
+    executor.line_with("the callers were read again");
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    assert_eq!(state(kept.rest().last().unwrap()), "completed");
+    assert_eq!(stream.rest(), Vec::<Value>::new());
+}
+
 #[test]
 fn who_goes_away_or_reads_nothing_holds_nobody_up() {
     let catalogue = methods::catalogue().add(Tool::command("chatty", &chatty()).filesystem("read-write"));
@@ -673,7 +669,7 @@ fn tasks_outlive_the_process() {
 #[test]
 fn another_agents_task_is_not_there() {
     let list = List::new();
-    let (mine, theirs) = (list.agent("mine", MINE), list.agent("theirs", OTHER));
+    let (mine, theirs) = (agent(&list, "mine", MINE), agent(&list, "theirs", OTHER));
     let operator = list.add("operator", &["--role", "operator"]);
     let (executor, ..) = governed(|options| list.of(options));
     let mut mine = Client::with(&executor, &mine);

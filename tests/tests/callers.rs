@@ -47,7 +47,12 @@ impl List {
 
     /// An executor that knows these callers.
     pub fn options(&self) -> Options {
-        Options::new().set("server.callers", json!(self.path()))
+        self.of(Options::new())
+    }
+
+    /// With these callers.
+    pub fn of(&self, options: Options) -> Options {
+        options.set("server.callers", json!(self.path()))
     }
 }
 

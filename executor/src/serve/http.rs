@@ -17,7 +17,7 @@ use crate::run::{Executor, Lines};
 use crate::wire::strict_json::JsonBounds;
 use axum::Extension;
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -26,9 +26,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
+use http_body::Frame;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::{Semaphore, broadcast, mpsc};
@@ -291,7 +294,7 @@ async fn listen(
             () = answers.closed() => return true,
         };
         let bytes = match message {
-            Some(Ok(Message::Text(text))) => axum::body::Bytes::from(text),
+            Some(Ok(Message::Text(text))) => Bytes::from(text),
             Some(Ok(Message::Binary(bytes))) => bytes,
             Some(Ok(Message::Ping(_))) if pings.one_more() => continue,
             Some(Ok(Message::Pong(_))) => continue,
@@ -415,9 +418,33 @@ async fn arrived(
         None => {}
     }
     let _work = connection.works();
-    head.extensions.insert(shown);
+    head.extensions.insert(shown.clone());
     head.extensions.insert(arrived);
-    next.run(Request::from_parts(head, Body::empty())).await
+    let answer = next.run(Request::from_parts(head, Body::empty())).await;
+    if gate != Gate::Port(OpenTo::Callers) || answer.body().size_hint().exact().is_some() {
+        return answer;
+    }
+    answer.map(|pieces| Body::new(WhileKnown { pieces, door, shown }))
+}
+
+/// An answer in pieces, such as events. It ends where its caller is no longer known.
+struct WhileKnown {
+    pieces: Body,
+    door: Arc<Door>,
+    shown: Credential,
+}
+
+impl HttpBody for WhileKnown {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let piece = ready!(Pin::new(&mut self.pieces).poll_frame(cx));
+        Poll::Ready(piece.filter(|_| self.door.caller(&self.shown).is_some()))
+    }
 }
 
 /// Reads a body.
