@@ -39,6 +39,7 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     let bystander = Arc::clone(&ready.confinement);
     ready.sandbox.start_ticker(move || bystander.bystander().map_err(refused))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    ready.sandbox.warm_up();
     let Some((Job { tool, arguments, permit, network }, mut folders)) = receive(socket)? else {
         return Ok(());
     };

@@ -286,6 +286,12 @@ impl Sandbox {
         self.ticker.start(first)
     }
 
+    /// Does what the first guest of a thread needs once, so that a thread that waits for a job has done it.
+    pub fn warm_up(&self) {
+        Engine::tls_eager_initialize();
+        drop(Store::new(&self.engine, WasiCtxBuilder::new().build_p1()));
+    }
+
     /// The empty folder that stands for all that is not granted. Guests are let into it, to see what
     /// they reach for, so a process that is confined has to be let into it as well.
     #[must_use]
@@ -449,6 +455,11 @@ impl Sandbox {
         // What is stopped between two instructions has not written down how far it came.
         if let (false, Ok(left)) = (is_stopped(&end), store.get_fuel()) {
             gauges.budget.fuel_left(left);
+        }
+        match gauges.meter.accounting() {
+            Accounting::Thread => drop(store),
+            // The process ends with its guest: it is not put in order for another one.
+            Accounting::Process => std::mem::forget(store),
         }
         end
     }
