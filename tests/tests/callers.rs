@@ -272,6 +272,58 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
     executor.line_with("nobody in the list of callers shows this");
 }
 
+/// Of two who decide in the same moment one is told that it did, and that is what happens.
+#[test]
+fn two_who_decide_at_once_are_told_the_truth() {
+    let list = List::new();
+    let mine = agent(&list, "mine", AGENT);
+    let approvers = ["one", "two"].map(|name| list.add(name, &["--role", "approver", "--role", "operator"]));
+    let folder = methods::policy_folder(&[methods::policy()]);
+    let executor = Executor::start(list.options().signed_only().policies(folder.path()));
+    let [mut first, mut second] = [executor.client(), executor.client()];
+    let (mut denials, rounds) = (0, 120);
+    for round in 0..rounds {
+        let file = format!("file-{round}");
+        let call = intent("write_file", write(&file, ESCALATES));
+        result(&rpc(&mut first, &mine, "a2g/intent", &call));
+        let id = json!({ "intent_id": call["intent_id"] });
+        let decided = |decision: &str| json!({ "intent_id": call["intent_id"], "decision": decision });
+        let (other, params) = match round % 2 {
+            0 => ("g2a/directive", decided("DENIED")),
+            _ => ("a2g/cancel", id.clone()),
+        };
+        let (approved, against) = std::thread::scope(|scope| {
+            let approving =
+                scope.spawn(|| rpc(&mut first, &approvers[0], "g2a/directive", &decided("APPROVED")));
+            // Sooner or later than the other.
+            std::thread::sleep(std::time::Duration::from_micros(round * 5));
+            let against = rpc(&mut second, &approvers[1], other, &params);
+            (approving.join().unwrap(), against)
+        });
+        let runs = approved["result"]["accepted"] == true;
+        let told_that_not = match other {
+            "a2g/cancel" => result(&against)["cancelled"] == true,
+            _ => against["result"]["accepted"] == true,
+        };
+        denials += u64::from(told_that_not);
+        if !runs {
+            assert!(told_that_not, "{approved} {against}");
+            error(&approved, -32602);
+            assert_eq!(executor.file(&file), None, "{against}");
+            continue;
+        }
+        let report = eventually("it is over", || {
+            let status = rpc(&mut first, &approvers[0], "a2g/status", &id);
+            status["result"].get("report").cloned()
+        });
+        // A run that has begun can be cancelled as well, and its report says so.
+        let status = if told_that_not { "ABORTED" } else { "SUCCESS" };
+        assert_eq!(report["status"], status, "{other}: {against}");
+        assert!(!told_that_not || other == "a2g/cancel", "{approved} {against}");
+    }
+    assert!((1..rounds).contains(&denials), "{denials} of {rounds}: they did not meet");
+}
+
 #[test]
 fn whoever_is_removed_is_heard_no_more_also_on_an_open_web_socket() {
     let list = List::new();

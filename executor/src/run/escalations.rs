@@ -22,13 +22,35 @@ const MOST_OF_AN_AGENT: usize = MOST_WAITING / 4;
 /// All escalated intents whose verdicts have not expired.
 #[derive(Debug)]
 pub(super) struct Escalations {
-    waiting: Mutex<HashMap<IntentId, Escalated>>,
+    waiting: Mutex<HashMap<IntentId, Held>>,
     /// Changes whenever something waits no longer.
     changes: watch::Sender<()>,
 }
 
+/// An intent that waits.
+#[derive(Debug)]
+struct Held {
+    escalated: Escalated,
+    /// Somebody has approved it, and it is about to run or to wait again. Nobody else decides meanwhile.
+    decided: bool,
+}
+
+impl Held {
+    fn new(escalated: Escalated) -> Self {
+        Self { escalated, decided: false }
+    }
+
+    fn call(&self) -> &Call {
+        self.escalated.call()
+    }
+
+    fn waits(&self, now: OffsetDateTime) -> bool {
+        self.escalated.waits(now)
+    }
+}
+
 impl Escalations {
-    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Escalated>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Held>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -39,7 +61,7 @@ impl Escalations {
             read.inspect_err(|error| tracing::error!(%error, "an escalated intent of the journal is lost"))
                 .ok()
         });
-        let mut held = held.map(|escalated| (escalated.call().intent, escalated)).collect::<HashMap<_, _>>();
+        let mut held = held.map(|held| (held.call().intent, Held::new(held))).collect::<HashMap<_, _>>();
         let expired = held.extract_if(|_, held| !held.waits(now)).map(|(intent, _)| intent).collect();
         (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
     }
@@ -73,7 +95,7 @@ impl Escalations {
                 retry_after_ms: 60_000,
             });
         }
-        waiting.entry(intent).or_insert(escalated);
+        waiting.entry(intent).or_insert_with(|| Held::new(escalated));
         Ok((new, said(gone)))
     }
 
@@ -81,7 +103,7 @@ impl Escalations {
     pub(super) fn waiting(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
         match self.lock().get(&call.intent).filter(|held| held.waits(now)) {
             None => Ok(None),
-            Some(held) if same(held.call(), call) => Ok(Some(held.verdict().clone())),
+            Some(held) if same(held.call(), call) => Ok(Some(held.escalated.verdict().clone())),
             Some(_) => Err(Fault::InvalidRequest(format!(
                 "the intent `{}` waits for a directive with other content: every intent needs an id of its own",
                 call.intent
@@ -94,11 +116,33 @@ impl Escalations {
         self.lock().get(&intent).filter(|held| held.waits(now)).map(|held| held.call().agent.clone())
     }
 
-    pub(super) fn get(&self, intent: IntentId) -> Option<Escalated> {
-        self.lock().get(&intent).cloned()
+    /// One about which nobody has decided.
+    pub(super) fn undecided(&self, intent: IntentId) -> Option<Escalated> {
+        self.lock().get(&intent).filter(|held| !held.decided).map(|held| held.escalated.clone())
     }
 
-    /// Drops one, if it is one of these agents', and says so.
+    /// One that nobody else decides about until it was [given back](Self::give_back) or [has run](Self::runs).
+    pub(super) fn decide(&self, intent: IntentId) -> Option<Escalated> {
+        let mut waiting = self.lock();
+        let held = waiting.get_mut(&intent).filter(|held| !held.decided)?;
+        held.decided = true;
+        Some(held.escalated.clone())
+    }
+
+    /// It waits on: what was decided cannot be done.
+    pub(super) fn give_back(&self, intent: IntentId) {
+        if let Some(held) = self.lock().get_mut(&intent) {
+            held.decided = false;
+        }
+    }
+
+    /// It waits no longer: it is among what runs.
+    pub(super) fn runs(&self, intent: IntentId) {
+        self.lock().remove(&intent);
+        self.changes.send_replace(());
+    }
+
+    /// Drops one about which nobody has decided, if it is one of these agents', and says so.
     pub(super) fn drop_one<T>(
         &self,
         intent: IntentId,
@@ -106,7 +150,7 @@ impl Escalations {
         said: impl FnOnce(Vec<IntentId>) -> T,
     ) -> Option<T> {
         let mut waiting = self.lock();
-        waiting.get(&intent).filter(|held| of(&held.call().agent))?;
+        waiting.get(&intent).filter(|held| !held.decided && of(&held.call().agent))?;
         waiting.remove(&intent);
         self.changes.send_replace(());
         Some(said(vec![intent]))
@@ -115,7 +159,7 @@ impl Escalations {
     /// Drops all of these agents, counts them and says so.
     pub(super) fn drop_all<T>(&self, of: Whose<'_>, said: impl FnOnce(Vec<IntentId>) -> T) -> (usize, T) {
         let mut waiting = self.lock();
-        let theirs = |held: &Escalated| of(&held.call().agent);
+        let theirs = |held: &Held| of(&held.call().agent);
         let gone = waiting.extract_if(|_, held| theirs(held)).map(|(intent, _)| intent).collect::<Vec<_>>();
         self.changes.send_replace(());
         (gone.len(), said(gone))

@@ -533,19 +533,25 @@ impl Executor {
     /// When no such intent waits, its verdict has expired, or it cannot be run as it was approved; then it
     /// goes on waiting. When it was denied and the disk does not say so yet; then it does not.
     pub async fn direct(self: &Arc<Self>, directive: &Directive, by: &str) -> Result<(), Fault> {
-        let escalated = self.escalations.get(directive.intent).ok_or_else(not_waiting)?;
+        let Directive { intent, approved, .. } = *directive;
+        let escalated =
+            if approved { self.escalations.decide(intent) } else { self.escalations.undecided(intent) };
+        let escalated = escalated.ok_or_else(not_waiting)?;
         let asked = Asked::of(escalated.call());
         let span = trace::intent(&asked, escalated.call().door);
         let directed = async {
             let (verdict, waits) = (Arc::new(escalated.verdict().clone()), escalated.clone());
-            match escalated.resolve(directive, by, self.clock.now()) {
-                Ok(admitted) => {
-                    self.approved(admitted, verdict, waits).map_err(|fault| self.refused(Some(&asked), fault))
-                }
-                Err(denied) if !directive.approved => self.denied(&asked, denied).await,
-                // Such as one with a manifest that cannot be enforced: the intent goes on waiting.
-                Err(refused) => Err(self.refused(Some(&asked), refused)),
-            }
+            let refused = match escalated.resolve(directive, by, self.clock.now()) {
+                Err(denied) if !approved => return self.denied(&asked, denied).await,
+                // Such as one with a manifest that cannot be enforced.
+                Err(refused) => refused,
+                Ok(admitted) => match self.approved(admitted, verdict, waits) {
+                    Ok(()) => return Ok(()),
+                    Err(refused) => refused,
+                },
+            };
+            self.escalations.give_back(intent);
+            Err(self.refused(Some(&asked), refused))
         };
         directed.instrument(span).await
     }
@@ -558,7 +564,7 @@ impl Executor {
         gone.await.map_err(|error| self.not_let_go(&error))
     }
 
-    /// Runs what was approved. Two directives that can be followed run it once: the journal sees to it.
+    /// Runs what was approved.
     fn approved(
         self: &Arc<Self>,
         admitted: Admitted,
@@ -570,7 +576,7 @@ impl Executor {
         let loaded = self.check(admitted.call())?;
         let taken = self.claim(admitted, loaded, Some(verdict))?;
         // That it starts takes it out of the journal's list.
-        self.escalations.drop_one(waits.call().intent, &anybodys, drop);
+        self.escalations.runs(waits.call().intent);
         if let Taken::Claimed(claimed) = taken {
             let executor = Arc::clone(self);
             let asked = Asked::of(waits.call());
