@@ -101,6 +101,35 @@ fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
     );
 }
 
+/// A task of A2A that was refused for want of room never was, also when there is room again.
+#[test]
+fn a_task_that_found_no_room_is_not_there_later() {
+    let (governor, catalogue) = (Governor::start(&[]), catalogue());
+    let Some(small) = SmallDisk::start(options(&catalogue, &governor.http_url())) else { return };
+    let mut client = small.executor.client();
+    let mut ask = |method: &str, params: &Value| {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+        let headers = [("Content-Type", "application/json")];
+        client.request("POST", "/a2a/rpc", &headers, body.as_bytes()).json()
+    };
+    let hello = json!({ "message": {
+        "kind": "message", "messageId": "m", "role": "user", "parts": [{ "kind": "text", "text": "Hello!" }],
+    } });
+    let ballast = small.fill();
+    let refused = eventually("the journal finds that its disk is full", || {
+        let answer = ask("message/send", &hello);
+        answer.get("error").is_some().then_some(answer)
+    });
+    assert!(refused["error"]["message"].as_str().unwrap().contains("no room"), "{refused}");
+    let kept = ask("tasks/list", &json!({}))["result"]["total"].as_u64();
+    for _ in 0..5 {
+        assert!(ask("message/send", &hello).get("error").is_some());
+    }
+    std::fs::remove_file(ballast).unwrap();
+    eventually("there is room again", || ask("message/send", &hello).get("result").map(drop));
+    assert_eq!(ask("tasks/list", &json!({}))["result"]["total"].as_u64(), kept.map(|kept| kept + 1));
+}
+
 /// After a failed fsync nobody knows what is on the disk: the process ends instead of going on.
 #[test]
 fn a_failed_fsync_ends_the_process_and_nothing_is_a_success_that_is_not_on_the_disk() {
