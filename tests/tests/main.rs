@@ -41,3 +41,4 @@ mod proofs;
 mod replays;
 mod sovereign;
 mod tools;
+mod transcripts;

@@ -28,7 +28,8 @@ pub struct Agent {
     pub key: [u8; 32],
 }
 
-const PLANNER: Agent = Agent { id: "planner", secret: "planner-secret-0123456789abcdef-0123", key: [1; 32] };
+pub const PLANNER: Agent =
+    Agent { id: "planner", secret: "planner-secret-0123456789abcdef-0123", key: [1; 32] };
 const OTHER: Agent = Agent { id: "other", secret: "other-secret-0123456789abcdef-012345", key: [2; 32] };
 const OPERATOR: Agent = Agent { id: "ops", secret: "ops-secret-0123456789abcdef-01234567", key: [3; 32] };
 
@@ -80,13 +81,13 @@ impl Agent {
         message
     }
 
-    fn signed(&self, mut message: Value) -> Value {
+    pub fn signed(&self, mut message: Value) -> Value {
         message["signature"] = self.sign(&self.header(&message)).into();
         message
     }
 
     /// Seals a payload into a message and signs it.
-    fn sealed(&self, mut message: Value, payload: &Value) -> Value {
+    pub fn sealed(&self, mut message: Value, payload: &Value) -> Value {
         let iv: [u8; 12] = uuid::Uuid::new_v4().as_bytes()[..12].try_into().unwrap();
         let header = self.header(&message);
         let text = payload.to_string();
@@ -123,7 +124,7 @@ impl Agent {
     }
 
     /// Checks the executor's signature and gives what it says, opened if it was sealed.
-    fn read(&self, message: &Value) -> Value {
+    pub fn read(&self, message: &Value) -> Value {
         assert_eq!(message["version"], "1.0.0", "{message}");
         assert_eq!(message["from"]["id"], EXECUTOR, "{message}");
         assert_eq!(message["to"], self.identity(), "{message}");
@@ -147,7 +148,7 @@ impl Agent {
     }
 }
 
-fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     u64::try_from(time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1_000_000).unwrap()
 }
 

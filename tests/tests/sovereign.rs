@@ -69,53 +69,19 @@ fn failed(answer: &Value, code: i64) -> &Value {
 }
 
 #[test]
-fn the_examples_of_the_document() {
+fn a_call_is_an_intent_and_a_skill_lists_its_operations() {
     let served = Served::new();
     let executor = Executor::start(served.options());
-    // Success, with the card and how it came about.
     let answer = run(&executor, &request("write_file", write("one", "hi")));
-    assert_eq!(answer["id"], "req-abc123");
-    let result = json!({ "success": true, "status_code": "SUCCESS",
-        "data": { "bytes_written": 2, "path": "/workspace/one" } });
-    assert_eq!(answer["result"], result, "{answer}");
-    let card = &answer["metadata"]["agent_card"];
-    assert_eq!((&card["name"], &card["trust_level"]), (&json!("a2g-executor"), &json!("governed")));
-    assert_eq!(card["capabilities"], json!(["partial_results"]));
-    assert!(card["skills"].as_array().unwrap().contains(&json!("email")), "{card}");
-    let hints = &answer["metadata"]["context_hints"];
-    assert_eq!(hints["execution_path"], "governor/wasm");
-    let intent = hints["intent_id"].as_str().unwrap().to_owned();
+    let intent = answer["metadata"]["context_hints"]["intent_id"].clone();
     let status = executor.rpc("a2g/status", &json!({ "intent_id": intent }));
     assert_eq!(status["result"]["report"]["status"], "SUCCESS", "one core behind every door: {status}");
     assert_eq!(executor.file("one").as_deref(), Some("hi"));
-
-    // The request as the document writes it, whose tool fails in its own words.
-    let documented = json!({
-        "jsonrpc": "3.0",
-        "id": "req-abc123",
-        "method": "email/check_unread",
-        "params": { "skill": "email", "operation": "check_unread",
-            "payload": { "account": "business", "limit": 10 } },
-        "metadata": { "priority": "normal", "stream": false, "capabilities": [],
-            "context_hints": { "tier": "LOW", "retry_strategy": "correct_payload" } }
-    });
-    let answer = run(&executor, &documented);
-    let error = failed(&answer, -32000);
-    assert_eq!(error["message"], "IMAP connection refused");
-    let data = &error["data"];
-    assert_eq!(
-        (&data["skill"], &data["operation"], &data["exit_code"], &data["status_code"]),
-        (&json!("email"), &json!("check_unread"), &json!(3), &json!("FAILURE"))
-    );
-
-    let mut client = HttpClient::connect(executor.address());
-    let capabilities = client.request("GET", "/capabilities", &[], b"").json();
+    let capabilities = executor.client().request("GET", "/capabilities", &[], b"").json();
     let email = capabilities["skills"].as_array().unwrap().iter().find(|skill| skill["name"] == "email");
     let operations = email.unwrap()["operations"].as_array().unwrap();
     let names = operations.iter().map(|operation| &operation["name"]).collect::<Vec<_>>();
     assert_eq!(names, [&json!("check_unread"), &json!("send")]);
-    assert!(operations[0]["payload_schema"].is_object() && capabilities["agent_card"]["version"].is_string());
-    assert_eq!(client.request("GET", "/health", &[], b"").status, 200);
 }
 
 #[test]

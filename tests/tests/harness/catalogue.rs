@@ -105,16 +105,19 @@ impl Catalogue {
 
     /// One with a copy of the tools of the repository.
     pub fn with_tools() -> Self {
-        let catalogue = Self::empty();
-        for entry in std::fs::read_dir(super::tools()).expect("the tools") {
-            let from = entry.expect("an entry").path();
-            let to = catalogue.folder().join(from.file_name().expect("a name"));
-            std::fs::create_dir(&to).expect("a folder");
-            for file in ["tool.toml", "tool.wasm"] {
-                std::fs::copy(from.join(file), to.join(file)).expect("a copy");
-            }
+        let tools = std::fs::read_dir(super::tools()).expect("the tools");
+        let names = tools.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"));
+        names.fold(Self::empty(), |catalogue, name| catalogue.copy(&name))
+    }
+
+    /// Adds a copy of a tool of the repository.
+    pub fn copy(self, name: &str) -> Self {
+        let (from, to) = (super::tools().join(name), self.folder().join(name));
+        std::fs::create_dir(&to).expect("a folder");
+        for file in ["tool.toml", "tool.wasm"] {
+            std::fs::copy(from.join(file), to.join(file)).expect("a copy");
         }
-        catalogue
+        self
     }
 
     /// Adds a tool, pinned.

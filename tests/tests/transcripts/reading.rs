@@ -1,0 +1,116 @@
+//! A transcript as its file has it: `tests/transcripts/README.md` says how that is written.
+
+use std::path::{Path, PathBuf};
+
+/// One conversation.
+pub struct Transcript {
+    /// `DOOR/NAME.txt`.
+    pub name: String,
+    /// The ways in which it is held, each with an executor of its own.
+    pub ways: Vec<String>,
+    pub turns: Vec<Turn>,
+}
+
+/// What is sent, and all that comes back for it.
+pub struct Turn {
+    pub line: usize,
+    pub sent: Message,
+    pub expected: Vec<Message>,
+}
+
+/// One message, with the placeholders that it was written with.
+#[derive(Default)]
+pub struct Message {
+    /// Such as `GET /health`, or `HTTP 400`.
+    pub first: Option<String>,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Message {
+    fn parse(text: &str) -> Result<Self, String> {
+        if !["GET ", "POST ", "HTTP "].iter().any(|start| text.starts_with(start)) {
+            return Ok(Self { body: text.to_owned(), ..Self::default() });
+        }
+        let (head, body) = text.split_once("\n\n").unwrap_or((text.trim_end(), ""));
+        let mut lines = head.lines();
+        let first = lines.next().map(str::to_owned);
+        let headers = lines.map(|line| {
+            let (name, value) = line.split_once(": ").ok_or_else(|| format!("no header: {line}"))?;
+            Ok((name.to_owned(), value.to_owned()))
+        });
+        Ok(Self { first, headers: headers.collect::<Result<_, String>>()?, body: body.to_owned() })
+    }
+}
+
+/// The lines of one message, and whether it is sent.
+struct Block {
+    line: usize,
+    sent: bool,
+    text: String,
+}
+
+/// Reads one.
+///
+/// # Errors
+/// What is wrong, and in which line.
+pub fn read(name: String, text: &str) -> Result<Transcript, String> {
+    let (mut ways, mut blocks, mut open) = (Vec::new(), Vec::<Block>::new(), false);
+    for (index, line) in text.lines().enumerate() {
+        let (sign, rest) = line.split_at_checked(1).unwrap_or((line, ""));
+        let sent = match sign {
+            "" | "#" => {
+                open = false;
+                continue;
+            }
+            "@" if ways.is_empty() && blocks.is_empty() => {
+                ways = rest.split_whitespace().map(str::to_owned).collect();
+                continue;
+            }
+            ">" => true,
+            "<" => false,
+            _ => return Err(format!("{name}:{}: no line of a transcript: {line}", index + 1)),
+        };
+        if !open || blocks.last().is_none_or(|block| block.sent != sent) {
+            blocks.push(Block { line: index + 1, sent, text: String::new() });
+        }
+        open = true;
+        if let Some(block) = blocks.last_mut() {
+            block.text += rest.strip_prefix(' ').unwrap_or(rest);
+            block.text.push('\n');
+        }
+    }
+    let mut turns = Vec::<Turn>::new();
+    for Block { line, sent, text } in blocks {
+        let message = Message::parse(text.trim_end()).map_err(|wrong| format!("{name}:{line}: {wrong}"))?;
+        match turns.last_mut() {
+            _ if sent => turns.push(Turn { line, sent: message, expected: Vec::new() }),
+            Some(turn) => turn.expected.push(message),
+            None => return Err(format!("{name}:{line}: nothing was sent before")),
+        }
+    }
+    if ways.is_empty() || turns.is_empty() {
+        return Err(format!("{name}: nothing is sent, or no line with `@` says how"));
+    }
+    Ok(Transcript { name, ways, turns })
+}
+
+/// Where they are.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("transcripts")
+}
+
+/// All of one door, by name.
+pub fn of_door(door: &str) -> Vec<Transcript> {
+    let files = std::fs::read_dir(folder().join(door)).expect("a folder for each door");
+    let mut paths = files.map(|file| file.expect("an entry").path()).collect::<Vec<_>>();
+    paths.sort();
+    let transcripts = paths.iter().map(|path| {
+        let file = path.file_name().expect("a name").to_string_lossy();
+        let text = std::fs::read_to_string(path).expect("a transcript is text");
+        read(format!("{door}/{file}"), &text).unwrap_or_else(|wrong| panic!("{wrong}"))
+    });
+    let transcripts = transcripts.collect::<Vec<_>>();
+    assert!(!transcripts.is_empty(), "{door} has no transcript");
+    transcripts
+}

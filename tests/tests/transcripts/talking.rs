@@ -1,0 +1,325 @@
+//! The doors, each in the ways in which a transcript can be held: what is started, and how messages get there.
+
+use super::matching::{Known, filled};
+use super::reading::Message;
+use crate::a2a::Hook;
+use crate::callers::{List, agent};
+use crate::harness::*;
+use crate::methods::policy_folder;
+use crate::nexus;
+use serde_json::{Value, json};
+use std::any::Any;
+
+/// What came back: headers where the door has them, and the body, if there is one; a text as a string.
+#[derive(Debug)]
+pub struct Answered {
+    pub first: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Option<Value>,
+}
+
+impl Answered {
+    fn message(body: Value) -> Self {
+        Self { first: "HTTP 200".to_owned(), headers: Vec::new(), body: Some(body) }
+    }
+}
+
+/// What carries messages.
+enum Line {
+    /// With the path to which messages are posted.
+    Http(HttpClient, &'static str),
+    Socket(WebSocketClient),
+    Stdio(StdioClient),
+    Session(A2eSession),
+}
+
+/// An executor, or a governor, and the line to it.
+pub struct Talk {
+    line: Line,
+    /// Signs what is sent to the door of Nexus, and reads what comes from there.
+    peer: Option<nexus::Agent>,
+    /// Is told of tasks.
+    hook: Option<Hook>,
+    /// What the transcript may name.
+    pub known: Known,
+    kept: Vec<Box<dyn Any>>,
+}
+
+/// The agent of the A2G document.
+const DOCUMENTED: &str = "did:aeon:myagent:1.0:abc123";
+
+/// A command that writes a text to a descriptor and exits with a code.
+fn says(descriptor: u8, text: &str, code: u8) -> String {
+    let (length, text) = (text.len(), text.replace('"', "\\\""));
+    format!(
+        r#"(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 16) "{text}")
+  (func (export "_start")
+    (i32.store (i32.const 0) (i32.const 16))
+    (i32.store (i32.const 4) (i32.const {length}))
+    (drop (call $write (i32.const {descriptor}) (i32.const 0) (i32.const 1) (i32.const 8)))
+    (call $exit (i32.const {code}))))"#
+    )
+}
+
+impl Talk {
+    /// Starts what a transcript of this door talks to in this way.
+    pub fn start(door: &str, way: &str) -> Self {
+        let catalogue = match (door, way) {
+            ("sovereign", "http") => served().add(email(&says(1, r#"{"messages":[]}"#, 0))),
+            ("sovereign", "refused") => served().add(email(&says(2, "IMAP connection refused", 1))),
+            _ => served(),
+        };
+        let anywhere = json!({ "paths": ["/tmp/**", "/workspace/**"] });
+        let tools = ["write_file", "read_file", "search_text", "gate", "email.check_unread"];
+        let policy = policy_for_all(&tools.map(|tool| (tool, anywhere.clone())));
+        let (policies, temporary) = (policy_folder(&[policy]), tempfile::tempdir().expect("a folder"));
+        // Always apart, since a report says so.
+        let options = Options::new()
+            .set("executor.isolation", "process")
+            .catalogue(&catalogue)
+            .mount("/tmp", temporary.path())
+            .scope(&["/tmp/**", "/workspace/**"]);
+        let options = if way == "ungoverned" { options } else { options.policies(policies.path()) };
+        let mut talk = match door {
+            "a2g" => Self::a2g(way, options),
+            "a2a" => Self::a2a(way, options),
+            "a2e" => Self::a2e(way, options),
+            "nexus" => Self::nexus(way, options),
+            "sovereign" => Self::sovereign(way, options),
+            _ => panic!("no door: {door}"),
+        };
+        talk.kept.extend([Box::new(catalogue) as Box<dyn Any>, Box::new(policies), Box::new(temporary)]);
+        talk
+    }
+
+    fn over(line: Line, kept: Vec<Box<dyn Any>>) -> Self {
+        Self { line, peer: None, hook: None, known: Known::new(), kept }
+    }
+
+    fn http(options: Options, path: &'static str) -> Self {
+        let executor = Executor::start(options);
+        let mut talk = Self::over(Line::Http(executor.client(), path), Vec::new());
+        talk.known.insert("address".to_owned(), executor.address().to_string());
+        talk.kept.push(Box::new(executor));
+        talk
+    }
+
+    /// With a governor that never answers.
+    fn ungoverned(options: Options, path: &'static str) -> Self {
+        let governor = FakeGovernor::start(|_, _| Reply::Hangup);
+        let mut talk = Self::http(options.governor(&governor.url()), path);
+        talk.kept.push(Box::new(governor));
+        talk
+    }
+
+    fn a2g(way: &str, options: Options) -> Self {
+        match way {
+            "http" => Self::http(options, "/jsonrpc"),
+            "websocket" => {
+                let executor = Executor::start(options);
+                Self::over(Line::Socket(executor.web_socket()), vec![Box::new(executor)])
+            }
+            "stdio" => Self::over(Line::Stdio(StdioClient::start(options)), Vec::new()),
+            "governor" => {
+                let mut policy = policy_for_all(&[("write_file", json!({ "paths": ["/tmp/**"] }))]);
+                policy["agent_did"] = json!(DOCUMENTED);
+                let governor = Governor::start(&[policy]);
+                let client = HttpClient::connect(governor.address());
+                Self::over(Line::Http(client, "/jsonrpc"), vec![Box::new(governor)])
+            }
+            _ => panic!("no way: {way}"),
+        }
+    }
+
+    fn a2a(way: &str, options: Options) -> Self {
+        let (hook, list) = (Hook::start(&[]), List::new());
+        let options = match way {
+            "http" => options,
+            "acp" | "ungoverned" => options.set("doors.a2a", json!({ "dialect": "acp" })),
+            "callers" => list.of(options),
+            "webhooks" => options
+                .set("doors.a2a", json!({ "webhook_domains": ["your-app.com", "hook.example"] }))
+                // Nobody but the hook of this test is ever told.
+                .set("network.hosts", json!({ "your-app.com": ["127.0.0.1"], "hook.example": ["127.0.0.1"] }))
+                .set("network.allowed_addresses", json!([hook.address().to_string()])),
+            _ => panic!("no way: {way}"),
+        };
+        let token = if way == "callers" { agent(&list, "mine", DOCUMENTED) } else { String::new() };
+        let start = if way == "ungoverned" { Self::ungoverned } else { Self::http };
+        let mut talk = start(options, "/a2a/rpc");
+        let named = [("token", token), ("hook", hook.url())];
+        talk.known.extend(named.map(|(name, value)| (name.to_owned(), value)));
+        talk.hook = Some(hook);
+        talk.kept.push(Box::new(list));
+        talk
+    }
+
+    fn a2e(way: &str, options: Options) -> Self {
+        match way {
+            "http" => {
+                let executor = Executor::start(options);
+                Self::over(Line::Session(A2eSession::open(&executor, None)), vec![Box::new(executor)])
+            }
+            "stdio" => Self::over(Line::Stdio(StdioClient::start_as("--a2e-stdio", options)), Vec::new()),
+            _ => panic!("no way: {way}"),
+        }
+    }
+
+    fn nexus(way: &str, options: Options) -> Self {
+        let keys = nexus::Keys::of(&[nexus::PLANNER]);
+        let door = json!({ "key_file": keys.path() });
+        let mut talk = Self::http(options.set("doors.nexus", door), "/nexus");
+        match way {
+            "http" => {}
+            "websocket" => {
+                let address = talk.known["address"].parse().expect("an address");
+                let socket = WebSocketClient::upgrade_at(address, "/nexus", &[]).expect("a WebSocket");
+                talk.line = Line::Socket(socket);
+            }
+            _ => panic!("no way: {way}"),
+        }
+        talk.peer = Some(nexus::PLANNER);
+        talk.kept.push(Box::new(keys));
+        talk
+    }
+
+    fn sovereign(way: &str, options: Options) -> Self {
+        match way {
+            "http" | "refused" => Self::http(options, "/run"),
+            "ungoverned" => Self::ungoverned(options, "/run"),
+            _ => panic!("no way: {way}"),
+        }
+    }
+
+    /// Sends a message, and gives so many that come back; over HTTP, all that do.
+    pub fn exchange(&mut self, sent: &Message, count: usize) -> Vec<Answered> {
+        if self.peer.is_some() {
+            self.known.insert("now".to_owned(), nexus::now_ms().to_string());
+        }
+        let mut text = filled(&sent.body, &self.known);
+        if let Some(peer) = self.peer {
+            text = secured(peer, &text);
+        }
+        let mut answers = match &mut self.line {
+            Line::Http(client, path) => {
+                let known = &self.known;
+                let headers = sent.headers.iter().map(|(name, value)| (&**name, filled(value, known)));
+                let headers = headers.collect::<Vec<_>>();
+                let first = filled(sent.first.as_deref().unwrap_or_default(), known);
+                let (method, path) = first.split_once(' ').unwrap_or(("POST", path));
+                post(client, method, path, &headers, &text)
+            }
+            line @ (Line::Socket(_) | Line::Stdio(_) | Line::Session(_)) => {
+                let text = text.lines().map(str::trim).collect::<String>();
+                line.send(&text);
+                let mut answers = (0..count).map(|_| line.receive()).collect::<Vec<_>>();
+                // The door of Nexus answers as things get done: a run's last event comes before or after its response.
+                answers.sort_by_key(|answer| self.peer.is_some() && answer["type"] != "event");
+                answers.into_iter().map(Answered::message).collect()
+            }
+        };
+        if let Some(peer) = self.peer {
+            let bodies = answers.iter_mut().filter_map(|answer| answer.body.as_mut());
+            // What answers a message that nobody has signed is not signed either, and shows so.
+            for body in bodies.filter(|body| body["signature"] != "") {
+                *body = peer.read(body);
+            }
+        }
+        answers
+    }
+
+    /// What the executor has told somebody by itself, in the order in which it did.
+    pub fn told(&self, nth: usize) -> Value {
+        self.hook.as_ref().expect("somebody who is told").wait_for(nth + 1)[nth].clone()
+    }
+
+    /// Checks that nothing more came, as far as that can be known.
+    pub fn finish(self) -> Vec<String> {
+        match self.line {
+            Line::Stdio(client) => client.finish().1,
+            Line::Http(..) | Line::Socket(_) | Line::Session(_) => Vec::new(),
+        }
+    }
+}
+
+impl Line {
+    fn send(&mut self, text: &str) {
+        match self {
+            Self::Socket(socket) => socket.send(text.as_bytes()),
+            Self::Stdio(client) => client.send(text.as_bytes()),
+            Self::Session(session) => session.send_line(text.as_bytes()),
+            Self::Http(..) => unreachable!("a request is answered at once"),
+        }
+    }
+
+    fn receive(&mut self) -> Value {
+        match self {
+            Self::Socket(socket) => {
+                let text = socket.receive().expect("a message");
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+            }
+            Self::Stdio(client) => client.receive(),
+            Self::Session(session) => session.next(),
+            Self::Http(..) => unreachable!("a request is answered at once"),
+        }
+    }
+}
+
+/// The tools that transcripts name.
+fn served() -> Catalogue {
+    let tools = ["write_file", "read_file", "search_text"];
+    let catalogue = tools.into_iter().fold(Catalogue::empty(), Catalogue::copy);
+    catalogue.add(Tool::command("gate", GATE))
+}
+
+/// The operation of the sovereign document.
+fn email(wat: &str) -> Tool {
+    Tool::command("email.check_unread", wat)
+}
+
+/// Seals and signs a message that is written without either.
+fn secured(peer: nexus::Agent, text: &str) -> String {
+    let Ok(mut message) = serde_json::from_str::<Value>(text) else { return text.to_owned() };
+    if message["encryption"] == "<sealed>" {
+        let members = message.as_object_mut().expect("an object");
+        members.shift_remove("encryption");
+        let payload = members.shift_remove("payload").expect("what is sealed");
+        message = peer.sealed(message, &payload);
+    } else if message["signature"] == "<signature>" {
+        message = peer.signed(message);
+    }
+    message.to_string()
+}
+
+fn post(
+    client: &mut HttpClient,
+    method: &str,
+    path: &str,
+    headers: &[(&str, String)],
+    body: &str,
+) -> Vec<Answered> {
+    let mut all = headers.iter().map(|(name, value)| (*name, &**value)).collect::<Vec<_>>();
+    if method == "POST" {
+        all.push(("Content-Type", "application/json"));
+    }
+    let answer = client.request(method, path, &all, body.as_bytes());
+    let first = format!("HTTP {}", answer.status);
+    let text = answer.text();
+    let kind = answer.headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| &**value);
+    let bodies = match kind {
+        Some("text/event-stream") => text.lines().filter_map(|line| line.strip_prefix("data: ")).collect(),
+        Some("application/x-ndjson") => text.lines().collect(),
+        _ => vec![&*text],
+    };
+    let parse = |body: &str| {
+        let empty = body.is_empty();
+        (!empty).then(|| serde_json::from_str(body).unwrap_or_else(|_plain_text| json!(body.trim_end())))
+    };
+    let answered =
+        |body: &&str| Answered { first: first.clone(), headers: answer.headers.clone(), body: parse(body) };
+    bodies.iter().map(answered).collect()
+}
