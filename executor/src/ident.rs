@@ -31,7 +31,10 @@ pub enum IdentError {
 #[must_use]
 pub fn excerpt(text: &str) -> String {
     const LONGEST: usize = 64;
-    let mut shown: String = text.chars().take(LONGEST).flat_map(char::escape_default).collect();
+    let mut shown = String::new();
+    for c in text.chars().take(LONGEST) {
+        if c == ' ' || c.is_ascii_graphic() { shown.push(c) } else { shown.extend(c.escape_default()) }
+    }
     if text.chars().nth(LONGEST).is_some() {
         shown.push('…');
     }
