@@ -550,17 +550,27 @@ fn a_stream_tells_the_task_and_what_changes_to_the_end() {
 fn a_stream_ends_when_its_caller_is_no_longer_known() {
     let list = List::new();
     let (token, other) = (agent(&list, "mine", MINE), agent(&list, "also-mine", MINE));
+    let operator = list.add("operator", &["--role", "operator"]);
     let (mut executor, _catalogue, _policies) = governed(|options| list.of(options));
     let mut stream = Client::with(&executor, &token).stream("message/stream", call("gate", gate()));
     let task = id(&stream.next().unwrap()["result"]);
     assert_eq!(state(&stream.next().unwrap()["result"]), "working");
     let kept = Client::with(&executor, &other).stream("tasks/resubscribe", json!({ "id": task }));
+    // Nor is who may do something else than before, until it asks again.
+    let mut watched = Client::with(&executor, &operator).stream("tasks/resubscribe", json!({ "id": task }));
+    assert_eq!(state(&watched.next().unwrap()["result"]), "working");
     list.remove("mine");
+    let demoted = std::fs::read_to_string(list.path()).unwrap().replace("\"operator\"]", "\"approver\"]");
+    std::fs::write(list.path(), demoted).unwrap();
     executor.process().hang_up();
     executor.line_with("the callers were read again");
     std::fs::write(executor.workspace().join("go"), "").unwrap();
     assert_eq!(state(kept.rest().last().unwrap()), "completed");
-    assert_eq!(stream.rest(), Vec::<Value>::new());
+    for over in [stream, watched] {
+        assert_eq!(over.rest(), Vec::<Value>::new());
+    }
+    let again = Client::with(&executor, &operator).task(&task);
+    assert_eq!(state(&again), "completed");
 }
 
 #[test]

@@ -264,6 +264,15 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
     });
     assert_eq!(recorded["blocked_by"], "verdict_denied");
     assert!(recorded["message"].as_str().unwrap().contains("`a-person` denied it"), "{recorded}");
+    let cancelled = intent("write_file", write("x", ESCALATES));
+    result(&rpc(&mut client, &mine, "a2g/intent", &cancelled));
+    let id = json!({ "intent_id": cancelled["intent_id"] });
+    assert_eq!(result(&rpc(&mut client, &mine, "a2g/cancel", &id))["cancelled"], true);
+    let recorded = eventually("that it was cancelled is on record", || {
+        let refused = executor.home().listed(&["--refused"]);
+        refused.into_iter().find(|refused| refused["intent_id"] == cancelled["intent_id"])
+    });
+    assert!(recorded["message"].as_str().unwrap().contains("cancelled while it waited"), "{recorded}");
     executor.assert_workspace_is_empty("a denial");
 
     assert!(figures().value("a2g_unknown_callers_total").abs() < f64::EPSILON);

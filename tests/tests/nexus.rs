@@ -768,6 +768,38 @@ fn a_token_speaks_for_its_agents_and_no_others() {
 }
 
 #[test]
+fn an_answer_in_lines_breaks_off_when_its_caller_is_removed() {
+    let keys = Keys::new();
+    let [planner, ..] = callers(keys.0.path());
+    let list = keys.0.path().join("callers.toml");
+    let (options, _policies, _catalogue) = keys.with_gate();
+    let mut executor = Executor::start(options.set("server.callers", json!(list)));
+    let message = PLANNER.message("command", &json!({ "action": "tool.execute", "requiresAck": true }));
+    let call = json!({ "parameters": { "tool": "gate", "arguments": gate() } });
+    let body = PLANNER.sealed(message, &call).to_string();
+    let head = format!(
+        "POST /nexus HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {planner}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let stream = HttpClient::send_only(executor.address(), [head, body].concat().as_bytes());
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stream));
+    let acked = lines.by_ref().map(Result::unwrap).find(|line| line.starts_with('{')).unwrap();
+    assert!(acked.contains("\"ack\""), "{acked}");
+    succeeds(&["caller", "remove", "a-planner", "--callers", list.to_str().unwrap()]);
+    executor.process().hang_up();
+    executor.line_with("the callers were read again");
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    let rest = lines.map_while(Result::ok).collect::<Vec<_>>();
+    assert!(!rest.iter().any(|line| line.contains("\"response\"")), "{rest:?}");
+    executor.line_with("an answer breaks off");
+    // Of whoever is not known nothing is read: it is not even asked for.
+    let held_back = "POST /nexus HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                     Expect: 100-continue\r\nContent-Length: 9\r\n\r\n";
+    assert_eq!(executor.client().raw(held_back.as_bytes()).status, 401);
+}
+
+#[test]
 fn a_hundred_messages_a_second_and_no_more() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());

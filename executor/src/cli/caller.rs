@@ -99,6 +99,7 @@ fn list(entries: &[CallerEntry], json: bool) {
         return print(serde_json::to_string_pretty(entries).unwrap_or_default());
     }
     let mut table = table(&std::io::stdout(), &["name", "roles", "agents", "shows", "until"]);
+    let now = SystemClock.now();
     for entry in entries {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
@@ -109,7 +110,9 @@ fn list(entries: &[CallerEntry], json: bool) {
             Ok(Shows::Jwt(JwtSubject { issuer, subject })) => format!("a JWT of {issuer} about {subject}"),
             Err(wrong) => format!("is known by nothing: it {wrong}"),
         };
+        let over = expires_at.is_some_and(|at| at <= now);
         let until = expires_at.and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default();
+        let until = if over { format!("{until} (over)") } else { until };
         table.add_row([cell(name), cell(roles), cell(agents), cell(shows), cell(until)]);
     }
     show(&table, std::io::stdout());

@@ -14,15 +14,17 @@ use crate::journal::history::{Entry, Filter, Finding, History, Pruned, Refused, 
 use crate::outcome::Status;
 use crate::wire::a2g::encode;
 use anyhow::bail;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use time::format_description::well_known::Rfc3339;
 use time::{Date, Duration, OffsetDateTime};
 
-/// How many characters of a call's arguments a table shows.
-const LONGEST_SHOWN: usize = 120;
+/// How many of a call's arguments a table shows.
+const MOST_SHOWN: usize = 16;
+/// How many characters it shows of each.
+const LONGEST_SHOWN: usize = 60;
 
 pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
     start_logging("error");
@@ -221,17 +223,25 @@ fn list_waiting(waiting: &[Escalated], json: bool) {
             cell(agent),
             cell(intent),
             cell(risk(held).map(|score| score.to_string()).unwrap_or_default()),
-            cell(beginning(&Value::from(arguments.clone()).to_string())),
+            cell(in_short(arguments)),
         ]);
     }
     show(&unbroken(table, 3), std::io::stdout());
 }
 
-/// As much of a text as a table has room for.
-fn beginning(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_SHOWN) {
-        Some((end, _)) => format!("{}… (--json has all)", text.split_at(end).0),
-        None => text.to_owned(),
+/// Every argument, so that a long one does not hide the others, and as much of each as a table has room for.
+fn in_short(arguments: &Map<String, Value>) -> String {
+    let short = |(name, value): (&String, &Value)| {
+        let value = value.to_string();
+        match value.char_indices().nth(LONGEST_SHOWN) {
+            Some((end, _)) => format!("{name}: {}… ({} bytes)", value.split_at(end).0, value.len()),
+            None => format!("{name}: {value}"),
+        }
+    };
+    let shown = arguments.iter().take(MOST_SHOWN).map(short).collect::<Vec<_>>().join(", ");
+    match arguments.len().checked_sub(MOST_SHOWN) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown}, and {more} more (--json has all)"),
     }
 }
 

@@ -80,13 +80,21 @@ pub(super) fn one_line(text: impl Display) -> String {
     escaped(text, &[])
 }
 
-/// Escapes control characters, but for those in `kept`, as JSON does: JSON text stays JSON, and says
+/// Whether a character steers a terminal, or makes what stands beside it read as something else: those of the
+/// categories Cc and Cf that a text can hide in.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+}
+
+/// Escapes characters that steer, but for those in `kept`, as JSON does: JSON text stays JSON, and says
 /// the same.
 fn escaped(text: impl Display, kept: &[char]) -> String {
     let text = text.to_string();
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() && !kept.contains(&c) {
+        if steers(c) && !kept.contains(&c) {
             // Writing to a string cannot fail.
             let _ = write!(shown, "\\u{:04x}", u32::from(c));
         } else {
@@ -106,6 +114,7 @@ mod tests {
             assert_eq!(one_line(format_args!("a{c}ü")), format!("a\\u{:04x}ü", u32::from(c)));
         }
         assert_eq!(escaped("a\tb\n\u{1b}c", &['\n', '\t']), "a\tb\n\\u001bc");
+        assert_eq!(one_line("txt.\u{202e}exe\u{200b} ü→"), "txt.\\u202eexe\\u200b ü→");
     }
 
     #[test]

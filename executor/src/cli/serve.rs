@@ -96,7 +96,9 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         bail!(super::Usage(format!("`--tools` names `{}`, and there is no such folder", tools.display())));
     }
     let config = config(setup)?;
-    config.check_folders(file(setup).unwrap_or(Path::new("the defaults")))?;
+    let said_by = file(setup).unwrap_or(Path::new("the defaults"));
+    config.check_places(said_by)?;
+    config.check_folders(said_by)?;
     check_containment(&config)?;
     let trust = Trust::read(&config.trust, config.did.clone())?;
     config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
@@ -208,7 +210,7 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
     if let Some(reports) = &arguments.reports {
         config.reports = Some(reports.clone());
     }
-    config.check_places()?;
+    config.check_places(Path::new("the command line"))?;
     Ok(config)
 }
 

@@ -149,11 +149,11 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError::Value`] names the two folders.
-    pub fn check_places(&self) -> Result<(), ConfigError> {
+    pub fn check_places(&self, said_by: &Path) -> Result<(), ConfigError> {
         check_door(&self.listen, self.callers.as_deref(), self.tls.as_ref())
             .and_then(|()| self.doors.check_reach(&self.listen))
-            .map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))?;
-        self.check_private_places().map_err(|wrong| wrong.at(Path::new("the command line"), "", 0))
+            .map_err(|wrong| wrong.at(said_by, "", 0))?;
+        self.check_private_places().map_err(|wrong| wrong.at(said_by, "", 0))
     }
 
     /// What is the executor's own, by the key that names it, must not lie where a guest could be let in.

@@ -293,14 +293,14 @@ impl CallerList {
 
 /// Somebody who calls and is known. Only [`Callers::identify`], [`Caller::anybody`] and
 /// [`Caller::any_agent`] make one.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Caller {
     name: Box<str>,
     roles: BTreeSet<Role>,
     agents: Agents,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 enum Agents {
     Every,
     These(BTreeSet<AgentDid>),
@@ -558,7 +558,9 @@ impl Listed {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let fits = (1..=LONGEST_NAME).contains(&name.chars().count());
         if !fits || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(format!("needs a name of 1 to {LONGEST_NAME} characters without white space"));
+            return Err(format!(
+                "needs a name of 1 to {LONGEST_NAME} characters without white space or control characters"
+            ));
         }
         if roles.is_empty() {
             return Err("has no role: give it `agent`, `governor`, `approver` or `operator`".to_owned());
@@ -576,8 +578,8 @@ impl Listed {
 fn agents_of(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<Agents, String> {
     if roles.contains(&Role::Agent) == agents.is_empty() {
         return Err(
-            "has to name in `agents` for whom it sends intents when it has the role `agent`, and only then: DIDs, or \
-             `*` for every agent"
+            "has to name in `agents` (`--agent`) for whom it sends intents when it has the role `agent`, and only \
+             then: DIDs, or `*` for every agent"
                 .to_owned(),
         );
     }

@@ -135,7 +135,7 @@ fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile, FileErro
     let mut file = tempfile::Builder::new()
         .permissions(std::fs::Permissions::from_mode(mode))
         .tempfile_in(folder)
-        .map_err(io)?;
+        .map_err(|error| FileError::io(folder, error))?;
     file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(io)?;
     Ok(file)
 }

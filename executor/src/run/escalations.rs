@@ -8,6 +8,7 @@ use crate::call::Call;
 use crate::fault::Fault;
 use crate::govern::Escalated;
 use crate::ident::{AgentDid, IntentId};
+use crate::journal::Asked;
 use crate::verdict::Verdict;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,6 +45,10 @@ impl Held {
         self.escalated.call()
     }
 
+    fn asked(&self) -> Asked {
+        Asked::of(self.call())
+    }
+
     fn waits(&self, now: OffsetDateTime) -> bool {
         self.escalated.waits(now)
     }
@@ -55,14 +60,14 @@ impl Escalations {
     }
 
     /// With those that an earlier process held; beside them, those whose verdicts have expired.
-    pub(super) fn new(held: &[String], now: OffsetDateTime) -> (Self, Vec<IntentId>) {
+    pub(super) fn new(held: &[String], now: OffsetDateTime) -> (Self, Vec<Asked>) {
         let held = held.iter().filter_map(|text| {
             let read = Escalated::from_journal(text);
             read.inspect_err(|error| tracing::error!(%error, "an escalated intent of the journal is lost"))
                 .ok()
         });
         let mut held = held.map(|held| (held.call().intent, Held::new(held))).collect::<HashMap<_, _>>();
-        let expired = held.extract_if(|_, held| !held.waits(now)).map(|(intent, _)| intent).collect();
+        let expired = held.extract_if(|_, held| !held.waits(now)).map(|(_, held)| held.asked()).collect();
         (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
     }
 
@@ -82,11 +87,11 @@ impl Escalations {
         &self,
         escalated: Escalated,
         now: OffsetDateTime,
-        said: impl FnOnce(Vec<IntentId>) -> T,
+        said: impl FnOnce(Vec<Asked>) -> T,
     ) -> Result<(bool, T), Fault> {
         let mut waiting = self.lock();
         let intent = escalated.call().intent;
-        let gone = waiting.extract_if(|_, held| !held.waits(now)).map(|(intent, _)| intent).collect();
+        let gone = waiting.extract_if(|_, held| !held.waits(now)).map(|(_, held)| held.asked()).collect();
         let new = !waiting.contains_key(&intent);
         let theirs = waiting.values().filter(|held| held.call().agent == escalated.call().agent).count();
         if new && (waiting.len() >= MOST_WAITING || theirs >= MOST_OF_AN_AGENT) {
@@ -147,20 +152,21 @@ impl Escalations {
         &self,
         intent: IntentId,
         of: Whose<'_>,
-        said: impl FnOnce(Vec<IntentId>) -> T,
+        said: impl FnOnce(Vec<Asked>) -> T,
     ) -> Option<T> {
         let mut waiting = self.lock();
-        waiting.get(&intent).filter(|held| !held.decided && of(&held.call().agent))?;
+        let asked = waiting.get(&intent).filter(|held| !held.decided && of(&held.call().agent))?.asked();
         waiting.remove(&intent);
         self.changes.send_replace(());
-        Some(said(vec![intent]))
+        Some(said(vec![asked]))
     }
 
     /// Drops all of these agents, counts them and says so.
-    pub(super) fn drop_all<T>(&self, of: Whose<'_>, said: impl FnOnce(Vec<IntentId>) -> T) -> (usize, T) {
+    pub(super) fn drop_all<T>(&self, of: Whose<'_>, said: impl FnOnce(Vec<Asked>) -> T) -> (usize, T) {
         let mut waiting = self.lock();
         let theirs = |held: &Held| of(&held.call().agent);
-        let gone = waiting.extract_if(|_, held| theirs(held)).map(|(intent, _)| intent).collect::<Vec<_>>();
+        let gone =
+            waiting.extract_if(|_, held| theirs(held)).map(|(_, held)| held.asked()).collect::<Vec<_>>();
         self.changes.send_replace(());
         (gone.len(), said(gone))
     }

@@ -46,9 +46,12 @@ use serde_json::Value;
 use slots::{Full, Place, Slots};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use time::OffsetDateTime;
 use trace::Clocked;
 use tracing::Instrument as _;
 
+/// Why nothing came of what waited for a directive.
+const UNDECIDED: &str = "nobody decided about it before its verdict expired";
 /// When a caller that found no room should come again.
 const RETRY_AFTER_MS: u64 = 500;
 /// How long an intent that waits for a person is believed to wait when nothing changes.
@@ -156,7 +159,7 @@ impl Executor {
         let now = clock.now();
         let (escalations, expired) = Escalations::new(&journal.held(), now);
         // Nobody waits for it: what has expired cannot be approved.
-        drop(journal.let_go(expired));
+        drop(let_go(&journal, expired, UNDECIDED, now));
         let metrics = Metrics::new(journal.metrics());
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
@@ -415,7 +418,9 @@ impl Executor {
     /// # Errors
     /// When it waited for a person and the disk does not say yet that it no longer does.
     pub async fn cancel(&self, intent: IntentId, of: Whose<'_>) -> Result<bool, Fault> {
-        let waited = self.escalations.drop_one(intent, of, |waited| self.journal.let_go(waited));
+        let waited = self.escalations.drop_one(intent, of, |waited| {
+            self.let_go(waited, "it was cancelled while it waited for a directive")
+        });
         match waited {
             Some(gone) => gone.await.map_err(|error| self.not_let_go(&error)).map(|()| true),
             None => Ok(self.running.abort_one(intent, of, AbortReason::Cancelled)),
@@ -511,7 +516,7 @@ impl Executor {
             "revoked"
         );
         let of = |whose: &AgentDid| agent.is_none_or(|agent| agent == whose);
-        let let_go = |waited| self.journal.let_go(waited);
+        let let_go = |waited| self.let_go(waited, "it was revoked while it waited for a directive");
         let (stopped, gone) = if let Some(intent) = intent {
             let waited = self.escalations.drop_one(intent, &of, let_go);
             let ran = self.running.abort_one(intent, &of, AbortReason::Revoked);
@@ -558,7 +563,7 @@ impl Executor {
 
     /// What waits no longer, and never ran. It is recorded as any other refusal.
     async fn denied(&self, asked: &Asked, denied: Fault) -> Result<(), Fault> {
-        let let_go = |waited| self.journal.let_go(waited);
+        let let_go = |waited: Vec<Asked>| self.journal.let_go(ids(&waited));
         let gone = self.escalations.drop_one(asked.intent, &anybodys, let_go).ok_or_else(not_waiting)?;
         self.refused(Some(asked), denied);
         gone.await.map_err(|error| self.not_let_go(&error))
@@ -694,7 +699,7 @@ impl Executor {
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let (new, held) = self.escalations.hold(escalated, self.clock.now(), |expired| {
             // Nobody waits for it: what has expired cannot be approved.
-            drop(self.journal.let_go(expired));
+            drop(self.let_go(expired, UNDECIDED));
             self.journal.hold(intent, text)
         })?;
         let waits = held.await;
@@ -711,6 +716,11 @@ impl Executor {
             Ok(false) => Err(self.busy("the intent has started meanwhile: send it again")),
             Err(error) => Err(self.unrecorded(&error)),
         }
+    }
+
+    /// Says to the journal what waits no longer, and that it did not run.
+    fn let_go(&self, gone: Vec<Asked>, why: &str) -> impl Future<Output = Result<(), JournalError>> + use<> {
+        let_go(&self.journal, gone, why, self.clock.now())
     }
 
     /// What no longer waits for a person here, though the journal may not say so.
@@ -859,7 +869,7 @@ impl Executor {
         watcher.told(Happening::Started);
         let abort = Arc::clone(running.abort());
         let execution = loaded.isolate.begin(&permit, network, abort, watcher.witness());
-        let outcome = match running.abort().reason() {
+        let mut outcome = match running.abort().reason() {
             Some(reason) => execution.outcome(End::Aborted(reason), self.clock.monotonic()),
             None => {
                 let run = async {
@@ -870,6 +880,10 @@ impl Executor {
                 run.instrument(trace::run()).await
             }
         };
+        // Whoever stops it was told so, and the report has to say the same, however close it was.
+        if let Some(reason) = running.over() {
+            outcome.end = End::Aborted(reason);
+        }
         // Another guest may run while this one's end is written.
         drop(slot);
         let receipt = Arc::new(receipt(outcome));
@@ -903,6 +917,24 @@ struct Claimed {
     roots: Roots,
     place: Place,
     running: Entered,
+}
+
+fn ids(of: &[Asked]) -> Vec<IntentId> {
+    of.iter().map(|asked| asked.intent).collect()
+}
+
+fn let_go(
+    journal: &Journal,
+    gone: Vec<Asked>,
+    why: &str,
+    now: OffsetDateTime,
+) -> impl Future<Output = Result<(), JournalError>> + use<> {
+    for asked in &gone {
+        let Asked { intent, agent, tool } = asked;
+        tracing::info!(%intent, agent = agent.as_str(), %tool, reason = why, "waits no longer");
+        journal.refused(asked, BlockedBy::EscalationPending, why, now);
+    }
+    journal.let_go(ids(&gone))
 }
 
 fn not_waiting() -> Fault {

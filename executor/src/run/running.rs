@@ -51,6 +51,12 @@ impl Entered {
     pub(super) fn abort(&self) -> &Arc<Abort> {
         &self.abort
     }
+
+    /// The guest has ended: from here on nobody is told that they stopped it. Why somebody was told so before.
+    pub(super) fn over(&self) -> Option<AbortReason> {
+        self.all.lock().remove(&self.intent);
+        self.abort.reason()
+    }
 }
 
 impl Drop for Entered {

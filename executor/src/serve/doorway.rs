@@ -42,6 +42,11 @@ impl Arrived {
     }
 }
 
+/// Among the extensions of an answer in pieces: its door itself asks again who is told them, such as by what was
+/// shown since.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AsksAgain;
+
 /// Whom a door is open to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenTo {
@@ -56,8 +61,11 @@ pub enum OpenTo {
 pub enum Gate {
     /// The port, before a handler sees the request.
     Port(OpenTo),
-    /// The door, to refuse in words of its own: no [`Caller`] is among a request's extensions.
-    Door,
+    /// The port as well, and the door refuses in words of its own: `Option<Arc<`[`Caller`]`>>` is among a request's
+    /// extensions, and of whoever is not known no body is read.
+    Door(OpenTo),
+    /// Nobody: whoever comes is answered, and nothing that they send is read.
+    Open,
 }
 
 /// What the operator decided about a door.

@@ -6,7 +6,7 @@
 //! caller is.
 
 use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
-use super::doorway::{Arrived, Doorway, Gate, OpenTo};
+use super::doorway::{Arrived, AsksAgain, Doorway, Gate, OpenTo};
 use super::listen::{Listen, Listener};
 use super::rpc::Rpc;
 use super::tls::Tls;
@@ -85,6 +85,11 @@ impl KnownCallers {
         self.now().identify(shown, at).map_err(|reason| self.note(&reason)).ok()
     }
 
+    /// Whether whoever shows this is who it was, and may do the same.
+    fn is_still(&self, caller: &Caller, shown: &Credential, at: OffsetDateTime) -> bool {
+        self.now().identify(shown, at).is_ok_and(|now| *now == *caller)
+    }
+
     /// How often somebody called who was not known.
     pub(super) fn unknown(&self) -> u64 {
         self.unknown.load(Ordering::Relaxed)
@@ -128,7 +133,12 @@ pub struct HttpSettings {
 
 /// The paths of a doorway, behind what it asks of callers. Their handlers find a body that has arrived.
 fn guarded(Doorway { routes, gate }: Doorway, door: &Arc<Door>) -> Router<Arc<Door>> {
-    let state = (Arc::clone(door), gate);
+    let (open_to, refuses) = match gate {
+        Gate::Port(open_to) => (open_to, Refuses::Port),
+        Gate::Door(open_to) => (open_to, Refuses::Door),
+        Gate::Open => return routes.with_state(()),
+    };
+    let state = (Arc::clone(door), open_to, refuses);
     routes.layer(middleware::from_fn_with_state(state, arrived)).with_state(())
 }
 
@@ -389,49 +399,61 @@ async fn only_the_known(State(door): State<Arc<Door>>, request: Request, next: N
 /// As [`only_the_known`], where a token may also be shown as `X-API-Key`. The body is read as well, so that a
 /// handler of another protocol has the whole of it, and its caller is known as of then.
 async fn arrived(
-    State((door, gate)): State<(Arc<Door>, Gate)>,
+    State((door, open_to, refuses)): State<(Arc<Door>, OpenTo, Refuses)>,
     Extension(connection): Extension<Arc<Connection>>,
     request: Request,
     next: Next,
 ) -> Response {
     let shown = credential(&request, token_or_key(request.headers()));
-    let caller = || match gate {
-        Gate::Port(OpenTo::Callers) => door.caller(&shown),
-        Gate::Port(OpenTo::Everybody) => Some(Arc::new(Caller::any_agent())),
-        Gate::Door => None,
+    let caller = || match open_to {
+        OpenTo::Callers => door.caller(&shown),
+        OpenTo::Everybody => Some(Arc::new(Caller::any_agent())),
     };
-    let asks = gate != Gate::Door;
-    if asks && caller().is_none() {
-        return not_known(&shown);
-    }
     let (mut head, body) = request.into_parts();
-    let arrived = match read_body(body, &door).await {
-        Ok(arrived) => arrived,
-        Err(late) => return late,
+    let (caller, arrived) = match caller() {
+        None => (None, Arrived::Whole(Bytes::new())),
+        Some(_) => match read_body(body, &door).await {
+            Ok(arrived) => (caller(), arrived),
+            Err(late) => return late,
+        },
     };
-    match caller() {
-        Some(caller) => {
-            connection.known();
-            head.extensions.insert(caller);
-        }
-        None if asks => return not_known(&shown),
-        None => {}
+    let extensions = &mut head.extensions;
+    match (&caller, refuses) {
+        (None, Refuses::Port) => return not_known(&shown),
+        (Some(caller), Refuses::Port) => drop(extensions.insert(Arc::clone(caller))),
+        (caller, Refuses::Door) => drop(extensions.insert(Option::clone(caller))),
+    }
+    if caller.is_some() {
+        connection.known();
     }
     let _work = connection.works();
-    head.extensions.insert(shown.clone());
-    head.extensions.insert(arrived);
+    extensions.insert(shown.clone());
+    extensions.insert(arrived);
     let answer = next.run(Request::from_parts(head, Body::empty())).await;
-    if gate != Gate::Port(OpenTo::Callers) || answer.body().size_hint().exact().is_some() {
-        return answer;
+    let whole = answer.body().size_hint().exact().is_some();
+    let asks_again = answer.extensions().get::<AsksAgain>().is_some();
+    match (caller, open_to) {
+        (Some(caller), OpenTo::Callers) if !(whole || asks_again) => {
+            answer.map(|pieces| Body::new(WhileKnown { pieces, door, shown, caller }))
+        }
+        (Some(_) | None, OpenTo::Callers | OpenTo::Everybody) => answer,
     }
-    answer.map(|pieces| Body::new(WhileKnown { pieces, door, shown }))
 }
 
-/// An answer in pieces, such as events. It ends where its caller is no longer known.
+/// Who refuses those who are not known.
+#[derive(Debug, Clone, Copy)]
+enum Refuses {
+    Port,
+    Door,
+}
+
+/// An answer in pieces, such as events. It breaks off where its caller is no longer known, or may do something else
+/// than before: whoever asks again is told what it may know then.
 struct WhileKnown {
     pieces: Body,
     door: Arc<Door>,
     shown: Credential,
+    caller: Arc<Caller>,
 }
 
 impl HttpBody for WhileKnown {
@@ -443,7 +465,12 @@ impl HttpBody for WhileKnown {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let piece = ready!(Pin::new(&mut self.pieces).poll_frame(cx));
-        Poll::Ready(piece.filter(|_| self.door.caller(&self.shown).is_some()))
+        let HttpSettings { callers, clock, .. } = &self.door.settings;
+        if piece.is_none() || callers.is_still(&self.caller, &self.shown, clock.now()) {
+            return Poll::Ready(piece);
+        }
+        tracing::info!(caller = self.caller.name(), "an answer breaks off: its caller is not what it was");
+        Poll::Ready(Some(Err(axum::Error::new("the caller is no longer known"))))
     }
 }
 

@@ -115,10 +115,7 @@ pub async fn doorways(
         .layer(middleware::from_fn_with_state((limiter, door.settings.dialect), limited))
         .with_state(Arc::clone(&door));
     let public = public.with_state(door);
-    Ok([
-        Doorway { routes, gate: Gate::Port(open_to) },
-        Doorway { routes: public, gate: Gate::Port(OpenTo::Everybody) },
-    ])
+    Ok([Doorway { routes, gate: Gate::Port(open_to) }, Doorway { routes: public, gate: Gate::Open }])
 }
 
 /// Counts a request of a caller, and says in headers where it stands.

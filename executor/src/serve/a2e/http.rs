@@ -8,7 +8,7 @@ use super::{A2eSettings, Host};
 use crate::govern::{Caller, Credential};
 use crate::run::Executor;
 use crate::serve::connections::{Connection, Work};
-use crate::serve::doorway::{Arrived, Doorway, Gate, OpenTo};
+use crate::serve::doorway::{Arrived, AsksAgain, Doorway, Gate, OpenTo};
 use crate::serve::http::{KnownCallers, media_type};
 use crate::wire::a2e::encode;
 use crate::wire::strict_json::JsonBounds;
@@ -147,7 +147,8 @@ async fn stream(
         Some((Ok::<_, Infallible>(Bytes::from(event)), reading))
     });
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    (head, Body::from_stream(events)).into_response()
+    // A session ends when its caller is not known any more, and a handshake may have shown another token.
+    (Extension(AsksAgain), head, Body::from_stream(events)).into_response()
 }
 
 /// A stream that is open.

@@ -109,6 +109,7 @@ pub fn doorway(
     port: Port,
 ) -> Doorway {
     let id = settings.id.clone().unwrap_or_else(|| id.to_owned());
+    let open_to = settings.open_to;
     let hub = Arc::new(Hub::default());
     let (told, clock) = (Arc::clone(&hub), Arc::clone(executor.clock()));
     executor.observe(move |subject, news| told.publish(subject, news, clock.monotonic()));
@@ -117,7 +118,7 @@ pub fn doorway(
     let started_ms = milliseconds(executor.clock().now());
     let door = Arc::new(Nexus { executor, settings, port, keys, id, identity, unknown, hub, started_ms });
     let routes = Router::new().route("/nexus", get(socket::upgrade).post(post)).with_state(door);
-    Doorway { routes, gate: Gate::Door }
+    Doorway { routes, gate: Gate::Door(open_to) }
 }
 
 /// A message to the other side, and whether it is the last that answers its message.
@@ -154,6 +155,7 @@ async fn post(
     State(door): State<Arc<Nexus>>,
     Extension(connection): Extension<Arc<Connection>>,
     Extension(shown): Extension<Credential>,
+    Extension(caller): Extension<Option<Arc<Caller>>>,
     Extension(body): Extension<Arrived>,
     headers: HeaderMap,
 ) -> Response {
@@ -161,13 +163,12 @@ async fn post(
         return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
             .into_response();
     }
-    let Some(caller) = door.caller(&shown) else {
+    let Some(caller) = caller else {
         let refusal = door.to_nobody(None, Failure::new(Code::AuthFailed, NOT_KNOWN.trim_end()));
         let head =
             [(header::WWW_AUTHENTICATE, challenge(&shown)), (header::CONTENT_TYPE, "application/json")];
         return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
     };
-    connection.known();
     let (out, mut told) = mpsc::channel(2);
     // Whoever does not take the answer is not worked for.
     let work = connection.works();

@@ -159,11 +159,14 @@ pub fn request(text: &str) -> Result<(Id, Request), (Id, Fault)> {
         }
         Err(fault) => return Err((Id::null(), fault)),
     };
-    let framed = framed.map_err(|(id, fault)| (id.unwrap_or_else(Id::null), fault))?;
-    let id = framed.id.unwrap_or_else(Id::null);
     // A number with a fraction or an exponent could not be answered: the schema has integers only.
-    let text = id.as_json();
-    if !text.starts_with('"') && !text.starts_with('n') && text.contains(['.', 'e', 'E']) {
+    let answerable = |id: &Id| {
+        let text = id.as_json();
+        text.starts_with(['"', 'n']) || !text.contains(['.', 'e', 'E'])
+    };
+    let framed = framed.map_err(|(id, fault)| (id.filter(answerable).unwrap_or_else(Id::null), fault))?;
+    let id = framed.id.unwrap_or_else(Id::null);
+    if !answerable(&id) {
         let fault = Fault::InvalidRequest("`id` must be a string, an integer or null".to_owned());
         return Err((Id::null(), fault));
     }
