@@ -3,6 +3,7 @@
 use a2g_executor::wire::jsonrpc;
 use a2g_executor::wire::sovereign;
 use a2g_executor::wire::strict_json::{self, JsonBounds};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 /// A request that is read names the skill that another reader finds in it; one that is not is answered in one
