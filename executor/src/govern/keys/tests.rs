@@ -85,7 +85,7 @@ fn a_key_pair_is_its_owners_alone_and_is_never_overwritten() {
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     assert_eq!(KeyPair::read(&path).unwrap().public(), made.public());
     let before = std::fs::read(&path).unwrap();
-    assert!(KeyPair::create(&path, issuer()).unwrap_err().to_string().contains("exists"));
+    assert!(KeyPair::create(&path, issuer()).unwrap_err().to_string().contains("is there already"));
     assert_eq!(std::fs::read(&path).unwrap(), before);
     for mode in [0o640, 0o604, 0o660, 0o644] {
         set_mode(&path, mode);
@@ -110,7 +110,12 @@ fn a_folder_of_keys_is_read_whole_or_not_at_all() {
     let keys = TrustedKeys::read(&trusted).unwrap();
     assert_eq!(keys.iter().collect::<Vec<_>>(), [pair.public()]);
     assert_eq!(keys.get(pair.public().id()), Some(pair.public()));
-    assert!(matches!(TrustedKeys::add(&trusted, pair.public()), Err(KeyError::Twice { .. })));
+    // Once more is no more.
+    assert_eq!(TrustedKeys::add(&trusted, pair.public()).unwrap(), file);
+    let text = pair.public().to_jwk();
+    let for_another = Issuer::parse("did:a2g:governor:1.0:another").unwrap();
+    let for_another = TrustedKey::parse(text.as_bytes(), Some(for_another), Path::new("k")).unwrap();
+    assert!(matches!(TrustedKeys::add(&trusted, &for_another), Err(KeyError::Twice { .. })));
 
     set_mode(&file, 0o666);
     assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::File(FileError::NotPrivate { .. }))));
