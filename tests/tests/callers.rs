@@ -264,6 +264,9 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
     });
     assert_eq!(recorded["blocked_by"], "verdict_denied");
     assert!(recorded["message"].as_str().unwrap().contains("`a-person` denied it"), "{recorded}");
+    // It is not put to them again.
+    blocked(&rpc(&mut client, &mine, "a2g/intent", &call), "verdict_denied");
+    assert_eq!(executor.home().listed(&["--waiting"]), [json!(null); 0]);
     let cancelled = intent("write_file", write("x", ESCALATES));
     result(&rpc(&mut client, &mine, "a2g/intent", &cancelled));
     let id = json!({ "intent_id": cancelled["intent_id"] });

@@ -538,7 +538,7 @@ pub(super) struct Which {
 pub(super) enum ConfigCommand {
     /// Check a configuration and print what is in force
     #[command(
-        after_help = "Example:\n  a2g-executor config check --config executor.toml && systemctl restart a2g-executor"
+        after_help = "Example:\n  a2g-executor config check --config executor.toml && \\\n    systemctl restart a2g-executor"
     )]
     Check(Setup),
 }

@@ -24,6 +24,8 @@ const MOST_OF_AN_AGENT: usize = MOST_WAITING / 4;
 #[derive(Debug)]
 pub(super) struct Escalations {
     waiting: Mutex<HashMap<IntentId, Held>>,
+    /// What a person denied, until the verdict expires that they were asked about: the same is not put to them again.
+    denied: Mutex<HashMap<IntentId, (OffsetDateTime, Fault)>>,
     /// Changes whenever something waits no longer.
     changes: watch::Sender<()>,
 }
@@ -68,7 +70,10 @@ impl Escalations {
         });
         let mut held = held.map(|held| (held.call().intent, Held::new(held))).collect::<HashMap<_, _>>();
         let expired = held.extract_if(|_, held| !held.waits(now)).map(|(_, held)| held.asked()).collect();
-        (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
+        (
+            Self { waiting: Mutex::new(held), denied: Mutex::default(), changes: watch::Sender::new(()) },
+            expired,
+        )
     }
 
     /// Tells whenever something waits no longer.
@@ -102,6 +107,29 @@ impl Escalations {
         }
         waiting.entry(intent).or_insert_with(|| Held::new(escalated));
         Ok((new, said(gone)))
+    }
+
+    /// Remembers that somebody denied an intent that waited. The latest are remembered.
+    pub(super) fn deny(&self, escalated: &Escalated, denied: Fault, now: OffsetDateTime) {
+        let mut all = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, (until, _)| *until > now);
+        if all.len() >= MOST_WAITING
+            && let Some(first) = all.iter().min_by_key(|(_, (until, _))| *until).map(|(intent, _)| *intent)
+        {
+            all.remove(&first);
+        }
+        if let Some(until) = escalated.verdict().expires_at {
+            all.insert(escalated.call().intent, (until, denied));
+        }
+    }
+
+    /// Whether nobody denied an intent of late.
+    pub(super) fn check_denied(&self, intent: IntentId, now: OffsetDateTime) -> Result<(), Fault> {
+        let all = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.get(&intent).filter(|(until, _)| *until > now) {
+            Some((_, denied)) => Err(denied.clone()),
+            None => Ok(()),
+        }
     }
 
     /// The verdict of a call that waits already.

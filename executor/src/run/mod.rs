@@ -381,6 +381,7 @@ impl Executor {
         {
             return Ok(Answer { verdict, receipt: Some(receipt) });
         }
+        self.escalations.check_denied(call.intent, self.clock.now())?;
         if let Some(waiting) = self.escalations.waiting(&call, self.clock.now())? {
             return Ok(Answer { verdict: Arc::new(waiting), receipt: None });
         }
@@ -547,7 +548,7 @@ impl Executor {
         let directed = async {
             let (verdict, waits) = (Arc::new(escalated.verdict().clone()), escalated.clone());
             let refused = match escalated.resolve(directive, by, self.clock.now()) {
-                Err(denied) if !approved => return self.denied(&asked, denied).await,
+                Err(denied) if !approved => return self.denied(&waits, denied).await,
                 // Such as one with a manifest that cannot be enforced.
                 Err(refused) => refused,
                 Ok(admitted) => match self.approved(admitted, verdict, waits) {
@@ -561,11 +562,16 @@ impl Executor {
         directed.instrument(span).await
     }
 
-    /// What waits no longer, and never ran. It is recorded as any other refusal.
-    async fn denied(&self, asked: &Asked, denied: Fault) -> Result<(), Fault> {
-        let let_go = |waited: Vec<Asked>| self.journal.let_go(ids(&waited));
+    /// What waits no longer, and never ran. It is recorded as any other refusal, and whoever asks for it again gets
+    /// the same answer.
+    async fn denied(&self, waits: &Escalated, denied: Fault) -> Result<(), Fault> {
+        let asked = Asked::of(waits.call());
+        let let_go = |waited: Vec<Asked>| {
+            self.escalations.deny(waits, denied.clone(), self.clock.now());
+            self.journal.let_go(ids(&waited))
+        };
         let gone = self.escalations.drop_one(asked.intent, &anybodys, let_go).ok_or_else(not_waiting)?;
-        self.refused(Some(asked), denied);
+        self.refused(Some(&asked), denied);
         gone.await.map_err(|error| self.not_let_go(&error))
     }
 
