@@ -333,7 +333,13 @@ impl Idle {
         if (now.children, now.waiting) < (self.children, self.waiting) {
             left.push("fewer processes than wait".to_owned());
         }
-        if now.cgroups.len() > self.waiting + 1 {
+        // A killed executor may have left some under the number that this one has now.
+        let made = if self.children == 0 {
+            now.cgroups.difference(&self.cgroups).count()
+        } else {
+            now.cgroups.len()
+        };
+        if made > self.waiting + 1 {
             left.push(format!("the control groups {:?} for {} processes", now.cgroups, self.waiting));
         }
         // Of temporary files none may ever stay, also of the start.
