@@ -5,18 +5,6 @@ use crate::methods::{ESCALATES, policy_folder, write};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A command that writes a line to standard error and exits with 3.
-const FAILS: &str = r#"(module
-  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
-  (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
-  (memory (export "memory") 1)
-  (data (i32.const 16) "IMAP connection refused\n")
-  (func (export "_start")
-    (i32.store (i32.const 0) (i32.const 16))
-    (i32.store (i32.const 4) (i32.const 24))
-    (drop (call $write (i32.const 2) (i32.const 0) (i32.const 1) (i32.const 8)))
-    (call $exit (i32.const 3))))"#;
-
 /// What every test serves: two operations of one skill, and tools that are skills by themselves.
 struct Served {
     catalogue: Catalogue,
@@ -25,10 +13,11 @@ struct Served {
 
 impl Served {
     fn new() -> Self {
+        let fails = saying(2, "IMAP connection refused\n", 3);
         let catalogue = Catalogue::with_tools()
             .add(Tool::command("gate", GATE))
-            .add(Tool::command("email.check_unread", FAILS))
-            .add(Tool::command("email.send", FAILS));
+            .add(Tool::command("email.check_unread", &fails))
+            .add(Tool::command("email.send", &fails));
         let anywhere = json!({ "paths": ["/workspace/**"] });
         let tools = ["write_file", "read_file", "search_text", "gate", "email.check_unread"];
         let policy = policy_for_all(&tools.map(|tool| (tool, anywhere.clone())));

@@ -1,4 +1,4 @@
-//! Intents that wait for a person, which the journal keeps as well.
+//! Intents that wait for a person, which the journal keeps as well, and what a person denied of late.
 //!
 //! Whoever changes what waits tells the journal while nobody else can change it, so that the journal hears of
 //! changes in the order in which they were made. Its answers are waited for afterwards.

@@ -2,8 +2,8 @@
 //!
 //! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`, and the paths of each [`Doorway`]. A
 //! request whose `Host` or `Origin` is not one of ours is refused, so that no web page can talk to a loopback
-//! port; and so is one of a caller who is not known. A WebSocket is asked again with every message who its
-//! caller is.
+//! port; and so is one of a caller who is not known. Who its caller is, is asked again with every message of a
+//! WebSocket, and with every piece of an answer in pieces.
 
 use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
 use super::doorway::{Arrived, AsksAgain, Doorway, Gate, OpenTo};
@@ -59,8 +59,9 @@ pub(super) const MOST_AT_ONCE: usize = 64;
 #[derive(Debug, Clone)]
 pub struct KnownCallers {
     callers: Arc<RwLock<Arc<Callers>>>,
-    /// How often somebody was not known. Anybody can have lines written about what they show.
+    /// How often somebody was not known.
     unknown: Arc<AtomicU64>,
+    /// Anybody can have lines written about what they show.
     lines: Arc<Lines>,
 }
 
@@ -391,9 +392,12 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
 }
 
 /// Refuses callers who are not known, and says to the others' handlers who calls.
-async fn only_the_known(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
+async fn only_the_known(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
     let shown = credential(&request, token(request.headers()));
-    admitted(&door, shown, request, next).await
+    let Some(caller) = door.caller(&shown) else { return not_known(&shown) };
+    request.extensions_mut().insert(caller);
+    request.extensions_mut().insert(shown);
+    next.run(request).await
 }
 
 /// As [`only_the_known`], where a token may also be shown as `X-API-Key`. The body is read as well, so that a
@@ -498,13 +502,6 @@ fn credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Crede
         Ok(token) => Credential::new(token, names),
         Err(NoToken) => Credential::nonsense(),
     }
-}
-
-async fn admitted(door: &Door, shown: Credential, mut request: Request, next: Next) -> Response {
-    let Some(caller) = door.caller(&shown) else { return not_known(&shown) };
-    request.extensions_mut().insert(caller);
-    request.extensions_mut().insert(shown);
-    next.run(request).await
 }
 
 fn not_known(shown: &Credential) -> Response {

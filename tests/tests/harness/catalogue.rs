@@ -137,6 +137,23 @@ impl Catalogue {
     }
 }
 
+/// A command that writes a text to a descriptor and exits with a code.
+pub fn saying(descriptor: u8, text: &str, code: u8) -> String {
+    let (length, text) = (text.len(), text.replace('"', "\\\"").replace('\n', "\\n"));
+    format!(
+        r#"(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 16) "{text}")
+  (func (export "_start")
+    (i32.store (i32.const 0) (i32.const 16))
+    (i32.store (i32.const 4) (i32.const {length}))
+    (drop (call $write (i32.const {descriptor}) (i32.const 0) (i32.const 1) (i32.const 8)))
+    (call $exit (i32.const {code}))))"#
+    )
+}
+
 /// A command that adds one `x` to `/workspace/runs`, waits until there is a `/workspace/go`, and
 /// answers `{"waited":true}`. It can be stopped while it waits, and the number of its runs is the
 /// length of `runs`.

@@ -48,29 +48,12 @@ pub struct Talk {
 /// The agent of the A2G document.
 const DOCUMENTED: &str = "did:aeon:myagent:1.0:abc123";
 
-/// A command that writes a text to a descriptor and exits with a code.
-fn says(descriptor: u8, text: &str, code: u8) -> String {
-    let (length, text) = (text.len(), text.replace('"', "\\\""));
-    format!(
-        r#"(module
-  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
-  (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
-  (memory (export "memory") 1)
-  (data (i32.const 16) "{text}")
-  (func (export "_start")
-    (i32.store (i32.const 0) (i32.const 16))
-    (i32.store (i32.const 4) (i32.const {length}))
-    (drop (call $write (i32.const {descriptor}) (i32.const 0) (i32.const 1) (i32.const 8)))
-    (call $exit (i32.const {code}))))"#
-    )
-}
-
 impl Talk {
     /// Starts what a transcript of this door talks to in this way.
     pub fn start(door: &str, way: &str) -> Self {
         let catalogue = match (door, way) {
-            ("sovereign", "http") => served().add(email(&says(1, r#"{"messages":[]}"#, 0))),
-            ("sovereign", "refused") => served().add(email(&says(2, "IMAP connection refused", 1))),
+            ("sovereign", "http") => served().add(email(&saying(1, r#"{"messages":[]}"#, 0))),
+            ("sovereign", "refused") => served().add(email(&saying(2, "IMAP connection refused", 1))),
             _ => served(),
         };
         let anywhere = json!({ "paths": ["/tmp/**", "/workspace/**"] });
