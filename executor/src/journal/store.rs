@@ -451,7 +451,7 @@ pub(super) fn writable(path: &Path) -> Result<Connection, OpenError> {
     let opened = Connection::open_with_flags(path, WRITES);
     let connection = opened.map_err(failed(path))?;
     connection.busy_timeout(PATIENCE).map_err(failed(path))?;
-    connection.execute_batch(super::tasks::TABLES).map_err(failed(path))?;
+    super::tasks::prepare(&connection).map_err(failed(path))?;
     Ok(connection)
 }
 
@@ -504,7 +504,7 @@ fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenError> {
             let made = format!("BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORMAT}; COMMIT;");
             connection.execute_batch(&made)?;
         }
-        connection.execute_batch(super::tasks::TABLES)
+        super::tasks::prepare(connection)
     };
     prepare().map_err(failed(path))
 }

@@ -7,13 +7,15 @@ use super::store::{Batch, Reader, number, stored};
 use super::writer::Entry;
 use super::{Journal, JournalError, micros};
 use crate::ident::{AgentDid, IntentId};
-use rusqlite::{OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use time::OffsetDateTime;
 
-/// The tables, which a journal of before gets when it is next written.
-pub(super) const TABLES: &str = "
+/// The table. Its rows stand in the order in which they were made, so that the few which are written now are on
+/// the last page: of a tree in the order of random ids every write would touch ten.
+const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS tasks(        -- of the A2A door
-    task BLOB PRIMARY KEY,
+    number INTEGER PRIMARY KEY,          -- in the order in which they were made
+    task BLOB NOT NULL UNIQUE,
     owner TEXT NOT NULL,
     context TEXT NOT NULL,
     created INTEGER NOT NULL,            -- in microseconds since 1970
@@ -21,10 +23,29 @@ CREATE TABLE IF NOT EXISTS tasks(        -- of the A2A door
     status TEXT NOT NULL,                -- what a list says of it
     bytes INTEGER NOT NULL,              -- of the document
     document TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS tasks_of ON tasks(owner, created, over, bytes);
+);
+CREATE INDEX IF NOT EXISTS tasks_of ON tasks(owner, number, bytes);
 CREATE INDEX IF NOT EXISTS tasks_open_of ON tasks(owner) WHERE over IS NULL;
 ";
+
+/// Makes the table in a journal of before there was one, and again in one that has it in the order of its ids.
+pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    let columns = "SELECT count(*), total(name = 'number') FROM pragma_table_info('tasks')";
+    let by_ids = connection
+        .query_row(columns, [], |row| Ok(row.get::<_, i64>(0)? > 0 && row.get::<_, f64>(1)? < 1.0))?;
+    if !by_ids {
+        return connection.execute_batch(TABLES);
+    }
+    let columns = "task, owner, context, created, over, status, bytes, document";
+    connection.execute_batch(&format!(
+        "BEGIN IMMEDIATE;
+         DROP INDEX tasks_of; DROP INDEX tasks_open_of; ALTER TABLE tasks RENAME TO tasks_by_id;
+         {TABLES}
+         INSERT INTO tasks({columns}) SELECT {columns} FROM tasks_by_id ORDER BY created;
+         DROP TABLE tasks_by_id;
+         COMMIT;"
+    ))
+}
 
 /// How many tasks of one owner are kept, and some more until somebody looks: see [`looks`].
 pub const MOST_KEPT: i64 = 1_000;
@@ -138,7 +159,7 @@ impl Batch<'_> {
             .prepare_cached(
                 "INSERT INTO tasks(task, owner, context, created, over, status, bytes, document)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-                 ON CONFLICT DO UPDATE SET over = excluded.over, status = excluded.status,
+                 ON CONFLICT(task) DO UPDATE SET over = excluded.over, status = excluded.status,
                                            bytes = excluded.bytes, document = excluded.document",
             )?
             .execute(params![
@@ -170,18 +191,18 @@ impl Batch<'_> {
         if too_large {
             self.connection()
                 .prepare_cached(
-                    "DELETE FROM tasks WHERE task IN (
-                         SELECT task FROM (
-                             SELECT task, over, row_number() OVER latest AS place, sum(bytes) OVER latest AS total
-                             FROM tasks WHERE owner = ?1 WINDOW latest AS (ORDER BY created DESC, task)
+                    "DELETE FROM tasks WHERE number IN (
+                         SELECT number FROM (
+                             SELECT number, over, row_number() OVER latest AS place, sum(bytes) OVER latest AS total
+                             FROM tasks WHERE owner = ?1 WINDOW latest AS (ORDER BY number DESC)
                          ) WHERE over IS NOT NULL AND (place > ?2 OR total > ?3))",
                 )?
                 .execute(params![owner, MOST_KEPT, MOST_KEPT_BYTES])?;
         } else if kept > MOST_KEPT {
             self.connection()
                 .prepare_cached(
-                    "DELETE FROM tasks WHERE over IS NOT NULL AND task IN (
-                         SELECT task FROM tasks WHERE owner = ?1 ORDER BY created LIMIT ?2)",
+                    "DELETE FROM tasks WHERE over IS NOT NULL AND number IN (
+                         SELECT number FROM tasks WHERE owner = ?1 ORDER BY number LIMIT ?2)",
                 )?
                 .execute(params![owner, kept - MOST_KEPT])?;
         }
@@ -219,7 +240,7 @@ impl Reader {
             .prepare_cached(&format!("SELECT count(*) FROM tasks WHERE {whose}"))?
             .query_row(params![owner, context], |row| row.get(0))?;
         let sql = format!(
-            "SELECT task, context, created, status FROM tasks WHERE {whose} ORDER BY created DESC, task LIMIT ?3 OFFSET ?4"
+            "SELECT task, context, created, status FROM tasks WHERE {whose} ORDER BY number DESC LIMIT ?3 OFFSET ?4"
         );
         let mut statement = self.connection().prepare_cached(&sql)?;
         let rows = statement.query_map(params![owner, context, stored(limit), stored(offset)], listed)?;

@@ -435,3 +435,34 @@ fn a_journal_of_before_gets_the_tables_of_tasks() {
     Connection::open(&path).unwrap().execute_batch("DROP TABLE tasks").unwrap();
     assert_eq!(opened(&path).0.open_tasks().unwrap(), []);
 }
+
+#[test]
+fn the_tasks_of_a_journal_that_has_them_by_their_ids_are_put_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    drop(opened(&path));
+    let before = "
+        DROP TABLE tasks;
+        CREATE TABLE tasks(
+            task BLOB PRIMARY KEY, owner TEXT NOT NULL, context TEXT NOT NULL, created INTEGER NOT NULL, over INTEGER,
+            status TEXT NOT NULL, bytes INTEGER NOT NULL, document TEXT NOT NULL
+        ) WITHOUT ROWID;
+        CREATE INDEX tasks_of ON tasks(owner, created, over, bytes);
+        CREATE INDEX tasks_open_of ON tasks(owner) WHERE over IS NULL;
+        INSERT INTO tasks VALUES
+            (x'00000000000040008000000000000001', 'did:a:b', 'c', 2, NULL, 'open', 1, '2'),
+            (x'00000000000040008000000000000002', 'did:a:b', 'c', 1, 1, 'over', 1, '1');";
+    Connection::open(&path).unwrap().execute_batch(before).unwrap();
+    for _ in ["the first time", "again"] {
+        let journal = opened(&path).0;
+        let (tasks, _) = journal.tasks(None, None, 9, 0).unwrap();
+        assert_eq!(
+            tasks.iter().map(|task| &*task.status).collect::<Vec<_>>(),
+            ["open", "over"],
+            "newest first"
+        );
+        assert_eq!(journal.open_tasks().unwrap(), [tasks[0].task]);
+        let kept = journal.task(tasks[1].task).unwrap().unwrap();
+        assert_eq!((&*kept.document, kept.over.unwrap().microsecond()), ("1", 1));
+    }
+}
