@@ -75,6 +75,9 @@ pub struct Call {
     pub agent: AgentDid,
     /// The identity of the intent, single-use.
     pub intent: IntentId,
+    /// Whether that identity was made here for this call, so that nobody can have sent it before.
+    #[serde(skip)]
+    pub is_new: bool,
     /// The tool to run.
     pub tool: ToolName,
     /// The arguments, a JSON object. Not yet checked against the tool's schema.

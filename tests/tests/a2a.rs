@@ -593,13 +593,7 @@ fn who_goes_away_or_reads_nothing_holds_nobody_up() {
     client.until(&gone, "completed");
     std::fs::remove_file(executor.workspace().join("go")).unwrap();
     // One asks and does not wait for the answer.
-    let body = json!({ "jsonrpc": "2.0", "method": "message/send", "params": call("gate", gate()), "id": 1 });
-    let head = format!(
-        "POST /a2a/rpc HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-        executor.address(),
-        body.to_string().len()
-    );
-    let hasty = HttpClient::send_only(executor.address(), (head + &body.to_string()).as_bytes());
+    let hasty = ask_without_waiting(&executor, &call("gate", gate()));
     eventually("it runs", || executor.file("runs").filter(|runs| runs.len() == 2));
     drop(hasty);
     std::fs::write(executor.workspace().join("go"), "").unwrap();
@@ -627,6 +621,17 @@ fn who_goes_away_or_reads_nothing_holds_nobody_up() {
     drop(stuck);
 }
 
+/// Sends a message whose answer comes when its call is over, and leaves it there.
+fn ask_without_waiting(executor: &Executor, params: &Value) -> TcpStream {
+    let body = json!({ "jsonrpc": "2.0", "method": "message/send", "params": params, "id": 1 }).to_string();
+    let head = format!(
+        "POST /a2a/rpc HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        executor.address(),
+        body.len()
+    );
+    HttpClient::send_only(executor.address(), (head + &body).as_bytes())
+}
+
 #[test]
 fn tasks_outlive_the_process() {
     let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
@@ -638,19 +643,32 @@ fn tasks_outlive_the_process() {
     let waits = id(&client.call("write_file", write("waits", ESCALATES)));
     let runs = client.begin("gate", gate());
     eventually("it runs", || executor.file("runs"));
+    // Only its own caller will be told of this one, and others find it meanwhile, between those before and after.
+    let _waiting = ask_without_waiting(&executor, &call("gate", gate()));
+    eventually("it runs too", || executor.file("runs").filter(|runs| runs.len() == 2));
     let denied = client.call("write_file", json!({ "path": "/etc/denied", "content": "x" }));
+    let pages = (0..6).map(|offset| client.result("tasks/list", json!({ "limit": 1, "offset": offset })));
+    let pages = pages.collect::<Vec<_>>();
+    assert!(pages.iter().all(|page| page["total"] == 6), "{pages:?}");
+    let awaited = id(&pages[1]["tasks"][0]);
+    let order = pages.iter().map(|page| id(&page["tasks"][0])).collect::<Vec<_>>();
+    assert_eq!(order, [&id(&denied), &awaited, &runs, &waits, &asked, &id(&done)].map(String::clone));
+    assert_eq!(client.result("tasks/list", json!({ "limit": 3, "offset": 1 }))["tasks"][2]["id"], waits);
+    assert_eq!(state(&client.task(&awaited)), "working");
     // What was answered is there, however soon the process ends.
     let executor = Executor::start_in(executor.killed());
     let mut client = Client::of(&executor);
     assert_eq!(state(&denied), "rejected", "{denied}");
     assert_eq!(client.task(&id(&denied)), denied);
     assert_eq!(client.task(&id(&done)), done);
-    let cut_off = client.task(&runs);
-    assert_eq!(state(&cut_off), "failed", "{cut_off}");
-    assert!(says(&cut_off).contains("ended without warning"), "{cut_off}");
-    let history = client.get(&format!("/a2a/tasks/{runs}/governor/history")).json();
-    assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "approved", "{history}");
-    assert_eq!(executor.file("runs").as_deref(), Some("x"), "it is not run again");
+    for runs in [runs, awaited] {
+        let cut_off = client.task(&runs);
+        assert_eq!(state(&cut_off), "failed", "{cut_off}");
+        assert!(says(&cut_off).contains("ended without warning"), "{cut_off}");
+        let history = client.get(&format!("/a2a/tasks/{runs}/governor/history")).json();
+        assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "approved", "{history}");
+    }
+    assert_eq!(executor.file("runs").as_deref(), Some("xx"), "they are not run again");
     assert_eq!(state(&client.task(&asked)), "input-required");
     assert_eq!(state(&client.result("tasks/cancel", json!({ "id": asked }))), "canceled");
     assert_eq!(state(&client.task(&waits)), "input-required");
@@ -660,7 +678,7 @@ fn tasks_outlive_the_process() {
     assert_eq!(executor.file("waits").as_deref(), Some(ESCALATES));
     let history = client.get(&format!("/a2a/tasks/{waits}/governor/history")).json();
     assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "escalate", "of the first process");
-    assert_eq!(client.result("tasks/list", json!({}))["total"], 5);
+    assert_eq!(client.result("tasks/list", json!({}))["total"], 6);
 
     // What is over may be pruned, and what is not stays.
     let open = id(&client.result("message/send", text("Hello!")));
@@ -669,7 +687,7 @@ fn tasks_outlive_the_process() {
     let prune = ["journal", "prune", "--before", &in_seconds(60), "--config", config.to_str().unwrap()];
     let pruned = run(prune);
     let pruned = String::from_utf8_lossy(&pruned.stdout).into_owned();
-    assert!(pruned.contains("5 tasks pruned"), "{pruned}");
+    assert!(pruned.contains("6 tasks pruned"), "{pruned}");
     let executor = Executor::start_in(home);
     let mut client = Client::of(&executor);
     assert_eq!(client.code("tasks/get", json!({ "id": done["id"] })), -32001);

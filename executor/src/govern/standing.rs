@@ -328,6 +328,7 @@ mod tests {
             door: Door::A2g,
             agent: agent(AGENT),
             intent: IntentId::random(),
+            is_new: false,
             tool: ToolName::parse(tool).unwrap(),
             arguments: arguments.as_object().unwrap().clone(),
             context: None,

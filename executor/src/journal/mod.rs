@@ -33,7 +33,7 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use store::{Began, Finish, Found, Reader, Refusal, Run, Start, Store, Undelivered};
+use store::{Began, Finish, Found, Reader, Refusal, Run, Start, Store, Undelivered, Will};
 use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 use writer::Entry;
@@ -136,6 +136,8 @@ pub struct Intended<'a> {
     pub proof: Option<&'a ProofId>,
     /// The receipt if the process ends before it can write another.
     pub will: &'a Receipt,
+    /// Its task, when that is kept nowhere else yet.
+    pub task: Option<&'a KeptTask>,
 }
 
 /// Who asked for what, of a call that is gone.
@@ -380,7 +382,7 @@ impl Journal {
         intended: Intended<'_>,
         now: OffsetDateTime,
     ) -> Result<Beginning, JournalError> {
-        let Intended { call, keep_until, proof, will } = intended;
+        let Intended { call, keep_until, proof, will, task } = intended;
         let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
         let start = Start {
             intent: call.intent,
@@ -392,6 +394,7 @@ impl Journal {
             started: micros(now),
             verdict: verdict.map(|verdict| text(&*verdict)).transpose()?,
             will: text(will)?,
+            task: task.map(text).transpose()?,
         };
         let began = self.ask(|reply| Entry::Start(Box::new(start), reply)).await;
         let began = match began {
@@ -422,12 +425,17 @@ impl Journal {
         Ok(Beginning::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
     }
 
-    /// Puts a receipt on the disk, and its report in the outbox: when this returns, both are for
-    /// certain. While there is no room, it waits.
+    /// Puts a receipt on the disk, its report in the outbox, and with them what became of its task: when this
+    /// returns, all are for certain. While there is no room, it waits.
     ///
     /// # Errors
     /// [`JournalError::Broken`]: it is not known whether it is on the disk.
-    pub async fn finished(&self, receipt: Arc<Receipt>, now: OffsetDateTime) -> Result<(), JournalError> {
+    pub async fn finished(
+        &self,
+        receipt: Arc<Receipt>,
+        task: Option<KeptTask>,
+        now: OffsetDateTime,
+    ) -> Result<(), JournalError> {
         let long =
             usize::try_from(receipt.outcome.metrics.output_bytes).is_ok_and(|most| most > AT_ONCE_BYTES);
         let written = Arc::clone(&receipt);
@@ -437,7 +445,8 @@ impl Journal {
         let Some((run, extended)) = open else {
             return Err(JournalError::Broken("an intent has finished that has not started".into()));
         };
-        self.ask(|reply| Entry::Finish(Finish { run, receipt, body, ended: micros(now) }, reply)).await?;
+        let finish = Finish { run, receipt, body, task, ended: micros(now) };
+        self.ask(|reply| Entry::Finish(Box::new(finish), reply)).await?;
         if let Some(until) = extended {
             self.say(Entry::Keep(intent, micros(until)));
         }
@@ -668,15 +677,16 @@ fn close(all: &AllOpen, intent: IntentId, stage: Stage) {
     }
 }
 
-/// Writes what was cut off into receipts, and gives their number.
+/// Writes what was cut off into receipts, keeps the tasks that it left, and gives its number.
 fn recover(store: &mut Store, now: i64) -> Result<usize, String> {
     let wills = store.wills().map_err(|error| error.to_string())?;
     if wills.is_empty() {
         return Ok(0);
     }
-    let finish = |(run, will): (Run, String)| {
-        let receipt = Arc::new(serde_json::from_str::<Receipt>(&will)?);
-        Ok(Finish { run, receipt, body: will.into(), ended: now })
+    let finish = |Will { run, receipt: body, task }| {
+        let receipt = Arc::new(serde_json::from_str::<Receipt>(&body)?);
+        let task = task.map(|task| serde_json::from_str(&task)).transpose()?;
+        Ok(Finish { run, receipt, body: body.into(), task, ended: now })
     };
     let finishes = wills.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>();
     let finishes = finishes.map_err(|error| error.to_string())?;

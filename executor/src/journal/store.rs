@@ -1,6 +1,7 @@
 //! The journal's file: SQLite in WAL mode, where a committed transaction is on the disk.
 
 use super::chain::{Head, Link};
+use super::tasks::KeptTask;
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::outcome::Receipt;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, params};
@@ -42,6 +43,7 @@ CREATE UNIQUE INDEX proofs ON intents(proof) WHERE proof IS NOT NULL;
 CREATE TABLE open(               -- what has started and is not yet reported
     run INTEGER PRIMARY KEY,
     will TEXT,                   -- while it runs: the receipt if nobody can write another
+    task TEXT,                   -- while it runs: its task of the A2A door, when that is kept nowhere else
     receipt INTEGER              -- once it is over: the receipt that the governor does not have yet
 );
 CREATE TABLE receipts(
@@ -138,6 +140,7 @@ pub(super) struct Start {
     pub(super) started: i64,
     pub(super) verdict: Option<String>,
     pub(super) will: String,
+    pub(super) task: Option<String>,
 }
 
 /// What became of a [`Start`].
@@ -157,7 +160,16 @@ pub(super) struct Finish {
     pub(super) run: Run,
     pub(super) receipt: Arc<Receipt>,
     pub(super) body: Arc<str>,
+    pub(super) task: Option<KeptTask>,
     pub(super) ended: i64,
+}
+
+/// What an earlier process left of a run that it did not see end.
+#[derive(Debug)]
+pub(super) struct Will {
+    pub(super) run: Run,
+    pub(super) receipt: String,
+    pub(super) task: Option<String>,
 }
 
 /// A report that the governor does not have, as an earlier process left it.
@@ -249,11 +261,14 @@ impl Store {
     }
 
     /// The receipts to write for what had started and not finished when the process before this one
-    /// ended, in the order in which it had started.
-    pub(super) fn wills(&self) -> rusqlite::Result<Vec<(Run, String)>> {
+    /// ended, in the order in which it had started, and its tasks.
+    pub(super) fn wills(&self) -> rusqlite::Result<Vec<Will>> {
         let mut wills =
-            self.connection.prepare("SELECT run, will FROM open WHERE receipt IS NULL ORDER BY run")?;
-        wills.query_map([], |row| Ok((Run(row.get(0)?), row.get(1)?)))?.collect()
+            self.connection.prepare("SELECT run, will, task FROM open WHERE receipt IS NULL ORDER BY run")?;
+        let will = |row: &rusqlite::Row<'_>| {
+            Ok(Will { run: Run(row.get(0)?), receipt: row.get(1)?, task: row.get(2)? })
+        };
+        wills.query_map([], will)?.collect()
     }
 
     /// What waits for a person.
@@ -287,7 +302,7 @@ impl Batch<'_> {
     }
 
     pub(super) fn start(&self, start: &Start) -> rusqlite::Result<Began> {
-        let Start { intent, agent, content, proof, keep_until, started, verdict, will } = start;
+        let Start { intent, agent, content, proof, keep_until, started, verdict, will, task } = start;
         let inserted = self
             .transaction
             .prepare_cached(
@@ -306,8 +321,8 @@ impl Batch<'_> {
         if inserted == 1 {
             let run = Run(self.transaction.last_insert_rowid());
             self.transaction
-                .prepare_cached("INSERT INTO open(run, will) VALUES (?1, ?2)")?
-                .execute(params![run.0, will])?;
+                .prepare_cached("INSERT INTO open(run, will, task) VALUES (?1, ?2, ?3)")?
+                .execute(params![run.0, will, task])?;
             // Whoever waited for a person waits no longer.
             self.let_go(*intent)?;
             return Ok(Began::New(run));
@@ -316,9 +331,9 @@ impl Batch<'_> {
         Ok(if known { Began::Known } else { Began::Replayed })
     }
 
-    /// Writes a receipt, and gives its number.
+    /// Writes a receipt and the task of its run, and gives the receipt's number.
     pub(super) fn finish(&mut self, finish: &Finish) -> rusqlite::Result<u64> {
-        let Finish { run, receipt, body, ended } = finish;
+        let Finish { run, receipt, body, task, ended } = finish;
         let (intent, agent, tool) =
             (receipt.intent.as_bytes(), receipt.agent.as_str(), receipt.tool.as_str());
         let status = receipt.outcome.end.status().as_str();
@@ -333,10 +348,11 @@ impl Batch<'_> {
             .execute(params![stored, intent, agent, tool, status, ended, body.as_bytes(), head.hash])?;
         for sql in [
             "UPDATE intents SET receipt = ?2 WHERE run = ?1",
-            "UPDATE open SET will = NULL, receipt = ?2 WHERE run = ?1",
+            "UPDATE open SET will = NULL, task = NULL, receipt = ?2 WHERE run = ?1",
         ] {
             self.transaction.prepare_cached(sql)?.execute([run.0, stored])?;
         }
+        task.iter().try_for_each(|task| self.keep_task(task))?;
         self.head = head;
         Ok(head.number)
     }

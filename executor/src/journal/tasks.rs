@@ -1,20 +1,21 @@
 //! The tasks of the A2A door, as documents that their door understands, so that a task outlives the process.
 //!
-//! They are written by the one writer, in the order in which they were said. Of each owner the latest are kept;
-//! a task that is not over is never dropped for a newer one.
+//! They are written by the one writer, in the order in which they were said, or with the start and the end of
+//! their runs. Of each owner the latest are kept; a task that is not over is never dropped for a newer one.
 
 use super::store::{Batch, Reader, number, stored};
 use super::writer::Entry;
 use super::{Journal, JournalError, micros};
 use crate::ident::{AgentDid, IntentId};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-/// The table. Its rows stand in the order in which they were made, so that the few which are written now are on
+/// The table. Its rows stand in the order in which they were written, so that those which are written now are on
 /// the last page: of a tree in the order of random ids every write would touch ten.
 const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS tasks(        -- of the A2A door
-    number INTEGER PRIMARY KEY,          -- in the order in which they were made
+    number INTEGER PRIMARY KEY,          -- in the order in which they were first written
     task BLOB NOT NULL UNIQUE,
     owner TEXT NOT NULL,
     context TEXT NOT NULL,
@@ -24,16 +25,21 @@ CREATE TABLE IF NOT EXISTS tasks(        -- of the A2A door
     bytes INTEGER NOT NULL,              -- of the document
     document TEXT NOT NULL
 );
-CREATE INDEX IF NOT EXISTS tasks_of ON tasks(owner, number, bytes);
+CREATE INDEX IF NOT EXISTS tasks_of ON tasks(owner, created, bytes);
 CREATE INDEX IF NOT EXISTS tasks_open_of ON tasks(owner) WHERE over IS NULL;
 ";
 
-/// Makes the table in a journal of before there was one, and again in one that has it in the order of its ids.
+/// Makes in a journal of before what it does not have: the table, or the table in another order than that of the
+/// ids, and a place for the task of what runs.
 pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
-    let columns = "SELECT count(*), total(name = 'number') FROM pragma_table_info('tasks')";
-    let by_ids = connection
-        .query_row(columns, [], |row| Ok(row.get::<_, i64>(0)? > 0 && row.get::<_, f64>(1)? < 1.0))?;
-    if !by_ids {
+    let has = |table: &str, column: &str| {
+        let sql = "SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2)";
+        connection.query_row(sql, [table, column], |row| row.get::<_, bool>(0))
+    };
+    if !has("open", "task")? {
+        connection.execute_batch("ALTER TABLE open ADD COLUMN task TEXT")?;
+    }
+    if has("tasks", "number")? || !has("tasks", "task")? {
         return connection.execute_batch(TABLES);
     }
     let columns = "task, owner, context, created, over, status, bytes, document";
@@ -53,7 +59,7 @@ pub const MOST_KEPT: i64 = 1_000;
 pub const MOST_KEPT_BYTES: i64 = 256 << 20;
 
 /// A task as it is kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptTask {
     /// Its id, which is that of its intent.
     pub task: IntentId,
@@ -62,8 +68,10 @@ pub struct KeptTask {
     /// Its conversation.
     pub context: String,
     /// When it was made.
+    #[serde(with = "time::serde::rfc3339")]
     pub created: OffsetDateTime,
     /// When it ended, once it has.
+    #[serde(with = "time::serde::rfc3339::option")]
     pub over: Option<OffsetDateTime>,
     /// What a list says of it, as the door wrote it.
     pub status: String,
@@ -71,16 +79,13 @@ pub struct KeptTask {
     pub document: String,
 }
 
-/// When a task is written.
+/// What becomes of a task that finds no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// As soon as the disk takes it.
+    /// It is tried on.
     AtOnce,
-    /// Now, or it never was: whoever made it is told that there was no room.
+    /// It never was: whoever made it is told that there was no room.
     NowOrNever,
-    /// With whatever is written next, before anything that is said after it, and a tenth of a second later at
-    /// most: nobody knows of it yet.
-    WithTheNext,
 }
 
 /// A task as a list has it.
@@ -134,20 +139,12 @@ impl Journal {
         self.read(|reader| reader.tasks(owner, context, limit, offset))
     }
 
-    /// The tasks that are not over, by their ids alone: one of them may be long.
+    /// The tasks that are not over, by their ids and owners alone: one of them may be long.
     ///
     /// # Errors
     /// [`JournalError::Broken`] when the journal cannot be read.
-    pub fn open_tasks(&self) -> Result<Vec<IntentId>, JournalError> {
+    pub fn open_tasks(&self) -> Result<Vec<(IntentId, AgentDid)>, JournalError> {
         self.read(Reader::open_tasks)
-    }
-
-    /// How many tasks of an owner are not over.
-    ///
-    /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
-    pub fn count_open_tasks(&self, owner: &AgentDid) -> Result<u64, JournalError> {
-        self.read(|reader| reader.count_open_tasks(owner))
     }
 }
 
@@ -194,7 +191,7 @@ impl Batch<'_> {
                     "DELETE FROM tasks WHERE number IN (
                          SELECT number FROM (
                              SELECT number, over, row_number() OVER latest AS place, sum(bytes) OVER latest AS total
-                             FROM tasks WHERE owner = ?1 WINDOW latest AS (ORDER BY number DESC)
+                             FROM tasks WHERE owner = ?1 WINDOW latest AS (ORDER BY created DESC, number DESC)
                          ) WHERE over IS NOT NULL AND (place > ?2 OR total > ?3))",
                 )?
                 .execute(params![owner, MOST_KEPT, MOST_KEPT_BYTES])?;
@@ -202,7 +199,7 @@ impl Batch<'_> {
             self.connection()
                 .prepare_cached(
                     "DELETE FROM tasks WHERE over IS NOT NULL AND number IN (
-                         SELECT number FROM tasks WHERE owner = ?1 ORDER BY number LIMIT ?2)",
+                         SELECT number FROM tasks WHERE owner = ?1 ORDER BY created, number LIMIT ?2)",
                 )?
                 .execute(params![owner, kept - MOST_KEPT])?;
         }
@@ -240,32 +237,30 @@ impl Reader {
             .prepare_cached(&format!("SELECT count(*) FROM tasks WHERE {whose}"))?
             .query_row(params![owner, context], |row| row.get(0))?;
         let sql = format!(
-            "SELECT task, context, created, status FROM tasks WHERE {whose} ORDER BY number DESC LIMIT ?3 OFFSET ?4"
+            "SELECT task, context, created, status FROM tasks WHERE {whose} ORDER BY created DESC, number DESC LIMIT ?3 OFFSET ?4"
         );
         let mut statement = self.connection().prepare_cached(&sql)?;
         let rows = statement.query_map(params![owner, context, stored(limit), stored(offset)], listed)?;
         Ok((rows.collect::<rusqlite::Result<_>>()?, number(total)))
     }
 
-    fn open_tasks(&self) -> rusqlite::Result<Vec<IntentId>> {
+    fn open_tasks(&self) -> rusqlite::Result<Vec<(IntentId, AgentDid)>> {
         let mut statement = self
             .connection()
-            .prepare("SELECT task FROM tasks INDEXED BY tasks_open_of WHERE over IS NULL")?;
-        statement.query_map([], |row| row.get(0).map(IntentId::from_bytes))?.collect()
-    }
-
-    fn count_open_tasks(&self, owner: &AgentDid) -> rusqlite::Result<u64> {
-        self.connection()
-            .prepare_cached(
-                "SELECT count(*) FROM tasks INDEXED BY tasks_open_of WHERE owner = ?1 AND over IS NULL",
-            )?
-            .query_row([owner.as_str()], |row| row.get(0))
-            .map(number)
+            .prepare("SELECT task, owner FROM tasks INDEXED BY tasks_open_of WHERE over IS NULL")?;
+        statement.query_map([], |row| Ok((IntentId::from_bytes(row.get(0)?), owner(row.get(1)?)?)))?.collect()
     }
 }
 
 fn at(micros: i64) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// The owner of a task, which is the second column of each question.
+fn owner(text: String) -> rusqlite::Result<AgentDid> {
+    AgentDid::parse(&text).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, Box::new(error))
+    })
 }
 
 fn listed(row: &Row<'_>) -> rusqlite::Result<ListedTask> {
@@ -278,13 +273,9 @@ fn listed(row: &Row<'_>) -> rusqlite::Result<ListedTask> {
 }
 
 fn kept(row: &Row<'_>) -> rusqlite::Result<KeptTask> {
-    let owner = row.get::<_, String>(1)?;
-    let owner = AgentDid::parse(&owner).map_err(|error| {
-        rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, Box::new(error))
-    })?;
     Ok(KeptTask {
         task: IntentId::from_bytes(row.get(0)?),
-        owner,
+        owner: owner(row.get(1)?)?,
         context: row.get(2)?,
         created: at(row.get(3)?),
         over: row.get::<_, Option<i64>>(4)?.map(at),

@@ -28,7 +28,7 @@ pub(super) enum Entry {
     /// A run may begin; or the reason why that cannot be written.
     Start(Box<Start>, Reply<Result<Began, String>>),
     /// A run is over. It is tried until there is room.
-    Finish(Finish, Reply<()>),
+    Finish(Box<Finish>, Reply<()>),
     /// A claimed intent was refused before its guest began.
     Release(Run, Reply<()>),
     /// A verdict of this intent expires later than those before.
@@ -57,11 +57,9 @@ impl Entry {
             | Self::Release(..)
             | Self::Hold(..)
             | Self::LetGo(..)
-            | Self::Task(_, Pace::AtOnce | Pace::NowOrNever, _)
+            | Self::Task(..)
             | Self::Flush(_) => true,
-            Self::Keep(..) | Self::Delivered(_) | Self::Task(_, Pace::WithTheNext, _) | Self::Refuse(_) => {
-                false
-            }
+            Self::Keep(..) | Self::Delivered(_) | Self::Refuse(_) => false,
         }
     }
 }
@@ -219,8 +217,7 @@ fn begun(entry: Entry, reason: &str) -> Option<Entry> {
             let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
             match pace {
                 Pace::AtOnce => return Some(Entry::Task(task, pace, None)),
-                // Its run does not start either, and what that comes to is all of the task.
-                Pace::NowOrNever | Pace::WithTheNext => {}
+                Pace::NowOrNever => {}
             }
         }
         Entry::Refuse(_) => {}

@@ -19,7 +19,7 @@ mod watcher;
 pub use lines::Lines;
 pub use observers::{News, Subject};
 pub use slots::Capacity;
-pub use watcher::{Happening, Watcher};
+pub use watcher::{Happening, Keeper, Watcher};
 
 use crate::call::{Call, ContextSignature};
 use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
@@ -375,8 +375,8 @@ impl Executor {
     async fn answered(self: &Arc<Self>, call: Call, watcher: Watcher) -> Result<Answer, Fault> {
         let mut clocked = Clocked::from(self.clock.monotonic());
         let loaded = self.check(&call)?;
-        let known = self.journal.find(&call, None).await.map_err(|error| self.unrecorded(&error))?;
-        if let Some(known) = known
+        let known = if call.is_new { Ok(None) } else { self.journal.find(&call, None).await };
+        if let Some(known) = known.map_err(|error| self.unrecorded(&error))?
             && let (receipt, Some(verdict)) = self.known(&call, known).await?
         {
             return Ok(Answer { verdict, receipt: Some(receipt) });
@@ -790,14 +790,14 @@ impl Executor {
         }
         let roots = self.open(&admitted, &grant)?;
         let place = self.place(&admitted.call().agent)?;
-        let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict);
+        let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
         match claimed.map_err(|error| self.unrecorded(&error))? {
             Claim::New => {}
             Claim::Known(known) => return Ok(Taken::Known(Box::new(admitted.call().clone()), known)),
         }
         let Call { intent, agent, .. } = admitted.call();
         let running = self.running.enter(*intent, agent.clone());
-        Ok(Taken::Claimed(Box::new(Claimed { admitted, loaded, grant, roots, place, running })))
+        Ok(Taken::Claimed(Box::new(Claimed { admitted, loaded, verdict, grant, roots, place, running })))
     }
 
     /// Opens the granted folders.
@@ -830,7 +830,7 @@ impl Executor {
         mut clocked: Clocked,
         watcher: Watcher,
     ) -> Result<Arc<Receipt>, Fault> {
-        let Claimed { admitted, loaded, grant, roots, place, running } = claimed;
+        let Claimed { admitted, loaded, verdict, grant, roots, place, running } = claimed;
         let call = admitted.call();
         let queued = self.clock.monotonic();
         // An intent that is cancelled while it waits needs no slot.
@@ -853,8 +853,10 @@ impl Executor {
             Receipt { agent: agent.clone(), intent: *intent, tool: tool.clone(), outcome }
         };
         let will = receipt(loaded.isolate.lost(&permit));
-        let intended =
-            Intended { call, keep_until: admitted.remember_until(), proof: admitted.proof_id(), will: &will };
+        let keeper = watcher.keeper();
+        let task = keeper.as_ref().and_then(|keeper| keeper.will());
+        let (keep_until, proof) = (admitted.remember_until(), admitted.proof_id());
+        let intended = Intended { call, keep_until, proof, will: &will, task: task.as_ref() };
         let began = self.journal.started(intended, self.clock.now()).await;
         match began.map_err(|error| self.unrecorded(&error))? {
             Beginning::New => {}
@@ -893,7 +895,8 @@ impl Executor {
         // Another guest may run while this one's end is written.
         drop(slot);
         let receipt = Arc::new(receipt(outcome));
-        let finished = self.journal.finished(Arc::clone(&receipt), self.clock.now()).await;
+        let task = keeper.map(|keeper| keeper.end(&receipt, verdict.as_deref()));
+        let finished = self.journal.finished(Arc::clone(&receipt), task, self.clock.now()).await;
         finished.map_err(|error| self.unrecorded(&error))?;
         let times = clocked.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
         self.metrics.executed(&receipt, &times);
@@ -919,6 +922,8 @@ enum Taken {
 struct Claimed {
     admitted: Admitted,
     loaded: Arc<Loaded>,
+    /// The governor's, when it was asked.
+    verdict: Option<Arc<Verdict>>,
     grant: Grant,
     roots: Roots,
     place: Place,

@@ -1,7 +1,9 @@
 //! What a run shows while it goes on, for a door that streams it.
 
-use crate::outcome::{Artifact, LogLine, Progress};
+use crate::journal::KeptTask;
+use crate::outcome::{Artifact, LogLine, Progress, Receipt};
 use crate::sandbox::{Event, Witness};
+use crate::verdict::Verdict;
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,33 +20,55 @@ pub enum Happening {
     Artifact(Artifact),
 }
 
-/// Who is told.
-#[derive(Clone)]
-pub struct Watcher(Option<Arc<dyn Fn(Happening) + Send + Sync>>);
+/// What a door keeps of a run, on the disk with the run's own record: neither is there without the other.
+pub trait Keeper: Send + Sync {
+    /// What is kept if the process ends while it runs; `None` for a task that is kept already.
+    fn will(&self) -> Option<KeptTask>;
+    /// What is kept with its receipt, under the governor's verdict when the governor was asked.
+    fn end(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> KeptTask;
+}
+
+/// Who is told, and who keeps something.
+#[derive(Clone, Default)]
+pub struct Watcher {
+    each: Option<Arc<dyn Fn(Happening) + Send + Sync>>,
+    keeper: Option<Arc<dyn Keeper>>,
+}
 
 impl Watcher {
     /// Nobody.
     #[must_use]
     pub fn nobody() -> Self {
-        Self(None)
+        Self::default()
     }
 
     /// `each` is told of everything, in order, on the run's own thread: it must not wait. Nothing is told
     /// twice; a guest that is stuck past its deadline may still be heard after the answer.
     #[must_use]
     pub fn new(each: impl Fn(Happening) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(each)))
+        Self { each: Some(Arc::new(each)), keeper: None }
+    }
+
+    /// The same, and `keeper` keeps something of the run.
+    #[must_use]
+    pub fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
+        Self { keeper: Some(keeper), ..self }
+    }
+
+    /// Who keeps something of the run.
+    pub(super) fn keeper(&self) -> Option<Arc<dyn Keeper>> {
+        self.keeper.clone()
     }
 
     pub(super) fn told(&self, happening: Happening) {
-        if let Some(each) = &self.0 {
+        if let Some(each) = &self.each {
             each(happening);
         }
     }
 
     /// What the sandbox tells it.
     pub(super) fn witness(&self) -> Witness {
-        let Some(each) = self.0.clone() else { return Witness::default() };
+        let Some(each) = self.each.clone() else { return Witness::default() };
         Witness::new(move |event| match event {
             Event::Progress(progress) => each(Happening::Progress(progress)),
             Event::Log(level, message) => each(Happening::Log(LogLine { level, message })),
@@ -56,6 +80,6 @@ impl Watcher {
 
 impl fmt::Debug for Watcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Watcher(someone)" } else { "Watcher(nobody)" })
+        f.write_str(if self.each.is_some() { "Watcher(someone)" } else { "Watcher(nobody)" })
     }
 }

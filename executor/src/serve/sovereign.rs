@@ -160,6 +160,7 @@ impl Sovereign {
             door: Door::Sovereign,
             agent,
             intent: IntentId::random(),
+            is_new: true,
             tool: tool.name.clone(),
             arguments: payload,
             context: None,

@@ -34,6 +34,7 @@ fn call(name: &str, arguments: &Value) -> Call {
         door: Door::A2g,
         agent: agent(AGENT),
         intent: IntentId::random(),
+        is_new: false,
         tool: tool(name),
         arguments: arguments.as_object().unwrap().clone(),
         context: None,

@@ -1,24 +1,66 @@
 //! From a call to the end of its task, whoever goes away meanwhile.
 
 use super::A2a;
-use super::tasks::Live;
+use super::tasks::{Live, Record};
 use crate::call::Call;
+use crate::clock::Clock;
 use crate::fault::{BlockedBy, Fault};
-use crate::ident::AgentDid;
+use crate::ident::{AgentDid, IntentId};
+use crate::journal::KeptTask;
 use crate::outcome::Receipt;
-use crate::run::{Answer, Watcher, Whereabouts};
+use crate::run::{Answer, Keeper, Watcher, Whereabouts};
 use crate::verdict::Verdict;
 use crate::wire::a2a::fault;
 use crate::wire::a2a::governance::{BY_GOVERNOR, Feedback, PendingPermission, PermissionDecision, options};
-use crate::wire::a2a::message::{Part, State};
+use crate::wire::a2a::message::{Part, State, Update};
 use serde_json::{Map, json};
 use std::sync::Arc;
+use time::OffsetDateTime;
 
 /// The source of a decision that came by `g2a/directive`.
 const BY_DIRECTIVE: &str = "directive";
 
 fn anybodys(_: &AgentDid) -> bool {
     true
+}
+
+/// Puts a task on the disk with the start and the receipt of its run.
+struct TaskKeeper {
+    live: Arc<Live>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Keeper for TaskKeeper {
+    fn will(&self) -> Option<KeptTask> {
+        self.live.will()
+    }
+
+    fn end(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> KeptTask {
+        self.live.ending(|record| end(record, self.live.id, receipt, verdict, self.clock.now()))
+    }
+}
+
+/// A task whose run is over that `verdict` allowed, when the governor was asked.
+fn end(
+    record: &mut Record,
+    id: IntentId,
+    receipt: &Receipt,
+    verdict: Option<&Verdict>,
+    now: OffsetDateTime,
+) -> Vec<Update> {
+    if let Some(verdict) = verdict {
+        let summary = format!("{} by the governor", verdict.decision.as_str());
+        let decision = PermissionDecision::new(&id.to_string(), BY_GOVERNOR, true, now, &summary);
+        record.governance.permission_decisions.push(decision);
+        record.governance.governor_feedback.push(Feedback::of(verdict, now));
+    }
+    // It ran without anybody having answered here.
+    if record.is_prompting() {
+        let call = id.to_string();
+        let decision = PermissionDecision::new(&call, BY_DIRECTIVE, true, now, "approved by a directive");
+        record.governance.permission_decisions.push(decision);
+    }
+    record.ran(receipt, now)
 }
 
 impl A2a {
@@ -28,9 +70,10 @@ impl A2a {
         tokio::spawn(async move { door.follow(&live, call).await });
     }
 
-    async fn follow(&self, live: &Arc<Live>, call: Call) {
+    pub(super) async fn follow(&self, live: &Arc<Live>, call: Call) {
         let (tells, clock) = (Arc::clone(live), Arc::clone(self.executor.clock()));
-        let watcher = Watcher::new(move |happening| tells.happened(happening, clock.now()));
+        let keeper = Arc::new(TaskKeeper { live: Arc::clone(live), clock: Arc::clone(&clock) });
+        let watcher = Watcher::new(move |happening| tells.happened(happening, clock.now())).kept_by(keeper);
         // A call that is claimed goes on without whoever asked, so that nothing is lost here.
         let answer = tokio::select! {
             answer = self.executor.intent(call, watcher) => answer,
@@ -101,28 +144,14 @@ impl A2a {
         .await;
     }
 
-    /// The run is over that `verdict` allowed, when the governor was asked. Its receipt is on the disk, from which
-    /// a restart gives the task the same end.
+    /// The run is over that `verdict` allowed, when the governor was asked. Its receipt is on the disk, mostly with
+    /// this; without, a restart gives the task the same end from it.
     async fn ran(&self, live: &Live, receipt: &Receipt, verdict: Option<&Verdict>) {
+        if live.end() {
+            return;
+        }
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
-            if let Some(verdict) = verdict {
-                let summary = format!("{} by the governor", verdict.decision.as_str());
-                let decision =
-                    PermissionDecision::new(&live.id.to_string(), BY_GOVERNOR, true, now, &summary);
-                record.governance.permission_decisions.push(decision);
-                record.governance.governor_feedback.push(Feedback::of(verdict, now));
-            }
-            // It ran without anybody having answered here.
-            if record.is_prompting() {
-                let call = live.id.to_string();
-                let decision =
-                    PermissionDecision::new(&call, BY_DIRECTIVE, true, now, "approved by a directive");
-                record.governance.permission_decisions.push(decision);
-            }
-            record.ran(receipt, now)
-        })
-        .await;
+        live.change(self.executor.journal(), |record| end(record, live.id, receipt, verdict, now)).await;
     }
 
     async fn refused(&self, live: &Live, fault: &Fault) {

@@ -18,7 +18,7 @@ use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Approver, Governor, Operator};
 use crate::ident::{AgentDid, IntentId};
-use crate::journal::{ListedTask, Pace};
+use crate::journal::ListedTask;
 use crate::run::Executor;
 use crate::verdict::Directive;
 use crate::wire::a2a::card::{self, Place};
@@ -37,6 +37,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use limits::{Limiter, Pass};
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 use stream::Stream;
@@ -104,7 +105,7 @@ pub async fn doorways(
 ) -> Result<[Doorway; 2], Fault> {
     let open_to = settings.door.open_to;
     let limiter = Arc::new(Limiter::new(settings.limits, Arc::clone(executor.clock())));
-    let board = Board::new(Arc::clone(&executor), webhooks.clone());
+    let board = Board::new(Arc::clone(&executor), webhooks.clone())?;
     let door = Arc::new(A2a { executor, settings, port, webhooks, board });
     door.resume().await?;
     let public = Router::new().route("/.well-known/agent-card.json", get(public_card));
@@ -228,10 +229,14 @@ impl A2a {
             Request::Send(sent) | Request::Provide { sent } => {
                 let (blocking, history) = (sent.blocking, sent.history);
                 let Begun { live, call } = self.sent(caller, *sent, !blocking).await?;
-                if let Some(call) = call {
-                    self.begin(Arc::clone(&live), call);
-                }
-                let record = if blocking { self.settled(&live).await } else { live.record() };
+                let record = match call {
+                    Some(call) if blocking => self.until_settled(&live, call).await,
+                    Some(call) => {
+                        self.begin(Arc::clone(&live), call);
+                        live.record()
+                    }
+                    None => live.record(),
+                };
                 ok(encode::task_response(id, &record.task, history, dialect))
             }
             Request::Stream(sent) => {
@@ -364,10 +369,19 @@ impl A2a {
         Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into())
     }
 
-    /// Waits until a task has settled. A run's end is on the disk then, with its receipt; how a task settles
-    /// without one is waited for, as long as a disk with room may take.
-    async fn settled(&self, live: &Live) -> Arc<Record> {
-        let record = live.settled().await;
+    /// Runs a call as its task until that has settled; if it is not over then, it is followed on. A run's end is
+    /// on the disk then, with its receipt; how a task settles without one is waited for, as long as a disk with
+    /// room may take.
+    async fn until_settled(self: &Arc<Self>, live: &Arc<Live>, call: Call) -> Arc<Record> {
+        let (door, follows) = (Arc::clone(self), Arc::clone(live));
+        let mut follow = Box::pin(async move { door.follow(&follows, call).await });
+        let record = tokio::select! {
+            () = &mut follow => live.record(),
+            settled = live.settled() => {
+                tokio::spawn(follow);
+                settled
+            }
+        };
         if record.task.metadata.is_none() {
             let kept = tokio::time::timeout(DISK_PATIENCE, self.executor.journal().flush()).await;
             if !matches!(kept, Ok(Ok(()))) {
@@ -400,6 +414,7 @@ impl A2a {
                     door: Door::A2a,
                     agent: owner.clone(),
                     intent: id,
+                    is_new: going_on.is_none(),
                     tool: asked.tool.clone(),
                     arguments: asked.arguments.clone(),
                     context: None,
@@ -439,12 +454,10 @@ impl A2a {
                 record.enter(TaskState::InputRequired, vec![Part::text(SEND_A_CALL)], now);
             }
         }
+        let live = self.board.add(id, record)?;
         // What is told when its call settles goes to the disk with whatever the call comes to.
-        let pace = if at_once || call.is_none() { Pace::NowOrNever } else { Pace::WithTheNext };
-        let (live, keeping) = self.board.add(id, record, pace)?;
-        match pace {
-            Pace::AtOnce | Pace::NowOrNever => keeping.await.map_err(|error| tasks::broken(&error))?,
-            Pace::WithTheNext => drop(keeping),
+        if at_once || call.is_none() {
+            live.keep(self.executor.journal()).await.map_err(|error| tasks::broken(&error))?;
         }
         Ok(live)
     }
@@ -490,11 +503,36 @@ impl A2a {
         offset: u64,
     ) -> Result<Response, Problem> {
         let owner = if caller.is_any_of(&SEES_ALL) { None } else { Some(self.agent(caller)?) };
-        let listed = self.executor.journal().tasks(owner.as_ref(), context, limit, offset);
-        let (kept, total) = listed.map_err(|error| tasks::broken(&error))?;
-        let listed = kept.iter().map(|kept| self.listed(kept)).collect::<Vec<_>>();
-        let more = offset.saturating_add(u64::try_from(kept.len()).unwrap_or(u64::MAX)) < total;
+        let mut unkept = self.unkept(owner.as_ref(), context);
+        // As many more are read as may come before the first of the page.
+        let before = offset.min(u64::try_from(unkept.len()).unwrap_or(u64::MAX));
+        let listed = self.executor.journal().tasks(owner.as_ref(), context, limit + before, offset - before);
+        let (mut tasks, kept) = listed.map_err(|error| tasks::broken(&error))?;
+        unkept.retain(|one| tasks.iter().all(|kept| kept.task != one.task));
+        let total = kept.saturating_add(u64::try_from(unkept.len()).unwrap_or(u64::MAX));
+        tasks.extend(unkept);
+        tasks.sort_by_key(|task| Reverse(task.created));
+        let page = tasks.iter().skip(usize::try_from(before).unwrap_or(usize::MAX));
+        let page = page.take(usize::try_from(limit).unwrap_or(usize::MAX));
+        let listed = page.map(|task| self.listed(task)).collect::<Vec<_>>();
+        let more = offset.saturating_add(u64::try_from(listed.len()).unwrap_or(u64::MAX)) < total;
         Ok(ok(encode::list(id, &listed, total, more)))
+    }
+
+    /// The tasks that the journal does not have yet, of an owner and a conversation.
+    fn unkept(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<ListedTask> {
+        let unkept = self.board.unkept().into_iter().map(|live| (live.id, live.record()));
+        let meant = unkept.filter(|(_, record)| {
+            owner.is_none_or(|owner| *owner == record.owner)
+                && context.is_none_or(|context| context == record.task.context_id)
+        });
+        let listed = |(task, record): (IntentId, Arc<Record>)| ListedTask {
+            task,
+            context: record.task.context_id.clone(),
+            created: record.created,
+            status: record.status(),
+        };
+        meant.map(listed).collect()
     }
 
     /// A task of a list, as it is now.

@@ -9,7 +9,8 @@
 //! ```
 //! A task is in memory as long as somebody has to do with it: its follower, a stream, a request. What is changed
 //! is told to the streams and to the journal before anybody else can change it, so that all three have the same
-//! order.
+//! order. A task whose call somebody waits for goes to the disk with the start of its run, and with the receipt;
+//! until then only this process knows of it.
 
 use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -24,15 +25,16 @@ use crate::wire::a2a::push::{self, Notice, PushConfig, Webhooks};
 use crate::wire::a2a::{encode, fault};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use time::OffsetDateTime;
 use tokio::sync::{broadcast, watch};
 
 /// How many updates wait for a stream that does not take them. Who is further behind is dropped.
 const MOST_BEHIND: usize = 256;
 /// How many tasks of one owner may be open at once.
-const MOST_OPEN: u64 = 250;
+const MOST_OPEN: usize = 250;
 
 /// All that is known of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -162,6 +164,35 @@ impl Record {
     }
 }
 
+/// The tasks that are not over, by their owners.
+#[derive(Default)]
+struct OpenTasks(Mutex<HashMap<AgentDid, HashSet<IntentId>>>);
+
+impl OpenTasks {
+    /// Adds a task, unless its owner has as many as may be open.
+    fn add(&self, owner: &AgentDid, task: IntentId) -> Result<(), Fault> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.get(owner).is_some_and(|open| open.len() >= MOST_OPEN) {
+            let message = format!(
+                "{MOST_OPEN} tasks of `{owner}` are open: cancel those that wait for a message, or answer them"
+            );
+            return Err(Fault::Busy { message, retry_after_ms: 60_000 });
+        }
+        all.entry(owner.clone()).or_default().insert(task);
+        Ok(())
+    }
+
+    fn remove(&self, owner: &AgentDid, task: IntentId) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = all.get_mut(owner) {
+            open.remove(&task);
+            if open.is_empty() {
+                all.remove(owner);
+            }
+        }
+    }
+}
+
 /// A task that somebody has to do with.
 pub(super) struct Live {
     pub(super) id: IntentId,
@@ -169,19 +200,28 @@ pub(super) struct Live {
     updates: broadcast::Sender<Arc<Update>>,
     /// Whether it is to be stopped.
     stop: watch::Sender<bool>,
+    /// Whether the journal knows of it.
+    is_kept: AtomicBool,
+    /// What the journal has with the receipt of its run, and is not told yet.
+    ended: Mutex<Option<Ended>>,
+    /// What it is one of until it is over.
+    open: Arc<OpenTasks>,
     /// Who posts to webhooks, when anybody does.
     webhooks: Option<Arc<dyn Webhooks>>,
+}
+
+/// How a task ended.
+struct Ended {
+    /// The record that it was made from.
+    before: Arc<Record>,
+    after: Record,
+    updates: Vec<Update>,
 }
 
 /// An answer of the journal that can be waited for.
 pub(super) type Keeping = std::pin::Pin<Box<dyn Future<Output = Result<(), JournalError>> + Send>>;
 
 impl Live {
-    fn new(id: IntentId, record: Record, webhooks: Option<Arc<dyn Webhooks>>) -> Arc<Self> {
-        let (now, updates) = (watch::Sender::new(Arc::new(record)), broadcast::Sender::new(MOST_BEHIND));
-        Arc::new(Self { id, now, updates, stop: watch::Sender::new(false), webhooks })
-    }
-
     /// The record as it is now.
     pub(super) fn record(&self) -> Arc<Record> {
         Arc::clone(&self.now.borrow())
@@ -224,19 +264,21 @@ impl Live {
         over.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
     }
 
+    /// Puts a task that was just made on the disk, before its call begins; or it never was.
+    pub(super) async fn keep(&self, journal: &Journal) -> Result<(), JournalError> {
+        let record = self.record();
+        let kept = journal.keep_task(record.kept(self.id), Pace::NowOrNever).await;
+        match &kept {
+            Ok(()) => self.is_kept.store(true, Ordering::Release),
+            Err(_no_room) => self.open.remove(&record.owner, self.id),
+        }
+        kept
+    }
+
     /// Changes the record, unless `change` refuses to. When the answer comes, the change is on the disk.
     pub(super) fn try_change<E>(
         &self,
         journal: &Journal,
-        change: impl FnOnce(&mut Record) -> Result<Vec<Update>, E>,
-    ) -> Result<Keeping, E> {
-        self.changed(journal, Pace::AtOnce, change)
-    }
-
-    fn changed<E>(
-        &self,
-        journal: &Journal,
-        pace: Pace,
         change: impl FnOnce(&mut Record) -> Result<Vec<Update>, E>,
     ) -> Result<Keeping, E> {
         let mut changed = None;
@@ -244,8 +286,8 @@ impl Live {
             let mut record = Record::clone(now);
             let told = change(&mut record).map(|updates| {
                 self.tell(&record, now.state(), record.task.status.timestamp, updates);
-                let keeping: Keeping = Box::pin(journal.keep_task(record.kept(self.id), pace));
-                *now = Arc::new(record);
+                let keeping: Keeping = Box::pin(journal.keep_task(record.kept(self.id), Pace::AtOnce));
+                self.becomes(now, record);
                 keeping
             });
             let is_changed = told.is_ok();
@@ -262,6 +304,47 @@ impl Live {
         if let Err(error) = keeping.await {
             tracing::error!(task = %self.id, %error, "a task could not be kept");
         }
+    }
+
+    /// It is what the journal has from here on.
+    fn becomes(&self, now: &mut Arc<Record>, record: Record) {
+        self.is_kept.store(true, Ordering::Release);
+        if record.state().is_terminal() {
+            self.open.remove(&record.owner, self.id);
+        }
+        *now = Arc::new(record);
+    }
+
+    /// The task as the journal keeps it while its run goes on; `None` when it is kept already.
+    pub(super) fn will(&self) -> Option<KeptTask> {
+        (!self.is_kept.load(Ordering::Acquire)).then(|| self.record().kept(self.id))
+    }
+
+    /// Its end, for the journal. Nobody is told before [`Self::end`].
+    pub(super) fn ending(&self, change: impl FnOnce(&mut Record) -> Vec<Update>) -> KeptTask {
+        let before = self.record();
+        let mut after = Record::clone(&before);
+        let updates = change(&mut after);
+        let kept = after.kept(self.id);
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ended { before, after, updates });
+        kept
+    }
+
+    /// Ends as the journal has it since [`Self::ending`]. `false` when it does not, because the task has changed
+    /// meanwhile, or its run is not of this process.
+    pub(super) fn end(&self) -> bool {
+        let Some(ended) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return false;
+        };
+        let Ended { before, after, updates } = ended;
+        self.now.send_if_modified(|now| {
+            if !Arc::ptr_eq(now, &before) {
+                return false;
+            }
+            self.tell(&after, now.state(), after.task.status.timestamp, updates);
+            self.becomes(now, after);
+            true
+        })
     }
 
     /// What a run shows of itself. The journal need not know it: what comes of the run, it does.
@@ -286,7 +369,8 @@ impl Live {
                 }
             };
             self.tell(record, before, now, vec![update]);
-            true
+            // It has not settled by this, so that nobody who waits for that has to look.
+            false
         });
     }
 
@@ -320,39 +404,69 @@ pub(super) struct Board {
     executor: Arc<Executor>,
     webhooks: Option<Arc<dyn Webhooks>>,
     live: Mutex<HashMap<IntentId, Weak<Live>>>,
+    open: Arc<OpenTasks>,
 }
 
 impl Board {
-    pub(super) fn new(executor: Arc<Executor>, webhooks: Option<Arc<dyn Webhooks>>) -> Self {
-        Self { executor, webhooks, live: Mutex::default() }
-    }
-
-    /// Makes a task. It is on the disk when the second value says so.
+    /// All tasks of the journal.
     ///
     /// # Errors
-    /// When too many tasks of its owner are open, or the journal cannot be read.
-    pub(super) fn add(
+    /// When the journal cannot be read.
+    pub(super) fn new(executor: Arc<Executor>, webhooks: Option<Arc<dyn Webhooks>>) -> Result<Self, Fault> {
+        let mut open = HashMap::<AgentDid, HashSet<IntentId>>::new();
+        for (task, owner) in executor.journal().open_tasks().map_err(|error| broken(&error))? {
+            open.entry(owner).or_default().insert(task);
+        }
+        let open = Arc::new(OpenTasks(Mutex::new(open)));
+        Ok(Self { executor, webhooks, live: Mutex::default(), open })
+    }
+
+    /// Makes a task.
+    ///
+    /// # Errors
+    /// When too many tasks of its owner are open.
+    pub(super) fn add(&self, id: IntentId, record: Record) -> Result<Arc<Live>, Fault> {
+        self.open.add(&record.owner, id)?;
+        let live = self.live(&mut self.lock(), id, record, false);
+        let record = live.record();
+        // No stream can be there yet.
+        if !record.pushes.is_empty() {
+            let first = Update::Task(Box::new(record.task.clone()));
+            live.tell(&record, record.state(), record.created, vec![first]);
+        }
+        Ok(live)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Weak<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn live(
         &self,
+        all: &mut HashMap<IntentId, Weak<Live>>,
         id: IntentId,
         record: Record,
-        pace: Pace,
-    ) -> Result<(Arc<Live>, Keeping), Fault> {
-        let journal = self.executor.journal();
-        if journal.count_open_tasks(&record.owner).map_err(|error| broken(&error))? >= MOST_OPEN {
-            let message = format!(
-                "{MOST_OPEN} tasks of `{}` are open: cancel those that wait for a message, or answer them",
-                record.owner
-            );
-            return Err(Fault::Busy { message, retry_after_ms: 60_000 });
-        }
-        let first = Update::Task(Box::new(record.task.clone()));
-        let live = Live::new(id, record, self.webhooks.clone());
-        let mut all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        is_kept: bool,
+    ) -> Arc<Live> {
+        let live = Arc::new(Live {
+            id,
+            now: watch::Sender::new(Arc::new(record)),
+            updates: broadcast::Sender::new(MOST_BEHIND),
+            stop: watch::Sender::new(false),
+            is_kept: AtomicBool::new(is_kept),
+            ended: Mutex::default(),
+            open: Arc::clone(&self.open),
+            webhooks: self.webhooks.clone(),
+        });
         all.retain(|_, live| live.strong_count() > 0);
         all.insert(id, Arc::downgrade(&live));
-        drop(all);
-        let Ok(keeping) = live.changed(journal, pace, |_| Ok::<_, std::convert::Infallible>(vec![first]));
-        Ok((live, keeping))
+        live
+    }
+
+    /// The tasks that only this process knows of.
+    pub(super) fn unkept(&self) -> Vec<Arc<Live>> {
+        let lives = self.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        lives.into_iter().filter(|live| !live.is_kept.load(Ordering::Acquire)).collect()
     }
 
     /// A task, wherever it is.
@@ -360,22 +474,19 @@ impl Board {
     /// # Errors
     /// When the journal cannot be read.
     pub(super) fn find(&self, id: IntentId) -> Result<Option<Arc<Live>>, Fault> {
-        let mut all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.lock();
         if let Some(live) = all.get(&id).and_then(Weak::upgrade) {
             return Ok(Some(live));
         }
         let Some(kept) = self.executor.journal().task(id).map_err(|error| broken(&error))? else {
             return Ok(None);
         };
-        let live = Live::new(id, read(&kept)?, self.webhooks.clone());
-        all.retain(|_, live| live.strong_count() > 0);
-        all.insert(id, Arc::downgrade(&live));
-        Ok(Some(live))
+        Ok(Some(self.live(&mut all, id, read(&kept)?, true)))
     }
 
     /// A task that somebody has to do with.
     pub(super) fn at_hand(&self, id: IntentId) -> Option<Arc<Live>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).get(&id).and_then(Weak::upgrade)
+        self.lock().get(&id).and_then(Weak::upgrade)
     }
 
     /// The tasks that an earlier process left open, by their ids.
@@ -383,7 +494,8 @@ impl Board {
     /// # Errors
     /// When the journal cannot be read.
     pub(super) fn left_open(&self) -> Result<Vec<IntentId>, Fault> {
-        self.executor.journal().open_tasks().map_err(|error| broken(&error))
+        let open = self.executor.journal().open_tasks().map_err(|error| broken(&error))?;
+        Ok(open.into_iter().map(|(task, _)| task).collect())
     }
 }
 

@@ -332,6 +332,7 @@ impl Session {
             door: Door::A2e,
             agent,
             intent: intent.unwrap_or_else(|| self.intent_of(req_id)),
+            is_new: false,
             tool,
             arguments,
             context,

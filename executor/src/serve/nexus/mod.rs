@@ -444,6 +444,7 @@ impl Nexus {
             door: Door::Nexus,
             agent: sender.agent.clone(),
             intent: sender.id,
+            is_new: false,
             tool,
             arguments,
             context,

@@ -30,35 +30,34 @@ fn response_raw(id: &Id, result: &RawValue) -> String {
 /// A response with a task and the latest messages of its history.
 #[must_use]
 pub fn task_response(id: &Id, task: &Task, history: Option<usize>, dialect: Dialect) -> String {
-    response(id, &task_value(task, history, dialect))
+    response_raw(id, &task_value(task, history, dialect))
 }
 
 /// A task in a dialect.
-fn task_value(task: &Task, history: Option<usize>, dialect: Dialect) -> Value {
-    let mut task = task.clone();
-    if let Some(most) = history {
-        let left_out = task.history.len().saturating_sub(most);
-        task.history.drain(..left_out);
+fn task_value(task: &Task, history: Option<usize>, dialect: Dialect) -> Box<RawValue> {
+    let left_out = history.map_or(0, |most| task.history.len().saturating_sub(most));
+    if left_out == 0 {
+        return in_dialect(task, dialect);
     }
-    in_dialect(json!(task), dialect)
+    let mut task = task.clone();
+    task.history.drain(..left_out);
+    in_dialect(&task, dialect)
+}
+
+fn in_dialect(what: &impl Serialize, dialect: Dialect) -> Box<RawValue> {
+    match dialect {
+        Dialect::A2a => raw(what),
+        Dialect::Acp => raw(&without_kinds(json!(what))),
+    }
 }
 
 /// The document has no `kind` on a task or a message.
-fn in_dialect(mut task: Value, dialect: Dialect) -> Value {
-    match dialect {
-        Dialect::A2a => {}
-        Dialect::Acp => {
-            without_kind(&mut task);
-            if let Some(message) = task.pointer_mut("/status/message") {
-                without_kind(message);
-            }
-            task.pointer_mut("/history")
-                .and_then(Value::as_array_mut)
-                .into_iter()
-                .flatten()
-                .for_each(without_kind);
-        }
+fn without_kinds(mut task: Value) -> Value {
+    without_kind(&mut task);
+    if let Some(message) = task.pointer_mut("/status/message") {
+        without_kind(message);
     }
+    task.pointer_mut("/history").and_then(Value::as_array_mut).into_iter().flatten().for_each(without_kind);
     task
 }
 
@@ -73,10 +72,10 @@ fn without_kind(object: &mut Value) {
 pub fn update(id: &Id, update: &Update, dialect: Dialect) -> String {
     let value = match update {
         Update::Task(task) => task_value(task, None, dialect),
-        Update::Status(_) => in_dialect(json!(update), dialect),
-        Update::Artifact(_) => json!(update),
+        Update::Status(_) => in_dialect(update, dialect),
+        Update::Artifact(_) => raw(update),
     };
-    response(id, &value)
+    response_raw(id, &value)
 }
 
 /// The answer to `tasks/cancel`.
@@ -110,7 +109,10 @@ pub fn listed(id: &str, context: &str, status: &Value, created: OffsetDateTime, 
         "status": status,
         "createdAt": created.format(&Rfc3339).unwrap_or_default(),
     });
-    in_dialect(listed, dialect)
+    match dialect {
+        Dialect::A2a => listed,
+        Dialect::Acp => without_kinds(listed),
+    }
 }
 
 /// The answer to `tasks/list`.

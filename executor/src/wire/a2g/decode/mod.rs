@@ -130,6 +130,7 @@ fn call(field: Field<'_>) -> Result<Call, Fault> {
         door: Door::A2g,
         agent: object.need("agent_did")?.parsed(AgentDid::parse)?,
         intent: object.need("intent_id")?.parsed(IntentId::parse)?,
+        is_new: false,
         tool: object.need("tool")?.parsed(ToolName::parse)?,
         arguments: object.need("arguments")?.map()?,
         context: object.take_unless_null("context")?.map(|field| field.map()).transpose()?,

@@ -71,6 +71,7 @@ fn call() -> impl Strategy<Value = Call> {
         door: Door::A2g,
         agent,
         intent,
+        is_new: false,
         tool,
         arguments,
         context,
