@@ -61,8 +61,8 @@ impl Record {
             Status { state: State::Submitted, message: None, timestamp: now.truncate_to_millisecond() };
         let history = vec![message];
         let task = Task { id, context_id, status, artifacts: Vec::new(), history, metadata: None };
-        let governance = Governance::default();
-        Self { owner, created: now, tool: None, governance, pushes: Vec::new(), task }
+        let (governance, created) = (Governance::default(), now.truncate_to_microsecond());
+        Self { owner, created, tool: None, governance, pushes: Vec::new(), task }
     }
 
     /// Where it is.
