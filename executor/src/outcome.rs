@@ -490,6 +490,9 @@ pub struct Receipt {
     pub intent: IntentId,
     /// The tool that ran.
     pub tool: ToolName,
+    /// The caller who permitted it, when it waited for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
     /// What became of it.
     pub outcome: Outcome,
 }

@@ -226,6 +226,14 @@ fn an_approver_decides_without_being_the_governor() {
     assert_eq!(result(&rpc(&mut client, &approver, "g2a/directive", &directive))["accepted"], true);
     eventually("it has run", || executor.file("x").filter(|content| content == ESCALATES));
     executor.line_with("\"caller\":\"a-person\"");
+    // Who permitted it is part of its receipt, and so of the chain.
+    let config = executor.home().config();
+    let show = ["journal", "show", call["intent_id"].as_str().unwrap(), "--config", config.to_str().unwrap()];
+    let shown = eventually("its receipt is there", || {
+        let shown = run(show);
+        shown.status.success().then(|| serde_json::from_slice::<Value>(&shown.stdout).unwrap())
+    });
+    assert_eq!(shown["approved_by"], "a-person");
 }
 
 /// Whoever decides sees what waits, and whoever looks later sees who denied it.
@@ -247,6 +255,7 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
     assert_eq!(waiting.len(), 1, "{waiting:?}");
     assert_eq!(waiting[0]["intent_id"], call["intent_id"]);
     assert_eq!(waiting[0]["arguments"], write("x", ESCALATES));
+    assert!(waiting[0]["reason"].as_str().unwrap().contains("holds a private key"), "{waiting:?}");
     assert!((figures().value("a2g_waiting_intents") - 1.0).abs() < f64::EPSILON);
     let waits = executor.line_with("waits for a directive");
     assert!(waits.contains(call["intent_id"].as_str().unwrap()), "{waits}");

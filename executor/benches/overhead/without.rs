@@ -128,7 +128,7 @@ async fn execute(server: Arc<Server>, params: String) -> Box<RawValue> {
         let arguments = Value::Object(call.arguments.clone()).to_string();
         let outcome = server.isolate.run(&call.tool, permit, arguments, &execution).await;
         let (agent, intent, tool) = (call.agent.clone(), call.intent, call.tool.clone());
-        let receipt = Arc::new(Receipt { agent, intent, tool, outcome });
+        let receipt = Arc::new(Receipt { agent, intent, tool, approved_by: None, outcome });
         let reported = Arc::clone(&receipt);
         tokio::spawn(async move { server.governor.report(&reported).await.unwrap() });
         receipt

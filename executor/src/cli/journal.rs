@@ -155,7 +155,7 @@ fn list(entries: &[Entry], json: bool) {
     for entry in entries {
         table.add_row([
             cell(entry.number),
-            cell(readable(entry.ended)),
+            cell(in_two(&readable(entry.ended))),
             verdict_cell(&entry.status, entry.status == Status::Success.as_str()),
             cell(&entry.tool),
             cell(&entry.agent),
@@ -179,7 +179,7 @@ fn list_refusals(refusals: &[Refused], json: bool) {
     let mut table = table(&std::io::stdout(), &["refused", "blocked by", "tool", "agent", "intent", "why"]);
     for Refused { at, intent, agent, tool, blocked_by, message } in refusals {
         table.add_row([
-            cell(readable(*at)),
+            cell(in_two(&readable(*at))),
             cell(blocked_by),
             cell(tool),
             cell(agent),
@@ -204,25 +204,26 @@ fn waiting(journal: &Path, limit: u64) -> anyhow::Result<Vec<Escalated>> {
 fn list_waiting(waiting: &[Escalated], json: bool) {
     let until = |held: &Escalated| held.verdict().expires_at.map(readable).unwrap_or_default();
     let risk = |held: &Escalated| held.verdict().risk.as_ref().map(|risk| risk.score);
+    let why = |held: &Escalated| held.verdict().reason.clone();
     if json {
         for held in waiting {
             let Call { intent, agent, tool, arguments, .. } = held.call();
             print(json!({
                 "until": until(held), "intent_id": intent.to_string(), "agent_did": agent.as_str(),
-                "tool": tool.as_str(), "risk_score": risk(held), "arguments": arguments,
+                "tool": tool.as_str(), "risk_score": risk(held), "reason": why(held), "arguments": arguments,
             }));
         }
         return;
     }
-    let mut table = table(&std::io::stdout(), &["until", "tool", "agent", "intent", "risk", "arguments"]);
+    let mut table = table(&std::io::stdout(), &["until", "tool", "agent", "intent", "why", "arguments"]);
     for held in waiting {
         let Call { intent, agent, tool, arguments, .. } = held.call();
         table.add_row([
-            cell(until(held)),
+            cell(in_two(&until(held))),
             cell(tool),
             cell(agent),
             cell(intent),
-            cell(risk(held).map(|score| score.to_string()).unwrap_or_default()),
+            cell(why(held).unwrap_or_default()),
             cell(in_short(arguments)),
         ]);
     }
@@ -256,8 +257,10 @@ fn short(entry: &Entry) -> Value {
 /// With the report as the governor got it.
 fn whole(entry: &Entry) -> anyhow::Result<Value> {
     let mut whole = short(entry);
-    let report = encode::report(&entry.receipt()?);
+    let receipt = entry.receipt()?;
+    let report = encode::report(&receipt);
     if let Some(members) = whole.as_object_mut() {
+        members.extend(receipt.approved_by.map(|by| ("approved_by".to_owned(), by.into())));
         members.insert("report".to_owned(), serde_json::from_str(report.get())?);
     }
     Ok(whole)
@@ -316,6 +319,11 @@ fn end_progress() {
     if std::io::stderr().is_terminal() {
         note("\r");
     }
+}
+
+/// A moment whose date and time stand below each other in a narrow column.
+fn in_two(moment: &str) -> String {
+    moment.replacen('T', " ", 1)
 }
 
 fn readable(at: OffsetDateTime) -> String {

@@ -62,7 +62,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
 
 /// The span of one try to deliver a report.
 fn span(receipt: &Receipt) -> Span {
-    let Receipt { agent, intent, tool, outcome: _ } = receipt;
+    let Receipt { agent, intent, tool, approved_by: _, outcome: _ } = receipt;
     let (agent, tool) = (agent.as_str(), tool.as_str());
     tracing::error_span!("delivery", %intent, agent, tool, failed = Empty)
 }

@@ -60,7 +60,13 @@ fn receipt(call: &Call, end: End) -> Receipt {
         denied_truncated: false,
     };
     let outcome = Outcome { end, output: Output::default(), metrics: Metrics::default(), usage };
-    Receipt { agent: call.agent.clone(), intent: call.intent, tool: call.tool.clone(), outcome }
+    Receipt {
+        agent: call.agent.clone(),
+        intent: call.intent,
+        tool: call.tool.clone(),
+        approved_by: None,
+        outcome,
+    }
 }
 
 fn opened(path: &Path) -> (Journal, Recovered) {

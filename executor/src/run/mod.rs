@@ -551,7 +551,7 @@ impl Executor {
                 Err(denied) if !approved => return self.denied(&waits, denied).await,
                 // Such as one with a manifest that cannot be enforced.
                 Err(refused) => refused,
-                Ok(admitted) => match self.approved(admitted, verdict, waits) {
+                Ok(admitted) => match self.approved(admitted, verdict, by, waits) {
                     Ok(()) => return Ok(()),
                     Err(refused) => refused,
                 },
@@ -575,11 +575,12 @@ impl Executor {
         gone.await.map_err(|error| self.not_let_go(&error))
     }
 
-    /// Runs what was approved.
+    /// Runs what `by` approved.
     fn approved(
         self: &Arc<Self>,
         admitted: Admitted,
         verdict: Arc<Verdict>,
+        by: &str,
         waits: Escalated,
     ) -> Result<(), Fault> {
         let clocked = Clocked::from(self.clock.monotonic());
@@ -589,11 +590,11 @@ impl Executor {
         // That it starts takes it out of the journal's list.
         self.escalations.runs(waits.call().intent);
         if let Taken::Claimed(claimed) = taken {
+            let claimed = Claimed { approved_by: Some(by.to_owned()), ..*claimed };
             let executor = Arc::clone(self);
             let asked = Asked::of(waits.call());
             let run = async move {
-                if let Err(fault) = Arc::clone(&executor).claimed(*claimed, clocked, Watcher::nobody()).await
-                {
+                if let Err(fault) = Arc::clone(&executor).claimed(claimed, clocked, Watcher::nobody()).await {
                     let fault = executor.refused(Some(&asked), fault);
                     let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
                     tracing::warn!(detail, "an approved intent could not be run, and waits again");
@@ -797,7 +798,9 @@ impl Executor {
         }
         let Call { intent, agent, .. } = admitted.call();
         let running = self.running.enter(*intent, agent.clone());
-        Ok(Taken::Claimed(Box::new(Claimed { admitted, loaded, verdict, grant, roots, place, running })))
+        let approved_by = None;
+        let claimed = Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, running };
+        Ok(Taken::Claimed(Box::new(claimed)))
     }
 
     /// Opens the granted folders.
@@ -830,7 +833,7 @@ impl Executor {
         mut clocked: Clocked,
         watcher: Watcher,
     ) -> Result<Arc<Receipt>, Fault> {
-        let Claimed { admitted, loaded, verdict, grant, roots, place, running } = claimed;
+        let Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, running } = claimed;
         let call = admitted.call();
         let queued = self.clock.monotonic();
         // An intent that is cancelled while it waits needs no slot.
@@ -850,7 +853,8 @@ impl Executor {
         let permit = Permit::new(grant, roots);
         let receipt = |outcome| {
             let Call { agent, intent, tool, .. } = call;
-            Receipt { agent: agent.clone(), intent: *intent, tool: tool.clone(), outcome }
+            let approved_by = approved_by.clone();
+            Receipt { agent: agent.clone(), intent: *intent, tool: tool.clone(), approved_by, outcome }
         };
         let will = receipt(loaded.isolate.lost(&permit));
         let keeper = watcher.keeper();
@@ -924,6 +928,8 @@ struct Claimed {
     loaded: Arc<Loaded>,
     /// The governor's, when it was asked.
     verdict: Option<Arc<Verdict>>,
+    /// Who permitted it, when it waited for a person.
+    approved_by: Option<String>,
     grant: Grant,
     roots: Roots,
     place: Place,

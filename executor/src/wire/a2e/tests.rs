@@ -397,6 +397,7 @@ fn receipt(end: End) -> Receipt {
         agent: AgentDid::parse("did:a2e:my-agent").unwrap(),
         intent: IntentId::parse(INTENT).unwrap(),
         tool: ToolName::parse("read_file").unwrap(),
+        approved_by: None,
         outcome: Outcome {
             end,
             output: Output::default(),

@@ -92,6 +92,7 @@ fn receipt(end: End) -> Receipt {
         agent: AgentDid::parse(AGENT).unwrap(),
         intent: IntentId::parse(INTENT).unwrap(),
         tool: ToolName::parse("write_file").unwrap(),
+        approved_by: None,
         outcome: Outcome {
             end,
             output: Output::default(),
