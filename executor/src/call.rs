@@ -75,7 +75,7 @@ pub struct Call {
     pub agent: AgentDid,
     /// The identity of the intent, single-use.
     pub intent: IntentId,
-    /// Whether that identity was made here for this call, so that nobody can have sent it before.
+    /// Whether that identity was made here for this call, so that it is not looked up: nothing has run under it.
     #[serde(skip)]
     pub is_new: bool,
     /// The tool to run.

@@ -263,8 +263,11 @@ impl Store {
     /// The receipts to write for what had started and not finished when the process before this one
     /// ended, in the order in which it had started, and its tasks.
     pub(super) fn wills(&self) -> rusqlite::Result<Vec<Will>> {
-        let mut wills =
-            self.connection.prepare("SELECT run, will, task FROM open WHERE receipt IS NULL ORDER BY run")?;
+        // A task that has a row is newer there.
+        let mut wills = self.connection.prepare(
+            "SELECT run, will, iif(intent IN (SELECT task FROM tasks), NULL, open.task)
+             FROM open JOIN intents USING (run) WHERE open.receipt IS NULL ORDER BY run",
+        )?;
         let will = |row: &rusqlite::Row<'_>| {
             Ok(Will { run: Run(row.get(0)?), receipt: row.get(1)?, task: row.get(2)? })
         };
@@ -467,7 +470,7 @@ pub(super) fn writable(path: &Path) -> Result<Connection, OpenError> {
     let opened = Connection::open_with_flags(path, WRITES);
     let connection = opened.map_err(failed(path))?;
     connection.busy_timeout(PATIENCE).map_err(failed(path))?;
-    super::tasks::prepare(&connection).map_err(failed(path))?;
+    connection.execute_batch(super::tasks::TABLES).map_err(failed(path))?;
     Ok(connection)
 }
 

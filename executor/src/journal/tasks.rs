@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
 /// The table. Its rows stand in the order in which they were written, so that those which are written now are on
-/// the last page: of a tree in the order of random ids every write would touch ten.
-const TABLES: &str = "
+/// the last page: of a tree in the order of random ids every write would touch eleven pages.
+pub(super) const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS tasks(        -- of the A2A door
     number INTEGER PRIMARY KEY,          -- in the order in which they were first written
     task BLOB NOT NULL UNIQUE,
@@ -30,7 +30,7 @@ CREATE INDEX IF NOT EXISTS tasks_open_of ON tasks(owner) WHERE over IS NULL;
 ";
 
 /// Makes in a journal of before what it does not have: the table, or the table in another order than that of the
-/// ids, and a place for the task of what runs.
+/// ids, and a place for the task of what runs. Only who holds the journal's lock may.
 pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     let has = |table: &str, column: &str| {
         let sql = "SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2)";
@@ -45,7 +45,8 @@ pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     let columns = "task, owner, context, created, over, status, bytes, document";
     connection.execute_batch(&format!(
         "BEGIN IMMEDIATE;
-         DROP INDEX tasks_of; DROP INDEX tasks_open_of; ALTER TABLE tasks RENAME TO tasks_by_id;
+         DROP INDEX IF EXISTS tasks_of; DROP INDEX IF EXISTS tasks_open_of;
+         ALTER TABLE tasks RENAME TO tasks_by_id;
          {TABLES}
          INSERT INTO tasks({columns}) SELECT {columns} FROM tasks_by_id ORDER BY created;
          DROP TABLE tasks_by_id;

@@ -473,3 +473,27 @@ fn the_tasks_of_a_journal_that_has_them_by_their_ids_are_put_in_order() {
         assert_eq!((&*kept.document, kept.over.unwrap().microsecond()), ("1", 1));
     }
 }
+
+#[tokio::test]
+async fn a_task_that_was_written_by_itself_is_newer_than_its_will() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    let journal = opened(&path).0;
+    for (call, is_written) in [(another(), false), (another(), true)] {
+        let will = receipt(&call, End::ResultNotJson);
+        let first = KeptTask { task: call.intent, ..task("did:a:b", NOW, false, "will") };
+        assert!(matches!(journal.claim(&call, LATER, None).unwrap(), Claim::New));
+        let intended =
+            Intended { call: &call, keep_until: LATER, proof: None, will: &will, task: Some(&first) };
+        journal.started(intended, NOW).await.unwrap();
+        if is_written {
+            let newer = KeptTask { document: "newer".to_owned(), ..first };
+            journal.keep_task(newer, Pace::AtOnce).await.unwrap();
+        }
+    }
+    drop(journal);
+    let journal = opened(&path).0;
+    let (kept, _) = journal.tasks(None, None, 9, 0).unwrap();
+    let kept = kept.iter().map(|one| journal.task(one.task).unwrap().unwrap().document).collect::<Vec<_>>();
+    assert_eq!(kept, ["will", "newer"], "the latest first");
+}

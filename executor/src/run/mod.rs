@@ -33,7 +33,9 @@ use crate::govern::{
 };
 use crate::ident::{AgentDid, IntentId};
 use crate::isolate::Isolate;
-use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
+use crate::journal::{
+    Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Pace, Stage,
+};
 use crate::metrics::{Levels, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
@@ -395,6 +397,9 @@ impl Executor {
         let now = self.clock.now();
         match admit(call, authentic, now)? {
             Admission::Wait(escalated) => {
+                // Written before what waits, or with it, so that it need not be waited for.
+                let task = watcher.keeper().and_then(|keeper| keeper.will());
+                task.into_iter().for_each(|task| drop(self.journal.keep_task(task, Pace::NowOrNever)));
                 self.hold(*escalated).await?;
                 Ok(Answer { verdict, receipt: None })
             }

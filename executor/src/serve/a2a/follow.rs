@@ -144,13 +144,22 @@ impl A2a {
         .await;
     }
 
-    /// The run is over that `verdict` allowed, when the governor was asked. Its receipt is on the disk, mostly with
-    /// this; without, a restart gives the task the same end from it.
+    /// The run is over that `verdict` allowed, when the governor was asked just now. Its receipt is on the disk, mostly
+    /// with this; without, a restart gives the task the same end from it.
     async fn ran(&self, live: &Live, receipt: &Receipt, verdict: Option<&Verdict>) {
         if live.end() {
             return;
         }
-        let now = self.executor.clock().now();
+        let was_said = !live.record().governance.governor_feedback.is_empty();
+        let found = match verdict {
+            None if !was_said => self.executor.verdict(live.id),
+            Some(_) | None => Ok(None),
+        };
+        let found = found.unwrap_or_else(|fault| {
+            tracing::warn!(task = %live.id, ?fault, "what the governor said of a task");
+            None
+        });
+        let (verdict, now) = (verdict.or(found.as_ref()), self.executor.clock().now());
         live.change(self.executor.journal(), |record| end(record, live.id, receipt, verdict, now)).await;
     }
 
@@ -192,9 +201,7 @@ impl A2a {
             }
             match self.executor.status(live.id).await? {
                 Some((_, Whereabouts::Finished(Some(receipt)))) => {
-                    let said_before = !record.governance.governor_feedback.is_empty();
-                    let verdict = if said_before { None } else { self.executor.verdict(live.id)? };
-                    self.ran(&live, &receipt, verdict.as_ref()).await;
+                    self.ran(&live, &receipt, None).await;
                 }
                 Some((_, Whereabouts::Finished(None))) => {
                     self.ended(&live, State::Failed, "it ran, and its report is no longer kept here").await;

@@ -9,8 +9,9 @@
 //! ```
 //! A task is in memory as long as somebody has to do with it: its follower, a stream, a request. What is changed
 //! is told to the streams and to the journal before anybody else can change it, so that all three have the same
-//! order. A task whose call somebody waits for goes to the disk with the start of its run, and with the receipt;
-//! until then only this process knows of it.
+//! order. A task whose call somebody waits for goes to the disk with the start of its run, or a moment after it was
+//! made if that comes later; until then only this process knows of it. Its end goes there with the receipt, before
+//! anybody is told; what changes meanwhile is written again.
 
 use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -200,9 +201,9 @@ pub(super) struct Live {
     updates: broadcast::Sender<Arc<Update>>,
     /// Whether it is to be stopped.
     stop: watch::Sender<bool>,
-    /// Whether the journal knows of it.
+    /// Whether the journal was told of it.
     is_kept: AtomicBool,
-    /// What the journal has with the receipt of its run, and is not told yet.
+    /// What the journal gets with the receipt of its run, and nobody else is told yet.
     ended: Mutex<Option<Ended>>,
     /// What it is one of until it is over.
     open: Arc<OpenTasks>,
@@ -266,11 +267,12 @@ impl Live {
 
     /// Puts a task that was just made on the disk, before its call begins; or it never was.
     pub(super) async fn keep(&self, journal: &Journal) -> Result<(), JournalError> {
+        // Nobody finds it before: what is not listed cannot be changed.
+        self.is_kept.store(true, Ordering::Release);
         let record = self.record();
         let kept = journal.keep_task(record.kept(self.id), Pace::NowOrNever).await;
-        match &kept {
-            Ok(()) => self.is_kept.store(true, Ordering::Release),
-            Err(_no_room) => self.open.remove(&record.owner, self.id),
+        if kept.is_err() {
+            self.open.remove(&record.owner, self.id);
         }
         kept
     }
@@ -315,9 +317,14 @@ impl Live {
         *now = Arc::new(record);
     }
 
+    /// Whether the journal was told of it.
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_kept.load(Ordering::Acquire)
+    }
+
     /// The task as the journal keeps it while its run goes on; `None` when it is kept already.
     pub(super) fn will(&self) -> Option<KeptTask> {
-        (!self.is_kept.load(Ordering::Acquire)).then(|| self.record().kept(self.id))
+        (!self.is_kept()).then(|| self.record().kept(self.id))
     }
 
     /// Its end, for the journal. Nobody is told before [`Self::end`].
@@ -463,10 +470,10 @@ impl Board {
         live
     }
 
-    /// The tasks that only this process knows of.
+    /// The tasks that only this process knows of. One that is written just now may be here and there.
     pub(super) fn unkept(&self) -> Vec<Arc<Live>> {
         let lives = self.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
-        lives.into_iter().filter(|live| !live.is_kept.load(Ordering::Acquire)).collect()
+        lives.into_iter().filter(|live| !live.is_kept()).collect()
     }
 
     /// A task, wherever it is.
