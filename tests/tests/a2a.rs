@@ -884,6 +884,17 @@ fn a_task_is_canceled_while_the_governor_thinks() {
     assert_eq!(state(&client.call("write_file", write("y", "y"))), "completed");
     assert_eq!((executor.file("x"), executor.file("y").as_deref()), (None, Some("y")));
     assert_eq!(state(&client.task(&task)), "canceled");
+    // One whose caller waits meanwhile is there for others, and after a crash.
+    let _waiting = ask_without_waiting(&executor, &call("write_file", write("z", "z")));
+    let thinks = eventually("it is listed", || {
+        let listed = client.result("tasks/list", json!({ "limit": 1 }));
+        (state(&listed["tasks"][0]) == "submitted").then(|| id(&listed["tasks"][0]))
+    });
+    let executor = Executor::start_in(executor.killed());
+    let cut_off = Client::of(&executor).task(&thinks);
+    assert_eq!(state(&cut_off), "failed", "{cut_off}");
+    assert!(says(&cut_off).contains("send the call again"), "{cut_off}");
+    assert_eq!(executor.file("z"), None);
 }
 
 #[test]

@@ -33,19 +33,19 @@ use crate::govern::{
 };
 use crate::ident::{AgentDid, IntentId};
 use crate::isolate::Isolate;
-use crate::journal::{
-    Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Pace, Stage,
-};
+use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
 use crate::metrics::{Levels, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
 use crate::verdict::{Directive, Policy, Proof, Verdict};
 use escalations::Escalations;
+use futures_util::FutureExt as _;
 use observers::Observers;
 use refusals::Refusals;
 use running::{Entered, Running};
 use serde_json::Value;
 use slots::{Full, Place, Slots};
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -387,6 +387,10 @@ impl Executor {
         if let Some(waiting) = self.escalations.waiting(&call, self.clock.now())? {
             return Ok(Answer { verdict: Arc::new(waiting), receipt: None });
         }
+        match self.governor {
+            Governor::Local(..) => {}
+            Governor::Remote(_) => watcher.waits(),
+        }
         let sent = self.clock.monotonic();
         let decided = self.governor.decide(&call).await;
         self.metrics.decided(clocked.elsewhere(sent, self.clock.monotonic()));
@@ -397,9 +401,7 @@ impl Executor {
         let now = self.clock.now();
         match admit(call, authentic, now)? {
             Admission::Wait(escalated) => {
-                // Written before what waits, or with it, so that it need not be waited for.
-                let task = watcher.keeper().and_then(|keeper| keeper.will());
-                task.into_iter().for_each(|task| drop(self.journal.keep_task(task, Pace::NowOrNever)));
+                watcher.waits();
                 self.hold(*escalated).await?;
                 Ok(Answer { verdict, receipt: None })
             }
@@ -849,7 +851,14 @@ impl Executor {
                 _cancelled = running.abort().wait() => None,
             }
         };
-        let slot = slot.instrument(trace::queue()).await;
+        let mut slot = pin!(slot.instrument(trace::queue()));
+        let slot = match slot.as_mut().now_or_never() {
+            Some(slot) => slot,
+            None => {
+                watcher.waits();
+                slot.await
+            }
+        };
         let queue = clocked.elsewhere(queued, self.clock.monotonic());
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
             self.release(call.intent).await?;

@@ -22,6 +22,8 @@ pub enum Happening {
 
 /// What a door keeps of a run, on the disk with the run's own record: neither is there without the other.
 pub trait Keeper: Send + Sync {
+    /// It has to wait before it runs, as long as a governor, a person or others like. May be told more than once.
+    fn waits(&self);
     /// What is kept if the process ends while it runs; `None` for a task that is kept already.
     fn will(&self) -> Option<KeptTask>;
     /// What is kept with its receipt, under the governor's verdict when the governor was asked.
@@ -58,6 +60,13 @@ impl Watcher {
     /// Who keeps something of the run.
     pub(super) fn keeper(&self) -> Option<Arc<dyn Keeper>> {
         self.keeper.clone()
+    }
+
+    /// It has to wait before it runs.
+    pub(super) fn waits(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.waits();
+        }
     }
 
     pub(super) fn told(&self, happening: Happening) {

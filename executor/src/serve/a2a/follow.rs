@@ -3,12 +3,11 @@
 use super::A2a;
 use super::tasks::{Live, Record};
 use crate::call::Call;
-use crate::clock::Clock;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{AgentDid, IntentId};
 use crate::journal::KeptTask;
 use crate::outcome::Receipt;
-use crate::run::{Answer, Keeper, Watcher, Whereabouts};
+use crate::run::{Answer, Executor, Keeper, Watcher, Whereabouts};
 use crate::verdict::Verdict;
 use crate::wire::a2a::fault;
 use crate::wire::a2a::governance::{BY_GOVERNOR, Feedback, PendingPermission, PermissionDecision, options};
@@ -27,16 +26,20 @@ fn anybodys(_: &AgentDid) -> bool {
 /// Puts a task on the disk with the start and the receipt of its run.
 struct TaskKeeper {
     live: Arc<Live>,
-    clock: Arc<dyn Clock>,
+    executor: Arc<Executor>,
 }
 
 impl Keeper for TaskKeeper {
+    fn waits(&self) {
+        self.live.keep_meanwhile(self.executor.journal());
+    }
+
     fn will(&self) -> Option<KeptTask> {
         self.live.will()
     }
 
     fn end(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> KeptTask {
-        self.live.ending(|record| end(record, self.live.id, receipt, verdict, self.clock.now()))
+        self.live.ending(|record| end(record, self.live.id, receipt, verdict, self.executor.clock().now()))
     }
 }
 
@@ -72,7 +75,7 @@ impl A2a {
 
     pub(super) async fn follow(&self, live: &Arc<Live>, call: Call) {
         let (tells, clock) = (Arc::clone(live), Arc::clone(self.executor.clock()));
-        let keeper = Arc::new(TaskKeeper { live: Arc::clone(live), clock: Arc::clone(&clock) });
+        let keeper = Arc::new(TaskKeeper { live: Arc::clone(live), executor: Arc::clone(&self.executor) });
         let watcher = Watcher::new(move |happening| tells.happened(happening, clock.now())).kept_by(keeper);
         // A call that is claimed goes on without whoever asked, so that nothing is lost here.
         let answer = tokio::select! {

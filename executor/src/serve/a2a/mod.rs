@@ -51,8 +51,6 @@ const MOST_BYTES: usize = 256 << 10;
 const MOST_WEBHOOKS: usize = 8;
 /// How long the end of a canceled run is waited for.
 const UNTIL_CANCELED: Duration = Duration::from_secs(10);
-/// How long a task may be known to this process alone.
-const UNTIL_KEPT: Duration = Duration::from_millis(100);
 /// How long the answer to a task that settles without a run waits for the disk.
 const DISK_PATIENCE: Duration = Duration::from_secs(1);
 /// Who may ask for the tasks of others.
@@ -379,7 +377,7 @@ impl A2a {
         let mut follow = Box::pin(async move { door.follow(&follows, call).await });
         let record = tokio::select! {
             () = &mut follow => live.record(),
-            settled = self.settled(live) => {
+            settled = live.settled() => {
                 tokio::spawn(follow);
                 settled
             }
@@ -391,19 +389,6 @@ impl A2a {
             }
         }
         record
-    }
-
-    /// Waits until a task has settled. One whose call does not begin for a while is on the disk meanwhile.
-    async fn settled(&self, live: &Live) -> Arc<Record> {
-        let settled = live.settled();
-        tokio::pin!(settled);
-        if let Ok(record) = tokio::time::timeout(UNTIL_KEPT, &mut settled).await {
-            return record;
-        }
-        if !live.is_kept() {
-            live.change(self.executor.journal(), |_| Vec::new()).await;
-        }
-        settled.await
     }
 
     /// Takes a message: a new task, or one that goes on. Its caller is told of it at once, or when it settles.

@@ -9,9 +9,9 @@
 //! ```
 //! A task is in memory as long as somebody has to do with it: its follower, a stream, a request. What is changed
 //! is told to the streams and to the journal before anybody else can change it, so that all three have the same
-//! order. A task whose call somebody waits for goes to the disk with the start of its run, or a moment after it was
-//! made if that comes later; until then only this process knows of it. Its end goes there with the receipt, before
-//! anybody is told; what changes meanwhile is written again.
+//! order. A task whose call somebody waits for goes to the disk when that call has to wait, or with the start of its
+//! run; until then only this process knows of it. Its end goes there with the receipt, before anybody is told; what
+//! changes meanwhile is written again.
 
 use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -318,8 +318,15 @@ impl Live {
     }
 
     /// Whether the journal was told of it.
-    pub(super) fn is_kept(&self) -> bool {
+    fn is_kept(&self) -> bool {
         self.is_kept.load(Ordering::Acquire)
+    }
+
+    /// Tells the journal of it, unless it was told before.
+    pub(super) fn keep_meanwhile(&self, journal: &Journal) {
+        if !self.is_kept() {
+            let Ok(_tried_on) = self.try_change(journal, |_| Ok::<_, std::convert::Infallible>(Vec::new()));
+        }
     }
 
     /// The task as the journal keeps it while its run goes on; `None` when it is kept already.
