@@ -273,6 +273,11 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
     });
     assert_eq!(recorded["blocked_by"], "verdict_denied");
     assert!(recorded["message"].as_str().unwrap().contains("`a-person` denied it"), "{recorded}");
+    let mine_of_late = ["--refused", "--agent", AGENT, "--tool", "write_file", "--since", "1h"];
+    assert!(executor.home().listed(&mine_of_late).contains(&recorded));
+    for others in [["--agent", OTHER], ["--tool", "gate"], ["--until", "1h"]] {
+        assert_eq!(executor.home().listed(&[&["--refused"], &others[..]].concat()), [json!(null); 0]);
+    }
     // It is not put to them again.
     blocked(&rpc(&mut client, &mine, "a2g/intent", &call), "verdict_denied");
     assert_eq!(executor.home().listed(&["--waiting"]), [json!(null); 0]);

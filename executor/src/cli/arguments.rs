@@ -443,7 +443,7 @@ pub(super) enum JournalCommand {
         #[command(flatten)]
         which: Which,
         /// List what was refused instead of what was run
-        #[arg(long, conflicts_with_all = ["agent", "tool", "status", "since", "until", "undelivered"])]
+        #[arg(long, conflicts_with_all = ["status", "undelivered"])]
         refused: bool,
         /// List what waits for a directive instead, that which expires first before the others
         #[arg(long, conflicts_with_all = ["refused", "agent", "tool", "status", "since", "until", "undelivered"])]
@@ -523,10 +523,10 @@ pub(super) struct Which {
     /// Those that ended like this
     #[arg(long, value_name = "WORD", ignore_case = true, value_parser = ["SUCCESS", "FAILURE", "TIMEOUT", "ABORTED"])]
     pub(super) status: Option<String>,
-    /// Those that ended then or later
+    /// Those that ended, or were refused, then or later
     #[arg(long, value_name = "TIME")]
     pub(super) since: Option<String>,
-    /// Those that ended before
+    /// Those that ended, or were refused, before
     #[arg(long, value_name = "TIME")]
     pub(super) until: Option<String>,
     /// Those that the governor does not have yet

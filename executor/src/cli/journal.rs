@@ -32,8 +32,8 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
         JournalCommand::List { journal, waiting: true, limit, json, .. } => {
             list_waiting(&waiting(&path(&journal)?, limit)?, json);
         }
-        JournalCommand::List { journal, refused: true, limit, json, .. } => {
-            list_refusals(&History::open(&path(&journal)?)?.refusals(limit)?, json);
+        JournalCommand::List { journal, which, refused: true, limit, json, .. } => {
+            list_refusals(&History::open(&path(&journal)?)?.refusals(&filter(&which)?, limit)?, json);
         }
         JournalCommand::List { journal, which, limit, json, .. } => {
             let mut entries = Vec::new();
@@ -47,7 +47,10 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
         JournalCommand::Show { journal, intent } => {
             let intent = IntentId::parse(&intent).map_err(|error| Usage(error.to_string()))?;
             let Some(entry) = History::open(&path(&journal)?)?.receipt_of(intent)? else {
-                bail!("the journal has no receipt of the intent `{intent}`");
+                bail!(
+                    "the journal has no receipt of the intent `{intent}`: `journal list --refused` has what did not run, and \
+                     `--waiting` what waits"
+                );
             };
             print(format_args!("{:#}", whole(&entry)?));
         }

@@ -225,15 +225,26 @@ impl History {
         Ok(self.0.connection().query_row(sql, [intent.as_bytes()], entry).optional()?)
     }
 
-    /// The latest refusals, newest first.
+    /// The latest refusals that a filter chooses by agent, tool and time, newest first.
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
-    pub fn refusals(&self, most: u64) -> Result<Vec<Refused>, HistoryError> {
+    pub fn refusals(&self, filter: &Filter, most: u64) -> Result<Vec<Refused>, HistoryError> {
+        // What was refused has no status and no report.
+        let Filter { agent, tool, status: _, since, until, undelivered: _ } = filter;
         let sql = "SELECT refused, intent, agent, tool, blocked_by, message FROM refusals
-                   ORDER BY number DESC LIMIT ?1";
+                   WHERE (?1 IS NULL OR agent = ?1) AND (?2 IS NULL OR tool = ?2)
+                     AND (?3 IS NULL OR refused >= ?3) AND (?4 IS NULL OR refused < ?4)
+                   ORDER BY number DESC LIMIT ?5";
+        let chosen = params![
+            agent.as_ref().map(AgentDid::as_str),
+            tool.as_ref().map(ToolName::as_str),
+            since.map(micros),
+            until.map(micros),
+            stored(most),
+        ];
         let mut statement = self.0.connection().prepare(sql)?;
-        let rows = statement.query_map([stored(most)], |row| {
+        let rows = statement.query_map(chosen, |row| {
             Ok(Refused {
                 at: moment(row.get(0)?),
                 intent: IntentId::from_bytes(row.get(1)?),
