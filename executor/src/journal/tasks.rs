@@ -233,6 +233,8 @@ impl Reader {
     ) -> rusqlite::Result<(Vec<ListedTask>, u64)> {
         let whose = "(?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR context = ?2)";
         let owner = owner.map(AgentDid::as_str);
+        // Both questions are about the same moment.
+        let _moment = self.connection().unchecked_transaction()?;
         let total = self
             .connection()
             .prepare_cached(&format!("SELECT count(*) FROM tasks WHERE {whose}"))?

@@ -120,7 +120,7 @@ impl A2a {
     /// The task waits for a person.
     async fn escalated(&self, live: &Live, verdict: &Verdict) {
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
+        live.settle(self.executor.journal(), |record| {
             if record.state().is_terminal() {
                 return Vec::new();
             }
@@ -150,7 +150,7 @@ impl A2a {
     /// The run is over that `verdict` allowed, when the governor was asked just now. Its receipt is on the disk, mostly
     /// with this; without, a restart gives the task the same end from it.
     async fn ran(&self, live: &Live, receipt: &Receipt, verdict: Option<&Verdict>) {
-        if live.end() {
+        if live.end(true) {
             return;
         }
         let was_said = !live.record().governance.governor_feedback.is_empty();
@@ -171,7 +171,7 @@ impl A2a {
             tracing::error!(task = %live.id, detail, "a task ended by an internal error");
         }
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
+        live.settle(self.executor.journal(), |record| {
             if let Fault::Refused { blocked_by: BlockedBy::VerdictDenied, message, .. } = fault {
                 let decision =
                     PermissionDecision::new(&live.id.to_string(), BY_GOVERNOR, false, now, message);
@@ -185,7 +185,7 @@ impl A2a {
 
     async fn ended(&self, live: &Live, state: State, why: &str) {
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
+        live.settle(self.executor.journal(), |record| {
             let details = Map::from_iter([("ran".to_owned(), false.into())]);
             record.end(state, why.to_owned(), details, now)
         })

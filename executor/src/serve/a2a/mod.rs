@@ -51,8 +51,6 @@ const MOST_BYTES: usize = 256 << 10;
 const MOST_WEBHOOKS: usize = 8;
 /// How long the end of a canceled run is waited for.
 const UNTIL_CANCELED: Duration = Duration::from_secs(10);
-/// How long the answer to a task that settles without a run waits for the disk.
-const DISK_PATIENCE: Duration = Duration::from_secs(1);
 /// Who may ask for the tasks of others.
 const SEES_ALL: [Role; 3] = [Governor, Approver, Operator];
 
@@ -369,26 +367,18 @@ impl A2a {
         Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into())
     }
 
-    /// Runs a call as its task until that has settled; if it is not over then, it is followed on. A run's end is
-    /// on the disk then, with its receipt; how a task settles without one is waited for, as long as a disk with
-    /// room may take.
+    /// Runs a call as its task until that has settled, which is on the disk then; if it is not over, it is followed
+    /// on.
     async fn until_settled(self: &Arc<Self>, live: &Arc<Live>, call: Call) -> Arc<Record> {
         let (door, follows) = (Arc::clone(self), Arc::clone(live));
         let mut follow = Box::pin(async move { door.follow(&follows, call).await });
-        let record = tokio::select! {
+        tokio::select! {
             () = &mut follow => live.record(),
             settled = live.settled() => {
                 tokio::spawn(follow);
                 settled
             }
-        };
-        if record.task.metadata.is_none() {
-            let kept = tokio::time::timeout(DISK_PATIENCE, self.executor.journal().flush()).await;
-            if !matches!(kept, Ok(Ok(()))) {
-                tracing::warn!(task = %live.id, "a task is answered that is not on the disk yet");
-            }
         }
-        record
     }
 
     /// Takes a message: a new task, or one that goes on. Its caller is told of it at once, or when it settles.

@@ -201,8 +201,8 @@ pub(super) struct Live {
     updates: broadcast::Sender<Arc<Update>>,
     /// Whether it is to be stopped.
     stop: watch::Sender<bool>,
-    /// Whether the journal was told of it.
-    is_kept: AtomicBool,
+    /// Whether the journal has it.
+    is_kept: Arc<AtomicBool>,
     /// What the journal gets with the receipt of its run, and nobody else is told yet.
     ended: Mutex<Option<Ended>>,
     /// What it is one of until it is over.
@@ -288,8 +288,14 @@ impl Live {
             let mut record = Record::clone(now);
             let told = change(&mut record).map(|updates| {
                 self.tell(&record, now.state(), record.task.status.timestamp, updates);
-                let keeping: Keeping = Box::pin(journal.keep_task(record.kept(self.id), Pace::AtOnce));
+                let (keeping, is_kept) =
+                    (journal.keep_task(record.kept(self.id), Pace::AtOnce), Arc::clone(&self.is_kept));
                 self.becomes(now, record);
+                let keeping: Keeping = Box::pin(async move {
+                    keeping.await?;
+                    is_kept.store(true, Ordering::Release);
+                    Ok(())
+                });
                 keeping
             });
             let is_changed = told.is_ok();
@@ -308,24 +314,24 @@ impl Live {
         }
     }
 
-    /// It is what the journal has from here on.
+    /// It is that from here on.
     fn becomes(&self, now: &mut Arc<Record>, record: Record) {
-        self.is_kept.store(true, Ordering::Release);
         if record.state().is_terminal() {
             self.open.remove(&record.owner, self.id);
         }
         *now = Arc::new(record);
     }
 
-    /// Whether the journal was told of it.
+    /// Whether the journal has it.
     fn is_kept(&self) -> bool {
         self.is_kept.load(Ordering::Acquire)
     }
 
-    /// Tells the journal of it, unless it was told before.
+    /// Tells the journal of it, unless that has it already. Nobody waits for it.
     pub(super) fn keep_meanwhile(&self, journal: &Journal) {
         if !self.is_kept() {
-            let Ok(_tried_on) = self.try_change(journal, |_| Ok::<_, std::convert::Infallible>(Vec::new()));
+            let Ok(keeping) = self.try_change(journal, |_| Ok::<_, std::convert::Infallible>(Vec::new()));
+            tokio::spawn(keeping);
         }
     }
 
@@ -344,9 +350,9 @@ impl Live {
         kept
     }
 
-    /// Ends as the journal has it since [`Self::ending`]. `false` when it does not, because the task has changed
-    /// meanwhile, or its run is not of this process.
-    pub(super) fn end(&self) -> bool {
+    /// Goes on as [`Self::ending`] told the journal, which has it or not. `false` when the task has changed meanwhile,
+    /// or its run is not of this process.
+    pub(super) fn end(&self, is_kept: bool) -> bool {
         let Some(ended) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return false;
         };
@@ -356,9 +362,24 @@ impl Live {
                 return false;
             }
             self.tell(&after, now.state(), after.task.status.timestamp, updates);
+            if is_kept {
+                self.is_kept.store(true, Ordering::Release);
+            }
             self.becomes(now, after);
             true
         })
+    }
+
+    /// Changes the record when the change is on the disk, so that nobody is told what a crash takes back. While there
+    /// is no room it is told all the same, and tried on.
+    pub(super) async fn settle(&self, journal: &Journal, change: impl Fn(&mut Record) -> Vec<Update>) {
+        let kept = journal.keep_task(self.ending(&change), Pace::AtOnce).await;
+        if let Err(error) = &kept {
+            tracing::error!(task = %self.id, %error, "a task could not be kept");
+        }
+        if !self.end(kept.is_ok()) {
+            self.change(journal, change).await;
+        }
     }
 
     /// What a run shows of itself. The journal need not know it: what comes of the run, it does.
@@ -467,7 +488,7 @@ impl Board {
             now: watch::Sender::new(Arc::new(record)),
             updates: broadcast::Sender::new(MOST_BEHIND),
             stop: watch::Sender::new(false),
-            is_kept: AtomicBool::new(is_kept),
+            is_kept: Arc::new(AtomicBool::new(is_kept)),
             ended: Mutex::default(),
             open: Arc::clone(&self.open),
             webhooks: self.webhooks.clone(),
