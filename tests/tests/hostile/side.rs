@@ -33,10 +33,9 @@ fn longest_health() -> Duration {
     if is_quiet() { Duration::from_millis(100) } else { Duration::from_secs(2) }
 }
 
-/// How long something of a case may be left after it. Beside other cases that compute, a process that is made
-/// waits for a core; what never ends is found all the same.
+/// How long something of a case may be left after it.
 fn longest_leftover() -> Duration {
-    Duration::from_secs(if is_quiet() { 1 } else { 40 })
+    Duration::from_secs(if is_quiet() { 1 } else { 10 })
 }
 
 /// How long it takes from one question to `/health` to the next while a call runs.
