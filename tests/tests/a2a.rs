@@ -2,14 +2,16 @@
 //! A2A 0.3.0 when that is there.
 
 use crate::callers::{List, agent};
+use crate::durability::crash::under_strace;
 use crate::harness::{
-    Answer, Catalogue, Executor, FakeGovernor, GATE, HttpClient, Options, Reply, Tool, eventually,
-    in_seconds, intent_id, run, vectors,
+    Answer, Catalogue, Executor, FakeGovernor, GATE, HttpClient, Options, Process, Reply, Tool, eventually,
+    in_seconds, intent_id, run, skipped, vectors,
 };
 use crate::methods::{self, ESCALATES, write};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -692,6 +694,31 @@ fn tasks_outlive_the_process() {
     let mut client = Client::of(&executor);
     assert_eq!(client.code("tasks/get", json!({ "id": done["id"] })), -32001);
     assert_eq!(state(&client.task(&open)), "input-required");
+}
+
+/// A disk that takes its time is the moment in between: a stream that hears of an end before it is on the disk hears of
+/// one that a crash takes back.
+#[test]
+fn what_a_stream_says_of_an_end_outlives_a_crash_right_after_it() {
+    if !Path::new("/usr/bin/strace").exists() {
+        skipped("there is no strace here");
+        return;
+    }
+    let (executor, _catalogue, _policies) = governed(|options| options);
+    let home = executor.killed();
+    let slowly = "--inject=fdatasync:delay_enter=100000";
+    let mut slow = Process::spawn("traced executor", &mut under_strace(&home, "fdatasync", slowly));
+    let address = slow.listens_on();
+    let client = Client { http: HttpClient::connect(address), address, token: None };
+    let mut stream = client.stream("message/stream", call("write_file", write("../denied", "x")));
+    let mut next = || stream.next().expect("it goes on to its end")["result"].clone();
+    let task = id(&next());
+    let end = std::iter::from_fn(|| Some(next())).find(|update| update["final"] == true).unwrap();
+    assert_eq!(state(&end), "rejected", "{end}");
+    slow.kill_children();
+    slow.ended();
+    let executor = Executor::start_in(home);
+    assert_eq!(state(&Client::of(&executor).task(&task)), "rejected");
 }
 
 #[test]

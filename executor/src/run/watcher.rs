@@ -1,4 +1,4 @@
-//! What a run shows while it goes on, for a door that streams it.
+//! What a run shows while it goes on, for a door that streams it, and what a door keeps with it on the disk.
 
 use crate::journal::KeptTask;
 use crate::outcome::{Artifact, LogLine, Progress, Receipt};

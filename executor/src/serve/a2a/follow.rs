@@ -39,7 +39,7 @@ impl Keeper for TaskKeeper {
     }
 
     fn end(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> KeptTask {
-        self.live.ending(|record| end(record, self.live.id, receipt, verdict, self.executor.clock().now()))
+        self.live.prepare(|record| end(record, self.live.id, receipt, verdict, self.executor.clock().now()))
     }
 }
 
@@ -150,7 +150,7 @@ impl A2a {
     /// The run is over that `verdict` allowed, when the governor was asked just now. Its receipt is on the disk, mostly
     /// with this; without, a restart gives the task the same end from it.
     async fn ran(&self, live: &Live, receipt: &Receipt, verdict: Option<&Verdict>) {
-        if live.end(true) {
+        if live.publish(true) {
             return;
         }
         let was_said = !live.record().governance.governor_feedback.is_empty();
@@ -195,7 +195,7 @@ impl A2a {
     /// Goes on with what an earlier process left open: what runs is followed, what is over is said.
     pub(super) async fn resume(self: &Arc<Self>) -> Result<(), Fault> {
         // One after the other: each may be long.
-        for task in self.board.left_open()? {
+        for task in self.board.open() {
             let Some(live) = self.board.find(task)? else { continue };
             let record = live.record();
             let asks_for_a_message = record.state() == State::InputRequired && !record.is_prompting();

@@ -183,6 +183,10 @@ impl OpenTasks {
         Ok(())
     }
 
+    fn all(&self) -> Vec<IntentId> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().flatten().copied().collect()
+    }
+
     fn remove(&self, owner: &AgentDid, task: IntentId) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = all.get_mut(owner) {
@@ -201,19 +205,19 @@ pub(super) struct Live {
     updates: broadcast::Sender<Arc<Update>>,
     /// Whether it is to be stopped.
     stop: watch::Sender<bool>,
-    /// Whether the journal has it.
+    /// Whether the journal has it, or was given it before anybody could know of it.
     is_kept: Arc<AtomicBool>,
-    /// What the journal gets with the receipt of its run, and nobody else is told yet.
-    ended: Mutex<Option<Ended>>,
+    /// What the journal is being told, and nobody else is yet.
+    prepared: Mutex<Option<Prepared>>,
     /// What it is one of until it is over.
     open: Arc<OpenTasks>,
     /// Who posts to webhooks, when anybody does.
     webhooks: Option<Arc<dyn Webhooks>>,
 }
 
-/// How a task ended.
-struct Ended {
-    /// The record that it was made from.
+/// A change that is not made yet.
+struct Prepared {
+    /// The record that it is a change of.
     before: Arc<Record>,
     after: Record,
     updates: Vec<Update>,
@@ -314,7 +318,7 @@ impl Live {
         }
     }
 
-    /// It is that from here on.
+    /// Puts a changed record in place of the one that was. A task that is over is not open any more.
     fn becomes(&self, now: &mut Arc<Record>, record: Record) {
         if record.state().is_terminal() {
             self.open.remove(&record.owner, self.id);
@@ -322,7 +326,7 @@ impl Live {
         *now = Arc::new(record);
     }
 
-    /// Whether the journal has it.
+    /// Whether the journal has it, so that it is found there.
     fn is_kept(&self) -> bool {
         self.is_kept.load(Ordering::Acquire)
     }
@@ -340,23 +344,24 @@ impl Live {
         (!self.is_kept()).then(|| self.record().kept(self.id))
     }
 
-    /// Its end, for the journal. Nobody is told before [`Self::end`].
-    pub(super) fn ending(&self, change: impl FnOnce(&mut Record) -> Vec<Update>) -> KeptTask {
+    /// A change as the journal keeps it. It is made, and told, by [`Self::publish`].
+    pub(super) fn prepare(&self, change: impl FnOnce(&mut Record) -> Vec<Update>) -> KeptTask {
         let before = self.record();
         let mut after = Record::clone(&before);
         let updates = change(&mut after);
         let kept = after.kept(self.id);
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ended { before, after, updates });
+        *self.prepared() = Some(Prepared { before, after, updates });
         kept
     }
 
-    /// Goes on as [`Self::ending`] told the journal, which has it or not. `false` when the task has changed meanwhile,
-    /// or its run is not of this process.
-    pub(super) fn end(&self, is_kept: bool) -> bool {
-        let Some(ended) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-            return false;
-        };
-        let Ended { before, after, updates } = ended;
+    fn prepared(&self) -> MutexGuard<'_, Option<Prepared>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the change that was prepared, and tells of it; `is_kept` when the journal has it. `false` when the task
+    /// has changed meanwhile, or nothing was prepared, because its run is not of this process.
+    pub(super) fn publish(&self, is_kept: bool) -> bool {
+        let Some(Prepared { before, after, updates }) = self.prepared().take() else { return false };
         self.now.send_if_modified(|now| {
             if !Arc::ptr_eq(now, &before) {
                 return false;
@@ -373,11 +378,11 @@ impl Live {
     /// Changes the record when the change is on the disk, so that nobody is told what a crash takes back. While there
     /// is no room it is told all the same, and tried on.
     pub(super) async fn settle(&self, journal: &Journal, change: impl Fn(&mut Record) -> Vec<Update>) {
-        let kept = journal.keep_task(self.ending(&change), Pace::AtOnce).await;
+        let kept = journal.keep_task(self.prepare(&change), Pace::AtOnce).await;
         if let Err(error) = &kept {
             tracing::error!(task = %self.id, %error, "a task could not be kept");
         }
-        if !self.end(kept.is_ok()) {
+        if !self.publish(kept.is_ok()) {
             self.change(journal, change).await;
         }
     }
@@ -489,7 +494,7 @@ impl Board {
             updates: broadcast::Sender::new(MOST_BEHIND),
             stop: watch::Sender::new(false),
             is_kept: Arc::new(AtomicBool::new(is_kept)),
-            ended: Mutex::default(),
+            prepared: Mutex::default(),
             open: Arc::clone(&self.open),
             webhooks: self.webhooks.clone(),
         });
@@ -524,13 +529,9 @@ impl Board {
         self.lock().get(&id).and_then(Weak::upgrade)
     }
 
-    /// The tasks that an earlier process left open, by their ids.
-    ///
-    /// # Errors
-    /// When the journal cannot be read.
-    pub(super) fn left_open(&self) -> Result<Vec<IntentId>, Fault> {
-        let open = self.executor.journal().open_tasks().map_err(|error| broken(&error))?;
-        Ok(open.into_iter().map(|(task, _)| task).collect())
+    /// The tasks that are not over: before this process has made any, those that an earlier one left.
+    pub(super) fn open(&self) -> Vec<IntentId> {
+        self.open.all()
     }
 }
 
