@@ -29,6 +29,8 @@ use tokio::sync::mpsc;
 const LAST_DELIVERIES: Duration = Duration::from_secs(5);
 /// How long the last receipts may still find no room on the disk.
 const LAST_RECEIPTS: Duration = Duration::from_secs(5);
+/// How long a thread that ran a guest, or waited for the kernel, is kept for the next.
+const THREADS_KEPT: Duration = Duration::from_millis(500);
 
 /// Where messages come from.
 enum Transport {
@@ -77,6 +79,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(config.capacity.concurrent.saturating_mul(2).saturating_add(16))
+        .thread_keep_alive(THREADS_KEPT)
         .build()?;
     let grouped = Grouped::set_up(&config);
     let served = runtime.block_on(serve(&config, &grouped, accept_unsigned, transport));

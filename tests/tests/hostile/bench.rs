@@ -6,12 +6,12 @@
 //! (`undisturbed`, `change_outside`, `killed`).
 
 use super::guest::Guest;
-use super::side::{Books, Health, Idle, Outside, Slack};
+use super::side::{Books, Health, Idle, Outside};
 use crate::harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A started executor.
@@ -29,9 +29,6 @@ pub(super) struct Bench {
     is_accompanied: AtomicBool,
     is_disturbed: bool,
     is_killed: AtomicBool,
-    /// Calls that run now, and the most that ever ran at once.
-    running: AtomicUsize,
-    most_running: AtomicUsize,
     /// What was granted of files, each with the number of folders that inline runs keep open for it.
     grants: Mutex<BTreeMap<String, usize>>,
     is_inline: bool,
@@ -46,9 +43,9 @@ const NEIGHBOUR: &str = "did:aeon:neighbour:1.0:abc123";
 /// How many processes wait ahead of time where a test does not say.
 const WAITING: u64 = 2;
 
-/// What a server may have more than after its first run. Inline, it also keeps for the next runs a thread
-/// for each that there was at once, and the opened folders of each different grant.
-const SLACK: Slack = Slack { threads: 2, descriptors: 2 };
+/// How many descriptors a server may have more than after its first run. Inline, it also keeps for the next runs the
+/// opened folders of each different grant.
+const MORE_DESCRIPTORS: usize = 2;
 
 impl Bench {
     /// Starts an executor with these guests and a harmless tool.
@@ -99,8 +96,6 @@ impl Bench {
             is_accompanied: AtomicBool::new(false),
             is_disturbed: false,
             is_killed: AtomicBool::new(false),
-            running: AtomicUsize::new(0),
-            most_running: AtomicUsize::new(0),
             grants: Mutex::default(),
             is_inline: ring.is_none(),
         };
@@ -144,13 +139,12 @@ impl Bench {
             self.assert_harmless("the whole case");
             self.health.take().expect("a bench ends once").finish();
             self.books.assert_balanced();
-            let mut slack = SLACK;
+            let mut more = MORE_DESCRIPTORS;
             if self.is_inline {
-                slack.threads += self.most_running.load(Ordering::SeqCst);
-                slack.descriptors += self.grants.lock().unwrap().values().sum::<usize>();
+                more += self.grants.lock().unwrap().values().sum::<usize>();
             }
             let idle = self.idle.as_ref().expect("it has started");
-            idle.assert_again(self.process, &self.executor.home().temporary(), slack);
+            idle.assert_again(self.process, &self.executor.home().temporary(), more);
         }
         self.outside.assert_unchanged();
     }
@@ -288,8 +282,6 @@ impl Call<'_> {
         let params = self.parameters();
         bench.outside.remember();
         let _watched = bench.health.as_ref().map(Health::during);
-        let running = bench.running.fetch_add(1, Ordering::SeqCst) + 1;
-        bench.most_running.fetch_max(running, Ordering::SeqCst);
         let answer = std::thread::scope(|scope| {
             // One beside all calls that run at once: whoever finds it running has it beside already.
             let needs_one = is_disturbed && !bench.is_accompanied.swap(true, Ordering::SeqCst);
@@ -307,7 +299,6 @@ impl Call<'_> {
             }
             Answer { response, took }
         });
-        bench.running.fetch_sub(1, Ordering::SeqCst);
         bench.books.note(intent, &answer.response);
         answer
     }

@@ -38,6 +38,8 @@ fn longest_leftover() -> Duration {
     Duration::from_secs(if is_quiet() { 1 } else { 10 })
 }
 
+/// How many control groups without a process the server keeps.
+const KEPT_CGROUPS: usize = 2;
 /// How long it takes from one question to `/health` to the next while a call runs.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(20);
 
@@ -278,18 +280,11 @@ pub(super) struct Idle {
     descriptors: usize,
     /// Of the server's children, together, as far as they may be looked at.
     descriptors_of_children: usize,
-    /// How many threads of all of them compute at this moment.
-    computing: usize,
-    /// The control groups that it made for runs: one for each process that waits, and one to be used again.
+    /// The threads of all of them that compute at this moment, with what the kernel counts of each.
+    computing: Vec<String>,
+    /// The control groups that it made for runs: one for each process that waits, and some to be used again.
     cgroups: BTreeSet<String>,
     temporary: BTreeSet<PathBuf>,
-}
-
-/// What may be more than before.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Slack {
-    pub(super) threads: usize,
-    pub(super) descriptors: usize,
 }
 
 impl Idle {
@@ -298,16 +293,16 @@ impl Idle {
         let expected = (usize::from(ring.is_some()), ring.unwrap_or(0));
         eventually("the server is idle", || {
             let idle = Self::now(server, temporary);
-            ((idle.children, idle.waiting) == expected && idle.computing == 0).then_some(idle)
+            ((idle.children, idle.waiting) == expected && idle.computing.is_empty()).then_some(idle)
         })
     }
 
-    /// Waits until the server has no more than this again.
-    pub(super) fn assert_again(&self, server: u32, temporary: &Path, slack: Slack) {
+    /// Waits until the server has no more than this again, but for so many `more` descriptors.
+    pub(super) fn assert_again(&self, server: u32, temporary: &Path, more: usize) {
         let deadline = Instant::now() + longest_leftover();
         loop {
             let now = Self::now(server, temporary);
-            let left = self.left(&now, slack);
+            let left = self.left(&now, more);
             if left.is_empty() {
                 return;
             }
@@ -318,14 +313,13 @@ impl Idle {
     }
 
     /// What there is now that was not there before, in words.
-    fn left(&self, now: &Self, slack: Slack) -> Vec<String> {
+    fn left(&self, now: &Self, descriptors: usize) -> Vec<String> {
         let counts = [
             ("processes of the server", self.children, now.children, 0),
             ("processes of its children", self.waiting, now.waiting, 0),
-            ("threads", self.threads, now.threads, slack.threads),
-            ("descriptors", self.descriptors, now.descriptors, slack.descriptors),
+            ("threads", self.threads, now.threads, 0),
+            ("descriptors", self.descriptors, now.descriptors, descriptors),
             ("descriptors of its children", self.descriptors_of_children, now.descriptors_of_children, 0),
-            ("threads that compute", 0, now.computing, 0),
         ];
         let more = counts.into_iter().filter(|(_, before, now, slack)| *now > before + slack);
         let mut left: Vec<_> =
@@ -333,13 +327,14 @@ impl Idle {
         if (now.children, now.waiting) < (self.children, self.waiting) {
             left.push("fewer processes than wait".to_owned());
         }
+        left.extend(now.computing.iter().map(|thread| format!("a thread that computes: {thread}")));
         // A killed executor may have left some under the number that this one has now.
         let made = if self.children == 0 {
             now.cgroups.difference(&self.cgroups).count()
         } else {
             now.cgroups.len()
         };
-        if made > self.waiting + 1 {
+        if made > self.waiting + KEPT_CGROUPS {
             left.push(format!("the control groups {:?} for {} processes", now.cgroups, self.waiting));
         }
         // Of temporary files none may ever stay, also of the start.
@@ -360,7 +355,7 @@ impl Idle {
             threads: count(&format!("/proc/{server}/task")).expect("the server lives"),
             descriptors: count(&format!("/proc/{server}/fd")).expect("the server lives"),
             descriptors_of_children: descriptors.sum(),
-            computing: all.map(|pid| computing(*pid)).sum(),
+            computing: all.flat_map(|pid| computing(*pid)).collect(),
             cgroups: cgroups(server),
             temporary: names(temporary).into_iter().collect(),
         }
@@ -389,10 +384,17 @@ fn parents() -> Vec<(u32, u32)> {
     pids.filter_map(|(pid, path)| Some((pid, state(&path.join("stat"))?.1))).collect()
 }
 
-/// How many threads of a process run, or would if they had a core.
-fn computing(pid: u32) -> usize {
-    let threads = names(Path::new(&format!("/proc/{pid}/task")));
-    threads.iter().filter(|thread| state(&thread.join("stat")).is_some_and(|(state, _)| state == 'R')).count()
+/// The threads of a process that run, or would if they had a core: which, how many nanoseconds each has
+/// computed and waited for a core and how often it got one, and in which control groups it is.
+fn computing(pid: u32) -> Vec<String> {
+    let threads = names(Path::new(&format!("/proc/{pid}/task"))).into_iter();
+    let running = threads.filter(|thread| state(&thread.join("stat")).is_some_and(|(state, _)| state == 'R'));
+    let told = |thread: &Path, what| fs::read_to_string(thread.join(what)).unwrap_or_default();
+    let named = |thread: PathBuf| {
+        let told = ["comm", "schedstat", "cgroup"].map(|what| told(&thread, what).trim().replace('\n', " "));
+        format!("{pid} {}", told.join(", "))
+    };
+    running.map(named).collect()
 }
 
 /// The control groups that a server made for runs, by their names in whatever hierarchy.
