@@ -31,6 +31,10 @@ pub(crate) fn measure(target: &Path, data: &Path) {
             row(&format!("{isolation}: {tool}, stdio, 1 client"), ran);
         }
     }
+    configure(folder.path(), data, "process");
+    let server = Server::spawn(&mut super::without::command(&binary, folder.path()));
+    row("process: hello, HTTP, 1 client, without a journal", over_http(&server.address, 1));
+    drop(server);
     row(
         "what the pipes cost: the same through `cat`",
         over_stdio(&mut Command::new("cat"), "hello", "a2g/execute"),

@@ -10,7 +10,8 @@ use a2g_executor::govern::local::{LocalGovernor, PolicySet};
 use a2g_executor::govern::{
     AcceptUnsigned, Admission, Authentic, Callers, Governor, Records, Standing, Trust, admit,
 };
-use a2g_executor::isolate::{Ahead, Isolate, Isolation, Module};
+use a2g_executor::isolate::{Ahead, Cgroups, Isolate, Isolation, Module};
+use a2g_executor::limit::Budgets;
 use a2g_executor::outcome::Receipt;
 use a2g_executor::sandbox::{Code, Sandbox, Witness};
 use a2g_executor::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc};
@@ -97,11 +98,16 @@ async fn server(binary: PathBuf, folder: &Path) -> Server {
             componentised,
             contract: tool.descriptor.contract,
         };
-        Module { name, code, isolation: Isolation::Inline }
+        Module { name, code, isolation: config.isolation }
     });
     let tools = tools.collect::<Vec<_>>();
-    let ahead = Ahead { waiting: 0, largest_file: 0, handles: 0, meters_fuel: false };
-    let isolate = Isolate::start(&tools, ahead, None, &sandbox, &clock).await.unwrap();
+    let Budgets { written, handles, fuel: _, .. } = config.ceilings.budgets;
+    let ahead = Ahead { waiting: config.waiting, largest_file: written.bytes(), handles, meters_fuel: false };
+    let cgroups = match config.isolation {
+        Isolation::Process => Cgroups::set_up().unwrap(),
+        Isolation::Inline => None,
+    };
+    let isolate = Isolate::start(&tools, ahead, cgroups, &sandbox, &clock).await.unwrap();
     let trust = Trust::read(&config.trust, config.did.clone()).unwrap();
     let local = LocalGovernor::new(PolicySet::builtin().unwrap(), clock);
     let governor = Governor::Local(Arc::new(local), Arc::new(Records::default()));
@@ -124,9 +130,11 @@ async fn execute(server: Arc<Server>, params: String) -> Box<RawValue> {
     let run = tokio::spawn(async move {
         let call = admitted.call();
         let permit = Permit::new(grant, roots);
-        let execution = server.isolate.begin(&permit, Network::Off, Arc::default(), Witness::default());
         let arguments = Value::Object(call.arguments.clone()).to_string();
-        let outcome = server.isolate.run(&call.tool, permit, arguments, &execution).await;
+        let order = server.isolate.order(&call.tool, permit, arguments);
+        let prepared = server.isolate.prepare(&order).await;
+        let execution = server.isolate.begin(&order, Network::Off, Arc::default(), Witness::default());
+        let outcome = server.isolate.run(order, prepared, &execution).await;
         let (agent, intent, tool) = (call.agent.clone(), call.intent, call.tool.clone());
         let receipt = Arc::new(Receipt { agent, intent, tool, approved_by: None, outcome });
         let reported = Arc::clone(&receipt);

@@ -30,6 +30,9 @@ const BESIDE_BYTES: u64 = 64 << 20;
 /// What may be left of a run in a group that is used again, such as the kernel's names of files. A group with
 /// more is removed, because the next run would pay for it.
 const MOST_LEFT_BYTES: u64 = 8 << 20;
+/// How many groups that nobody is in are kept for the next runs: the kernel takes longer to make and to remove one
+/// than to run a small guest. One comes back while another is about to be used.
+const MOST_FREE: usize = 2;
 /// The time over which the kernel counts CPU time, in microseconds: its longest, so that no guest that the
 /// throttle lets run in one piece is stopped here.
 const PERIOD_US: u64 = 1_000_000;
@@ -229,7 +232,22 @@ pub struct Cgroups {
     base: Delegated,
     next: AtomicU64,
     /// Those that no child is in any more, or will soon be.
-    free: Mutex<Vec<Delegated>>,
+    free: Mutex<Vec<Used>>,
+}
+
+/// A group that runs were in, with what it still limits.
+#[derive(Debug, Clone)]
+struct Used {
+    folders: Delegated,
+    limits: Option<Limits>,
+}
+
+/// What a group limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limits {
+    memory_bytes: u64,
+    /// In each [`PERIOD_US`].
+    quota_us: u64,
 }
 
 impl Cgroups {
@@ -267,35 +285,34 @@ impl Cgroups {
     /// # Errors
     /// When it cannot be made.
     pub(super) fn group(self: &Arc<Self>) -> Result<Group> {
-        let mut free = std::mem::take(&mut *self.lock());
-        let mut found = None;
-        free.retain(|folders| {
+        let mut busy = Vec::new();
+        let found = loop {
+            let Some(used) = self.lock().pop() else { break None };
             // When a zygote has died, the kernel may not be done with its children.
-            if !folders.processes().is_empty() {
-                return true;
+            if !used.folders.processes().is_empty() {
+                busy.push(used);
+            } else if used.folders.is_clean() {
+                break Some(used);
+            } else if used.folders.remove().is_err() {
+                busy.push(used);
             }
-            if found.is_none() && folders.is_clean() {
-                found = Some(folders.clone());
-                return false;
-            }
-            folders.remove().is_err()
-        });
-        self.lock().append(&mut free);
-        let folders = match found {
-            Some(folders) => folders,
+        };
+        self.lock().append(&mut busy);
+        let Used { folders, limits } = match found {
+            Some(used) => used,
             None => {
                 let folders = self.base.below(&self.next.fetch_add(1, Ordering::Relaxed).to_string());
                 folders.make()?;
                 if let Delegated::One { cpu, .. } = &folders {
                     write(&cpu.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
                 }
-                folders
+                Used { folders, limits: None }
             }
         };
-        Ok(Group { all: Arc::clone(self), folders })
+        Ok(Group { all: Arc::clone(self), folders, limits: Mutex::new(limits) })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Delegated>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Used>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -310,6 +327,7 @@ impl Cgroups {
 pub(super) struct Group {
     all: Arc<Cgroups>,
     folders: Delegated,
+    limits: Mutex<Option<Limits>>,
 }
 
 impl Group {
@@ -325,29 +343,43 @@ impl Group {
             .saturating_add(OVERHEAD_PER_OUTPUT_BYTE.saturating_mul(grant.output().value.bytes()))
             .saturating_add(grant.budgets().written.bytes())
             .saturating_add(BESIDE_BYTES);
-        let memory = grant.memory().value.bytes().saturating_add(own);
+        let memory_bytes = grant.memory().value.bytes().saturating_add(own);
         // A tenth and five points more than the throttle, which has to be the one that a guest meets.
         let percent = u64::from(grant.cpu().value.get());
-        let quota = (percent * 11).div_ceil(10).saturating_add(5).saturating_mul(PERIOD_US / 100);
+        let quota_us = (percent * 11).div_ceil(10).saturating_add(5).saturating_mul(PERIOD_US / 100);
+        let wanted = Limits { memory_bytes, quota_us };
+        let mut limits = self.limits();
+        // Most runs have the grant of another that was in this group before.
+        if *limits == Some(wanted) {
+            return Ok(());
+        }
+        *limits = None;
         match &self.folders {
-            Delegated::One { memory: folder, cpu } => {
-                write(&folder.join("memory.limit_in_bytes"), &memory.to_string())?;
-                write(&cpu.join("cpu.cfs_quota_us"), &quota.to_string())
+            Delegated::One { memory, cpu } => {
+                write(&memory.join("memory.limit_in_bytes"), &memory_bytes.to_string())?;
+                write(&cpu.join("cpu.cfs_quota_us"), &quota_us.to_string())?;
             }
             Delegated::Two(folder) => {
-                write(&folder.join("memory.max"), &memory.to_string())?;
-                write(&folder.join("cpu.max"), &format!("{quota} {PERIOD_US}"))
+                write(&folder.join("memory.max"), &memory_bytes.to_string())?;
+                write(&folder.join("cpu.max"), &format!("{quota_us} {PERIOD_US}"))?;
             }
         }
+        *limits = Some(wanted);
+        Ok(())
+    }
+
+    fn limits(&self) -> std::sync::MutexGuard<'_, Option<Limits>> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Group {
-    /// One is kept to be used again. A group whose child is not quite gone is removed when another is asked for.
+    /// Some are kept to be used again. A group whose child is not quite gone is removed when another is asked for.
     fn drop(&mut self) {
+        let limits = *self.limits();
         let mut free = self.all.lock();
-        if free.is_empty() || self.folders.remove().is_err() {
-            free.push(self.folders.clone());
+        if free.len() < MOST_FREE || self.folders.remove().is_err() {
+            free.push(Used { folders: self.folders.clone(), limits });
         }
     }
 }

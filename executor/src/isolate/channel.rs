@@ -1,7 +1,7 @@
 //! Messages between the server, its zygote and the zygote's children.
 //!
 //! One message is a length of four bytes, that many bytes of JSON, and descriptors beside the
-//! length. The zygote and its children block on their end of a socket pair; the server's end is
+//! length. After its job a child is sent one byte more, when it may begin. The zygote and its children block on their end of a socket pair; the server's end is
 //! read by its runtime, which never waits for them.
 
 use crate::capability::Handover;
@@ -10,6 +10,8 @@ use crate::limit::Spent;
 use crate::outcome::{Denial, End};
 use crate::sandbox::Event;
 use crate::tool::Contract;
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, read};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recv, recvmsg, sendmsg,
@@ -25,10 +27,13 @@ use tokio::io::Interest;
 
 /// The longest message: a result and its artifacts are far below, and no length is believed above.
 const LONGEST: usize = 2 << 30;
+/// What follows a job when it may begin.
+const BEGIN: u8 = b'!';
 /// The most descriptors beside one message, which is the kernel's own limit.
 const MOST_HANDLES: usize = 253;
-/// How much the server reads at once.
+/// How much the server reads at once: of a child, and of its zygote, which says little.
 const READ_BYTES: usize = 64 << 10;
+const READ_OF_ZYGOTE_BYTES: usize = 4 << 10;
 
 /// From the server to its zygote.
 #[derive(Debug, Serialize, Deserialize)]
@@ -185,6 +190,18 @@ pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option
     Ok(Some((serde_json::from_slice(&bytes)?, handles.into())))
 }
 
+/// Waits until the job that came may begin; `false` when the other side is gone. Makes no system call that a confined
+/// child may not.
+pub(super) fn may_begin(socket: &UnixStream) -> Result<bool> {
+    loop {
+        match read(socket, &mut [0]) {
+            Ok(bytes) => return Ok(bytes > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// The server's end of a socket pair.
 pub(super) struct Channel {
     stream: tokio::net::UnixStream,
@@ -216,7 +233,15 @@ impl Channel {
 
     /// Sends one message.
     pub(super) async fn send(&self, message: &impl Serialize, handles: &[BorrowedFd<'_>]) -> Result<()> {
-        let bytes = encode(message)?;
+        self.write(&encode(message)?, handles).await
+    }
+
+    /// Tells a child that has its job to begin.
+    pub(super) async fn begin(&self) -> Result<()> {
+        self.write(&[BEGIN], &[]).await
+    }
+
+    async fn write(&self, bytes: &[u8], handles: &[BorrowedFd<'_>]) -> Result<()> {
         let mut sent = 0;
         while sent < bytes.len() {
             self.stream.writable().await?;
@@ -236,17 +261,22 @@ impl Channel {
     /// Waits for one message; `None` when the other side is gone. A wait that is given up loses
     /// nothing.
     pub(super) async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
-        let mut piece = Vec::new();
         loop {
             if let Some(message) = self.next()? {
                 return Ok(Some(message));
             }
             self.stream.readable().await?;
-            piece.resize(READ_BYTES, 0);
             let (stream, handles) = (&self.stream, &mut self.handles);
+            let mut piece = Vec::new();
             let read = || match handles {
-                Some(handles) => receive_some(stream.as_fd(), &mut piece, handles),
-                None => Ok(recv(stream, &mut *piece, RecvFlags::empty())?.1),
+                Some(handles) => {
+                    piece.resize(READ_OF_ZYGOTE_BYTES, 0);
+                    receive_some(stream.as_fd(), &mut piece, handles)
+                }
+                None => {
+                    piece.reserve(READ_BYTES);
+                    Ok(recv(stream, spare_capacity(&mut piece), RecvFlags::empty())?.1)
+                }
             };
             match stream.try_io(Interest::READABLE, read) {
                 Ok(0) => return Ok(None),

@@ -1,6 +1,6 @@
-//! The life of one child: it waits for its job, confines itself, runs one guest, and ends.
+//! The life of one child: it waits for its job, confines itself, waits for the word to begin, runs one guest, and ends.
 
-use super::channel::{Ended, FromChild, Job, receive, send};
+use super::channel::{Ended, FromChild, Job, may_begin, receive, send};
 use super::network::Remote;
 use super::zygote::{Ready, refused};
 use crate::clock::{Clock as _, SystemClock};
@@ -56,14 +56,18 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     let telling = Arc::clone(socket);
     // When the server is gone there is nobody to tell, and this process is about to end as well.
     let witness = Witness::new(move |event| drop(send(&telling, &FromChild::Event(event), &[])));
-    let now = SystemClock.monotonic();
-    let execution = Execution::begin(&permit, network, Arc::default(), Accounting::Process, witness, now);
     let access = permit.grant().access().value;
     let granted = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));
     let folders = granted.chain([(ready.sandbox.outside(), Access::ReadOnly)]).collect::<Vec<_>>();
     let grant = permit.grant();
     ready.confinement.apply(&folders, grant.memory().value, grant.output().value).map_err(refused)?;
     drop(folders);
+    if !may_begin(socket)? {
+        return Ok(());
+    }
+    let now = SystemClock.monotonic();
+    let execution =
+        Execution::begin(permit.grant(), network, Arc::default(), Accounting::Process, witness, now);
     let used = clock_gettime(ClockId::ProcessCPUTime);
     let cpu_ns =
         u64::try_from(used.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(used.tv_nsec).unwrap_or(0);

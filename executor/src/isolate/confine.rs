@@ -8,6 +8,7 @@
 //! control that it has and that fails is an error, and the child must not run its guest.
 
 use super::cgroup::Delegated;
+use super::process::threads;
 use crate::limit::Access;
 use crate::quantity::{MemoryLimit, OutputLimit};
 use landlock::{
@@ -22,7 +23,6 @@ use seccompiler::{
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -140,6 +140,8 @@ impl Confinement {
             .map_err(refused("to keep its memory to itself"))?;
         lower(Resource::Core, 0)?;
         ignore_file_size_signal()?;
+        // Its next child can wait: what it is woken for may not interrupt a guest.
+        schedule(libc::SCHED_BATCH)?;
         let skipped = if network { Vec::new() } else { vec![Support::NETWORK_NAMESPACE] };
         Ok(Applied { skipped })
     }
@@ -156,6 +158,7 @@ impl Confinement {
         if rustix::process::getppid() != Some(self.parent) {
             return Err(ConfineError::Orphaned);
         }
+        schedule(libc::SCHED_OTHER)?;
         lower(Resource::Core, 0)?;
         lower(Resource::Nofile, most_files)?;
         lower(Resource::Fsize, largest_file)?;
@@ -216,8 +219,7 @@ impl Confinement {
         // Root passes over this one. It is for a kernel without seccomp.
         lower(Resource::Nproc, 0)?;
         if self.landlock {
-            let task = std::fs::metadata("/proc/self/task").map_err(refused("to count threads"))?;
-            let threads = task.nlink().saturating_sub(2);
+            let threads = threads().map_err(refused("to count threads"))?;
             let expected = 1 + self.bystanders.load(Ordering::SeqCst) as u64;
             if threads != expected {
                 return Err(ConfineError::Threads { threads, expected });
@@ -315,7 +317,7 @@ const ONLY_WAITING: &[libc::c_long] = &[
     libc::SYS_clone, libc::SYS_clone3, libc::SYS_landlock_add_rule, libc::SYS_landlock_create_ruleset,
     libc::SYS_landlock_restrict_self, libc::SYS_ppoll, libc::SYS_prctl, libc::SYS_prlimit64,
     libc::SYS_dup3, libc::SYS_pidfd_open, libc::SYS_recvfrom, libc::SYS_recvmsg,
-    libc::SYS_rt_sigaction, libc::SYS_seccomp, libc::SYS_wait4,
+    libc::SYS_rt_sigaction, libc::SYS_sched_setscheduler, libc::SYS_seccomp, libc::SYS_wait4,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_dup2,
     #[cfg(target_arch = "x86_64")]
@@ -390,6 +392,16 @@ fn leave_the_network() -> Result<bool, ConfineError> {
 #[allow(unsafe_code, reason = "a system call that takes one number and touches no memory")]
 fn unshare(namespaces: i32) -> bool {
     unsafe { libc::unshare(namespaces) == 0 }
+}
+
+/// Has the kernel schedule this process by that policy.
+#[allow(unsafe_code, reason = "a system call that reads one value of ours")]
+fn schedule(policy: i32) -> Result<(), ConfineError> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
+        -1 => Err(refused("to say how it is scheduled")(io::Error::last_os_error())),
+        _done => Ok(()),
+    }
 }
 
 /// A file that grows over its limit is an error in the guest, not the end of the process.

@@ -20,9 +20,10 @@ pub use confine::{
     support,
 };
 pub use inline::Inline;
+pub use ring::Prepared;
 pub use zygote::zygote;
 
-use crate::capability::Permit;
+use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
 use crate::ident::ToolName;
@@ -97,6 +98,26 @@ enum Place {
     Nowhere(String),
 }
 
+/// What is to run, and where: one run's authority, with its arguments as JSON text.
+pub struct Order {
+    grant: Grant,
+    place: Ordered,
+}
+
+impl Order {
+    /// What it may do.
+    #[must_use]
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+}
+
+enum Ordered {
+    Ring(ring::Order),
+    Inline(Artifact, Permit, String),
+    Nowhere,
+}
+
 impl Isolate {
     /// Loads `tools`, with processes ahead of time for those that run in their own, each in a group of `cgroups`
     /// when there are any.
@@ -143,51 +164,54 @@ impl Isolate {
         }
     }
 
-    /// The handle by which a run under `permit` over `network` can be watched, and stopped by `abort`;
-    /// `witness` is told of it as it goes on. The run's clock starts here.
+    /// What is to run of `tool` under `permit`, in its place.
     #[must_use]
-    pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>, witness: Witness) -> Execution {
-        Execution::begin(permit, network, abort, Accounting::Thread, witness, self.clock.monotonic())
+    pub fn order(&self, tool: &ToolName, permit: Permit, arguments: String) -> Order {
+        let grant = permit.grant().clone();
+        let place = match self.places.get(tool) {
+            Some(Place::Ring) => Ordered::Ring(ring::Order::new(tool, permit, arguments)),
+            Some(Place::Inline(artifact)) => Ordered::Inline(artifact.clone(), permit, arguments),
+            Some(Place::Nowhere(_)) | None => Ordered::Nowhere,
+        };
+        Order { grant, place }
     }
 
-    /// What is to be reported of a run under `permit` when this process ends without a word.
+    /// Makes ready what can be before the run may begin: nothing of the guest's runs. `None` when that is nothing.
+    pub async fn prepare(&self, order: &Order) -> Option<Prepared> {
+        match (&order.place, &self.ring) {
+            (Ordered::Ring(job), Some(ring)) => ring.prepare(job, &order.grant).await,
+            (Ordered::Ring(_), None) | (Ordered::Inline(..) | Ordered::Nowhere, _) => None,
+        }
+    }
+
+    /// The handle by which a run over `network` can be watched, and stopped by `abort`; `witness` is told of it as
+    /// it goes on. The run's clock starts here.
     #[must_use]
-    pub fn lost(&self, permit: &Permit) -> Outcome {
-        let now = self.clock.monotonic();
-        let (abort, witness) = (Arc::default(), Witness::default());
-        let never_begun = Execution::begin(permit, Network::Off, abort, Accounting::Thread, witness, now);
-        never_begun.outcome(End::Aborted(AbortReason::Lost), now)
+    pub fn begin(&self, order: &Order, network: Network, abort: Arc<Abort>, witness: Witness) -> Execution {
+        Execution::begin(&order.grant, network, abort, Accounting::Thread, witness, self.clock.monotonic())
     }
 
-    /// Runs one guest where its tool belongs. At its end all of its connections are closed.
-    pub async fn run(
-        &self,
-        tool: &ToolName,
-        permit: Permit,
-        arguments: String,
-        execution: &Execution,
-    ) -> Outcome {
-        let outcome = self.placed(tool, permit, arguments, execution).await;
-        execution.network().close();
-        outcome
+    /// What is to be reported of a run when this process ends without a word.
+    #[must_use]
+    pub fn lost(&self, order: &Order) -> Outcome {
+        let never_begun = self.begin(order, Network::Off, Arc::default(), Witness::default());
+        never_begun.outcome(End::Aborted(AbortReason::Lost), never_begun.began())
     }
 
-    async fn placed(
-        &self,
-        tool: &ToolName,
-        permit: Permit,
-        arguments: String,
-        execution: &Execution,
-    ) -> Outcome {
-        match (self.places.get(tool), &self.ring) {
-            (Some(Place::Ring), Some(ring)) => ring.run(tool, permit, arguments, execution).await,
-            (Some(Place::Inline(artifact)), _) => {
-                self.inline.run(artifact.clone(), permit, Input::Arguments(arguments), execution).await
+    /// Runs one guest where its tool belongs, in what was prepared for it. At its end all of its connections are
+    /// closed.
+    pub async fn run(&self, order: Order, prepared: Option<Prepared>, execution: &Execution) -> Outcome {
+        let outcome = match (order.place, &self.ring) {
+            (Ordered::Ring(job), Some(ring)) => ring.run(job, prepared, execution).await,
+            (Ordered::Inline(artifact, permit, arguments), _) => {
+                self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await
             }
-            (Some(Place::Ring | Place::Nowhere(_)) | None, _) => {
+            (Ordered::Ring(_), None) | (Ordered::Nowhere, _) => {
                 let end = End::Unlinkable("this tool is not loaded".to_owned());
                 execution.outcome(end, self.clock.monotonic())
             }
-        }
+        };
+        execution.network().close();
+        outcome
     }
 }

@@ -12,7 +12,7 @@ use super::channel::{Channel, Ended, Exit, FromChild, FromZygote, Job, ToZygote,
 use super::network::carry;
 use super::process::{cpu_of, peak_resident_of};
 use super::{Ahead, GRACE, Module};
-use crate::capability::{Handover, Permit};
+use crate::capability::{Grant, Handover, Permit};
 use crate::clock::Clock;
 use crate::ident::ToolName;
 use crate::limit::Limit;
@@ -118,76 +118,85 @@ impl Ring {
         Ok((Self { nursery: Arc::new(nursery), clock }, unusable))
     }
 
+    /// Has a child that waits make itself ready for a run that may not begin yet. `None` when none waits, or when
+    /// what it needs is there only when it runs: then [`Self::run`] finds one.
+    pub(super) async fn prepare(&self, order: &Order, grant: &Grant) -> Option<Prepared> {
+        if grant.network().value {
+            return None;
+        }
+        let generation = self.nursery.living()?;
+        let made = generation.ready.try_lock().ok()?.try_recv().ok()?;
+        let refill = Refill(generation);
+        let prepared = match made {
+            Ok(child) if child.lives() => child.prepared(refill, order, grant, Carried(None), None).await,
+            Ok(_killed_while_it_waited) => return None,
+            Err(reason) => Err(reason),
+        };
+        prepared.inspect_err(|reason| tracing::warn!(reason, "a child could not be prepared")).ok()
+    }
+
     /// Runs one guest, and comes back at its end, or shortly after its deadline or at its
     /// cancellation, whatever the guest or the kernel is doing.
     pub(super) async fn run(
         &self,
-        tool: &ToolName,
-        permit: Permit,
-        arguments: String,
+        mut order: Order,
+        mut prepared: Option<Prepared>,
         execution: &Execution,
     ) -> Outcome {
-        let (permit, folders) = Handover::of(permit);
-        let network = execution.network().line().is_some();
-        let job = Job { tool: tool.to_string(), arguments, permit, network };
+        order.job.network = execution.network().line().is_some();
         let mut last = String::new();
         // All that wait may have been killed at once.
         for _ in 0..self.nursery.settings.waiting.saturating_add(MOST_TRIES) {
-            let child = tokio::select! {
-                child = self.child() => child,
-                over = over(execution) => {
-                    let end = match over {
-                        Over::Late => End::Unlinkable("no process could be had before its deadline".into()),
-                        Over::Aborted(reason) => End::Aborted(reason),
-                    };
-                    return execution.outcome(end, self.clock.monotonic());
-                }
+            let ran = match prepared.take() {
+                Some(prepared) => self.follow(prepared, execution).await,
+                None => self.with_another(&order, execution).await,
             };
-            match child {
-                Ok((child, generation)) => {
-                    match self.with(child, &generation, &job, &folders, execution).await {
-                        Ok(outcome) => return outcome,
-                        Err(reason) => last = reason,
-                    }
-                }
+            match ran {
+                Ok(outcome) => return outcome,
                 Err(reason) => last = reason,
             }
-            tracing::warn!(%tool, reason = last, "a child ended before its guest began");
+            tracing::warn!(tool = order.job.tool, reason = last, "a child ended before its guest began");
         }
         execution.outcome(End::Crashed(last), self.clock.monotonic())
     }
 
     /// Gives the job to a child and follows it to its end; an error says why its guest never began.
-    async fn with(
+    async fn with_another(
         &self,
-        mut child: Child,
-        generation: &Generation,
-        job: &Job,
-        folders: &[OwnedFd],
+        order: &Order,
         execution: &Execution,
     ) -> std::result::Result<Outcome, String> {
-        if let Some(group) = &child.group {
-            group.limit(execution.grant()).map_err(|error| error.to_string())?;
-        }
-        let (_carried, network) = carried(execution).map_err(|error| error.to_string())?;
-        let handles = folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
-        let handles = handles.collect::<Vec<_>>();
-        // Output is told as JSON, which takes up to six bytes for one.
-        child.channel.allow(execution.output_limit().saturating_mul(8).saturating_add(BESIDE_OUTPUT_BYTES));
-        let sent = tokio::select! {
-            sent = child.channel.send(job, &handles) => sent,
+        let (child, refill) = tokio::select! {
+            child = self.child() => child?,
             over = over(execution) => {
-                let _zygote_is_gone = generation.fork.send(());
-                return Ok(execution.outcome(over.into(), self.clock.monotonic()));
+                let end = match over {
+                    Over::Late => End::Unlinkable("no process could be had before its deadline".into()),
+                    Over::Aborted(reason) => End::Aborted(reason),
+                };
+                return Ok(execution.outcome(end, self.clock.monotonic()));
             }
         };
-        // Only the child holds its end from here on.
-        drop(network);
-        // The next child is made while this one runs.
-        let _zygote_is_gone = generation.fork.send(());
-        if let Err(error) = sent {
-            return Err(error.to_string());
+        let (carried, network) = carried(execution).map_err(|error| error.to_string())?;
+        tokio::select! {
+            prepared = child.prepared(refill, order, execution.grant(), carried, network) => {
+                self.follow(prepared?, execution).await
+            }
+            over = over(execution) => Ok(execution.outcome(over.into(), self.clock.monotonic())),
         }
+    }
+
+    /// Has a child begin and follows it to its end; an error says why its guest never began.
+    async fn follow(
+        &self,
+        prepared: Prepared,
+        execution: &Execution,
+    ) -> std::result::Result<Outcome, String> {
+        let Prepared { mut child, _carried } = prepared;
+        let told = tokio::select! {
+            told = child.channel.begin() => told,
+            over = over(execution) => return Ok(execution.outcome(over.into(), self.clock.monotonic())),
+        };
+        told.map_err(|error| error.to_string())?;
         let mut began = None;
         let mut ended = None;
         let end = loop {
@@ -282,7 +291,7 @@ impl Ring {
     }
 
     /// A child that waits, or a new one when none does.
-    async fn child(&self) -> std::result::Result<(Child, Arc<Generation>), String> {
+    async fn child(&self) -> std::result::Result<(Child, Refill), String> {
         let generation = match self.nursery.living() {
             Some(generation) => generation,
             // In a task of its own: a run that is cancelled meanwhile leaves no zygote behind.
@@ -294,16 +303,44 @@ impl Ring {
         loop {
             let made = generation.ready.lock().await.recv().await;
             match made.ok_or("its zygote ended")? {
-                Ok(child) if child.lives() => return Ok((child, generation)),
-                Ok(_killed_while_it_waited) => drop(generation.fork.send(())),
+                Ok(child) if child.lives() => return Ok((child, Refill(generation))),
+                Ok(_killed_while_it_waited) => drop(Refill(Arc::clone(&generation))),
                 Err(reason) => {
                     // Another is asked for, so that there are as many as before when there is room again.
-                    let _zygote_is_gone = generation.fork.send(());
+                    drop(Refill(Arc::clone(&generation)));
                     tracing::warn!(reason, "a child could not be made");
                     tokio::time::sleep(BEFORE_ANOTHER).await;
                 }
             }
         }
+    }
+}
+
+/// What a child is given.
+pub(super) struct Order {
+    job: Job,
+    folders: Vec<OwnedFd>,
+}
+
+impl Order {
+    pub(super) fn new(tool: &ToolName, permit: Permit, arguments: String) -> Self {
+        let (permit, folders) = Handover::of(permit);
+        Self { job: Job { tool: tool.to_string(), arguments, permit, network: false }, folders }
+    }
+}
+
+/// A child that has its job, confines itself for it, and waits for the word to begin.
+pub struct Prepared {
+    child: Child,
+    _carried: Carried,
+}
+
+/// Asks for another child in place of one, when it is dropped: as soon as that one has its job.
+struct Refill(Arc<Generation>);
+
+impl Drop for Refill {
+    fn drop(&mut self) {
+        let _zygote_is_gone = self.0.fork.send(());
     }
 }
 
@@ -572,6 +609,31 @@ fn short(text: String) -> String {
 }
 
 impl Child {
+    /// Gives it its job, with its end of the run's network.
+    async fn prepared(
+        mut self,
+        refill: Refill,
+        order: &Order,
+        grant: &Grant,
+        carried: Carried,
+        network: Option<UnixStream>,
+    ) -> std::result::Result<Prepared, String> {
+        if let Some(group) = &self.group {
+            group.limit(grant).map_err(|error| error.to_string())?;
+        }
+        let handles = order.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
+        let handles = handles.collect::<Vec<_>>();
+        // Output is told as JSON, which takes up to six bytes for one.
+        let output = grant.output().value.bytes();
+        self.channel.allow(output.saturating_mul(8).saturating_add(BESIDE_OUTPUT_BYTES));
+        self.channel.send(&order.job, &handles).await.map_err(|error| error.to_string())?;
+        // The next child is made while this one runs.
+        drop(refill);
+        // Only the child holds its end of the network from here on.
+        drop(network);
+        Ok(Prepared { child: self, _carried: carried })
+    }
+
     /// Whether it was not killed while it waited.
     fn lives(&self) -> bool {
         let mut gone = [PollFd::new(&self.pidfd, PollFlags::IN)];

@@ -865,17 +865,20 @@ impl Executor {
             return Err(expired);
         }
         let permit = Permit::new(grant, roots);
+        let arguments = Value::Object(call.arguments.clone()).to_string();
+        let order = loaded.isolate.order(&call.tool, permit, arguments);
         let receipt = |outcome| {
             let Call { agent, intent, tool, .. } = call;
             let approved_by = approved_by.clone();
             Receipt { agent: agent.clone(), intent: *intent, tool: tool.clone(), approved_by, outcome }
         };
-        let will = receipt(loaded.isolate.lost(&permit));
+        let will = receipt(loaded.isolate.lost(&order));
         let keeper = watcher.keeper();
         let task = keeper.as_ref().and_then(|keeper| keeper.will());
         let (keep_until, proof) = (admitted.remember_until(), admitted.proof_id());
         let intended = Intended { call, keep_until, proof, will: &will, task: task.as_ref() };
-        let began = self.journal.started(intended, self.clock.now()).await;
+        let written = self.journal.started(intended, self.clock.now());
+        let (began, prepared) = meanwhile(written, loaded.isolate.prepare(&order)).await;
         match began.map_err(|error| self.unrecorded(&error))? {
             Beginning::New => {}
             Beginning::Known(known) => return Ok(self.known(call, known).await?.0),
@@ -890,18 +893,17 @@ impl Executor {
             return Err(expired);
         }
         let watcher = self.observers.watching(call, watcher);
-        let open = |egress: &Arc<Egress>| egress.open(&call.agent, permit.grant());
+        let open = |egress: &Arc<Egress>| egress.open(&call.agent, order.grant());
         let network = self.egress.as_ref().map_or(Network::Off, open);
         watcher.told(Happening::Started);
         let abort = Arc::clone(running.abort());
-        let execution = loaded.isolate.begin(&permit, network, abort, watcher.witness());
+        let execution = loaded.isolate.begin(&order, network, abort, watcher.witness());
         let mut outcome = match running.abort().reason() {
             Some(reason) => execution.outcome(End::Aborted(reason), self.clock.monotonic()),
             None => {
                 let run = async {
                     tracing::debug!("started");
-                    let arguments = Value::Object(call.arguments.clone()).to_string();
-                    loaded.isolate.run(&call.tool, permit, arguments, &execution).await
+                    loaded.isolate.run(order, prepared.flatten(), &execution).await
                 };
                 run.instrument(trace::run()).await
             }
@@ -925,6 +927,18 @@ impl Executor {
 
     async fn release(&self, intent: IntentId) -> Result<(), Fault> {
         self.journal.released(intent).await.map_err(|error| self.unrecorded(&error))
+    }
+}
+
+/// Waits for `first`, while `second` goes on; `None` when that is not done by then.
+async fn meanwhile<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, Option<B>) {
+    let (mut first, mut second, mut done) = (pin!(first), pin!(second), None);
+    loop {
+        tokio::select! {
+            biased;
+            first = &mut first => return (first, done),
+            second = &mut second, if done.is_none() => done = Some(second),
+        }
     }
 }
 

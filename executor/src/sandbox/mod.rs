@@ -120,19 +120,18 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// A run under `permit` over `network` whose clock starts at `now`, with `witness` told of what
+    /// A run under `grant` over `network` whose clock starts at `now`, with `witness` told of what
     /// happens in it.
     /// `accounting` says whose CPU time is the guest's.
     #[must_use]
     pub fn begin(
-        permit: &Permit,
+        grant: &Grant,
         network: Network,
         abort: Arc<Abort>,
         accounting: Accounting,
         witness: Witness,
         now: Instant,
     ) -> Self {
-        let grant = permit.grant();
         Self {
             gauges: Arc::new(Gauges {
                 meter: Arc::new(Meter::new(accounting)),
@@ -187,6 +186,12 @@ impl Execution {
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.network
+    }
+
+    /// When its clock started.
+    #[must_use]
+    pub fn began(&self) -> Instant {
+        self.began
     }
 
     /// The latest moment at which the guest may still run.
@@ -390,7 +395,7 @@ impl Sandbox {
     #[must_use]
     pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
         Execution::begin(
-            permit,
+            permit.grant(),
             network,
             abort,
             Accounting::Thread,
