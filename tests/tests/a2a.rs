@@ -706,8 +706,8 @@ fn what_a_stream_says_of_an_end_outlives_a_crash_right_after_it() {
     }
     let (executor, _catalogue, _policies) = governed(|options| options);
     let home = executor.killed();
-    let slowly = "--inject=fdatasync:delay_enter=100000";
-    let mut slow = Process::spawn("traced executor", &mut under_strace(&home, "fdatasync", slowly));
+    let slowly = "--inject=pwrite64:delay_enter=30000";
+    let mut slow = Process::spawn("traced executor", &mut under_strace(&home, "pwrite64", slowly));
     let address = slow.listens_on();
     let client = Client { http: HttpClient::connect(address), address, token: None };
     let mut stream = client.stream("message/stream", call("write_file", write("../denied", "x")));
