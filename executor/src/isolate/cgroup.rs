@@ -71,7 +71,8 @@ impl Delegated {
         for (controllers, path) in ours {
             if controllers.is_empty() {
                 let folder = mounted.join(path);
-                if has_both(&folder, "cgroup.controllers") && writable(&folder) {
+                let changed = ["", "cgroup.procs", "cgroup.subtree_control"].map(|name| folder.join(name));
+                if has_both(&folder, "cgroup.controllers") && changed.iter().all(|file| writable(file)) {
                     return alone_in(&folder).map(|()| Self::Two(folder));
                 }
             }
@@ -123,6 +124,21 @@ impl Delegated {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             made => made,
         })
+    }
+
+    /// Sets what is the same for all runs. Swap would be memory beside the limit; a kernel may be built without.
+    fn prepare(&self) -> Result<()> {
+        let no_swap = match self {
+            Self::One { memory, cpu } => {
+                write(&cpu.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
+                memory.join("memory.swappiness")
+            }
+            Self::Two(folder) => folder.join("memory.swap.max"),
+        };
+        match write(&no_swap, "0") {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            written => written,
+        }
     }
 
     /// Removes a group. A group that was removed before is no error.
@@ -217,9 +233,9 @@ fn writable(folder: &Path) -> bool {
     rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-fn write(file: &Path, text: &str) -> Result<()> {
-    let mut file = OpenOptions::new().write(true).open(file).map_err(|error| named(file, &error))?;
-    file.write_all(text.as_bytes())
+fn write(path: &Path, text: &str) -> Result<()> {
+    let opened = OpenOptions::new().write(true).open(path);
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| named(path, &error))
 }
 
 fn named(file: &Path, error: &Error) -> Error {
@@ -230,6 +246,7 @@ fn named(file: &Path, error: &Error) -> Error {
 #[derive(Debug)]
 pub struct Cgroups {
     base: Delegated,
+    moved: Option<Moved>,
     next: AtomicU64,
     /// Those that no child is in any more, or will soon be.
     free: Mutex<Vec<Used>>,
@@ -260,24 +277,28 @@ impl Cgroups {
     /// # Errors
     /// When the kernel refuses what it seems to delegate.
     pub fn set_up() -> Result<Option<Arc<Self>>> {
-        let Ok(delegated) = Delegated::find() else { return Ok(None) };
+        let delegated = match Delegated::find() {
+            Ok(delegated) => delegated,
+            Err(reason) => {
+                tracing::info!(reason, "tools are contained without control groups");
+                return Ok(None);
+            }
+        };
         for left in delegated.left_behind() {
             left.end_all();
         }
-        if let Delegated::Two(folder) = &delegated {
-            let server = folder.join(format!("{OURS}{}{SERVER}", std::process::id()));
-            if !has_both(folder, "cgroup.subtree_control") {
-                fs::create_dir_all(&server)?;
-                write(&server.join("cgroup.procs"), &std::process::id().to_string())?;
-                write(&folder.join("cgroup.subtree_control"), "+memory +cpu")?;
+        let moved = match &delegated {
+            Delegated::Two(folder) if !has_both(folder, "cgroup.subtree_control") => {
+                Some(Moved::into(folder, folder.join(format!("{OURS}{}{SERVER}", std::process::id())))?)
             }
-        }
+            Delegated::One { .. } | Delegated::Two(_) => None,
+        };
         let base = delegated.below(&format!("{OURS}{}", std::process::id()));
         base.make()?;
         if let Delegated::Two(folder) = &base {
             write(&folder.join("cgroup.subtree_control"), "+memory +cpu")?;
         }
-        Ok(Some(Arc::new(Self { base, next: AtomicU64::new(0), free: Mutex::default() })))
+        Ok(Some(Arc::new(Self { base, moved, next: AtomicU64::new(0), free: Mutex::default() })))
     }
 
     /// A group with nobody in it.
@@ -303,9 +324,7 @@ impl Cgroups {
             None => {
                 let folders = self.base.below(&self.next.fetch_add(1, Ordering::Relaxed).to_string());
                 folders.make()?;
-                if let Delegated::One { cpu, .. } = &folders {
-                    write(&cpu.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
-                }
+                folders.prepare()?;
                 Used { folders, limits: None }
             }
         };
@@ -319,6 +338,43 @@ impl Cgroups {
     /// Kills every child, and removes all groups.
     pub fn end(&self) {
         self.base.end_all();
+        // Another executor may have its groups beside these, and then the place stays as it needs it.
+        if let Some(Err(error)) = self.moved.as_ref().map(Moved::back) {
+            tracing::debug!(%error, "the control group of the server stays");
+        }
+    }
+}
+
+/// This process in a group of its own, which version 2 wants: a group whose groups have limits holds no process.
+#[derive(Debug)]
+struct Moved {
+    from: PathBuf,
+    to: PathBuf,
+}
+
+impl Moved {
+    /// Moves this process, and lets the groups inside have limits.
+    fn into(from: &Path, to: PathBuf) -> Result<Self> {
+        let moved = Self { from: from.to_owned(), to };
+        fs::create_dir_all(&moved.to)?;
+        let enabled = write(&moved.to.join("cgroup.procs"), &std::process::id().to_string())
+            .and_then(|()| write(&from.join("cgroup.subtree_control"), "+memory +cpu"));
+        match enabled {
+            Ok(()) => Ok(moved),
+            Err(error) => {
+                let _what_can_be = moved.back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Leaves the place as it was: for as long as its groups may have limits, nobody can be put into it.
+    fn back(&self) -> Result<()> {
+        write(&self.from.join("cgroup.subtree_control"), "-memory -cpu")?;
+        for pid in Delegated::Two(self.to.clone()).processes() {
+            write(&self.from.join("cgroup.procs"), &pid.to_string())?;
+        }
+        fs::remove_dir(&self.to)
     }
 }
 

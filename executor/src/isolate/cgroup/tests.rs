@@ -35,12 +35,18 @@ fn version_2_needs_both_controllers_and_nobody_else_inside() {
         Delegated::among(own, root.path()).map(|found| found == Delegated::Two(root.path().join("unit")))
     };
     let controllers = ("unit/cgroup.controllers", "cpu io memory");
-    assert_eq!(among(&[controllers, ("unit/cgroup.procs", &us)]), Ok(true));
+    let alone = ("unit/cgroup.subtree_control", "");
+    assert_eq!(among(&[controllers, ("unit/cgroup.procs", &us), alone]), Ok(true));
     let others = format!("{us}\n1\n");
-    assert!(among(&[controllers, ("unit/cgroup.procs", &others)]).unwrap_err().contains("other processes"));
+    let crowded = among(&[controllers, ("unit/cgroup.procs", &others), alone]);
+    assert!(crowded.unwrap_err().contains("other processes"));
     let shared = ("unit/cgroup.subtree_control", "cpu memory");
     assert_eq!(among(&[controllers, ("unit/cgroup.procs", &others), shared]), Ok(true));
-    assert!(among(&[("unit/cgroup.controllers", "io memory"), ("unit/cgroup.procs", &us)]).is_err());
+    assert!(among(&[("unit/cgroup.controllers", "io memory"), ("unit/cgroup.procs", &us), alone]).is_err());
+    assert!(
+        among(&[controllers, ("unit/cgroup.procs", &us)]).is_err(),
+        "what may not be changed is not delegated"
+    );
 }
 
 /// The groups of this process, or the news that this machine delegates none.
@@ -117,6 +123,12 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     let used = super::super::process::cpu_of(pid(&busy)).unwrap() - first;
     let share = used.as_secs_f64() / watched.as_secs_f64();
     assert!((0.01..0.25).contains(&share), "{share}: 7 % and what a period more may have");
+    // No memory beside it, where this kernel has swap.
+    let of_swap = ["memory.swappiness", "memory.swap.max"];
+    let files = group.folders.folders().flat_map(|folder| of_swap.map(|file| folder.join(file)));
+    for file in files.filter(|file| file.exists()) {
+        assert_eq!(fs::read_to_string(&file).unwrap().trim(), "0", "{}", file.display());
+    }
     // A group is used again when nobody is in it.
     let (folders, in_use) = (group.folders.clone(), second.folders.clone());
     drop((group, second));
