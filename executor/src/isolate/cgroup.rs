@@ -371,10 +371,10 @@ impl Moved {
     /// Leaves the place as it was: for as long as its groups may have limits, nobody can be put into it.
     fn back(&self) -> Result<()> {
         write(&self.from.join("cgroup.subtree_control"), "-memory -cpu")?;
-        for pid in Delegated::Two(self.to.clone()).processes() {
-            write(&self.from.join("cgroup.procs"), &pid.to_string())?;
-        }
-        fs::remove_dir(&self.to)
+        write(&self.from.join("cgroup.procs"), &std::process::id().to_string())?;
+        // A zygote that is about to end.
+        Delegated::Two(self.to.clone()).end();
+        Ok(())
     }
 }
 
