@@ -256,15 +256,7 @@ pub struct Cgroups {
 #[derive(Debug, Clone)]
 struct Used {
     folders: Delegated,
-    limits: Option<Limits>,
-}
-
-/// What a group limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Limits {
-    memory_bytes: u64,
-    /// In each [`PERIOD_US`].
-    quota_us: u64,
+    memory_bytes: Option<u64>,
 }
 
 impl Cgroups {
@@ -319,16 +311,16 @@ impl Cgroups {
             }
         };
         self.lock().append(&mut busy);
-        let Used { folders, limits } = match found {
+        let Used { folders, memory_bytes } = match found {
             Some(used) => used,
             None => {
                 let folders = self.base.below(&self.next.fetch_add(1, Ordering::Relaxed).to_string());
                 folders.make()?;
                 folders.prepare()?;
-                Used { folders, limits: None }
+                Used { folders, memory_bytes: None }
             }
         };
-        Ok(Group { all: Arc::clone(self), folders, limits: Mutex::new(limits) })
+        Ok(Group { all: Arc::clone(self), folders, memory_bytes: Mutex::new(memory_bytes) })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Used>> {
@@ -383,7 +375,8 @@ impl Moved {
 pub(super) struct Group {
     all: Arc<Cgroups>,
     folders: Delegated,
-    limits: Mutex<Option<Limits>>,
+    /// The limit on memory that the kernel holds now.
+    memory_bytes: Mutex<Option<u64>>,
 }
 
 impl Group {
@@ -403,39 +396,37 @@ impl Group {
         // A tenth and five points more than the throttle, which has to be the one that a guest meets.
         let percent = u64::from(grant.cpu().value.get());
         let quota_us = (percent * 11).div_ceil(10).saturating_add(5).saturating_mul(PERIOD_US / 100);
-        let wanted = Limits { memory_bytes, quota_us };
-        let mut limits = self.limits();
-        // Most runs have the grant of another that was in this group before.
-        if *limits == Some(wanted) {
-            return Ok(());
-        }
-        *limits = None;
-        match &self.folders {
+        let (memory_limit, cpu_limit, quota) = match &self.folders {
             Delegated::One { memory, cpu } => {
-                write(&memory.join("memory.limit_in_bytes"), &memory_bytes.to_string())?;
-                write(&cpu.join("cpu.cfs_quota_us"), &quota_us.to_string())?;
+                (memory.join("memory.limit_in_bytes"), cpu.join("cpu.cfs_quota_us"), quota_us.to_string())
             }
             Delegated::Two(folder) => {
-                write(&folder.join("memory.max"), &memory_bytes.to_string())?;
-                write(&folder.join("cpu.max"), &format!("{quota_us} {PERIOD_US}"))?;
+                (folder.join("memory.max"), folder.join("cpu.max"), format!("{quota_us} {PERIOD_US}"))
             }
+        };
+        // To write the same again would take as long as the first time.
+        let mut held = self.memory_bytes();
+        if *held != Some(memory_bytes) {
+            *held = None;
+            write(&memory_limit, &memory_bytes.to_string())?;
+            *held = Some(memory_bytes);
         }
-        *limits = Some(wanted);
-        Ok(())
+        // Also when it is the same: this gives the run a whole period, of which the run before has used nothing.
+        write(&cpu_limit, &quota)
     }
 
-    fn limits(&self) -> std::sync::MutexGuard<'_, Option<Limits>> {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory_bytes(&self) -> std::sync::MutexGuard<'_, Option<u64>> {
+        self.memory_bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Group {
-    /// Some are kept to be used again. A group whose child is not quite gone is removed when another is asked for.
+    /// Some are kept to be used again, and one whose child is not quite gone.
     fn drop(&mut self) {
-        let limits = *self.limits();
+        let memory_bytes = *self.memory_bytes();
         let mut free = self.all.lock();
         if free.len() < MOST_FREE || self.folders.remove().is_err() {
-            free.push(Used { folders: self.folders.clone(), limits });
+            free.push(Used { folders: self.folders.clone(), memory_bytes });
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Messages between the server, its zygote and the zygote's children.
 //!
 //! One message is a length of four bytes, that many bytes of JSON, and descriptors beside the
-//! length. After its job a child is sent one byte more, when it may begin. The zygote and its children block on their end of a socket pair; the server's end is
-//! read by its runtime, which never waits for them.
+//! length. A child that has its job is sent one byte more when it may begin. The zygote and its
+//! children block on their end of a socket pair; the server's end is read by its runtime, which never
+//! waits for them.
 
 use crate::capability::Handover;
 use crate::ident::ToolName;
@@ -193,9 +194,10 @@ pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option
 /// Waits until the job that came may begin; `false` when the other side is gone. Makes no system call that a confined
 /// child may not.
 pub(super) fn may_begin(socket: &UnixStream) -> Result<bool> {
+    let mut word = [0];
     loop {
-        match read(socket, &mut [0]) {
-            Ok(bytes) => return Ok(bytes > 0),
+        match read(socket, &mut word) {
+            Ok(_) => return Ok(word == [BEGIN]),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

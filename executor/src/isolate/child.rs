@@ -1,4 +1,5 @@
-//! The life of one child: it waits for its job, confines itself, waits for the word to begin, runs one guest, and ends.
+//! The life of one child: it waits for its job, confines itself, waits until it may begin, runs one guest,
+//! and ends.
 
 use super::channel::{Ended, FromChild, Job, may_begin, receive, send};
 use super::network::Remote;

@@ -89,6 +89,8 @@ pub struct Confinement {
     seccomp: Option<Programs>,
     /// Whether the longer list of system calls is in force.
     listed: AtomicBool,
+    /// Whether the process that forks is a batch process.
+    batch: AtomicBool,
     waited: AtomicBool,
     bystanders: AtomicUsize,
 }
@@ -117,6 +119,7 @@ impl Confinement {
                 .transpose()
                 .map_err(seccompiler::Error::Backend)?,
             listed: AtomicBool::new(false),
+            batch: AtomicBool::new(false),
             waited: AtomicBool::new(false),
             bystanders: AtomicUsize::new(0),
         })
@@ -140,8 +143,9 @@ impl Confinement {
             .map_err(refused("to keep its memory to itself"))?;
         lower(Resource::Core, 0)?;
         ignore_file_size_signal()?;
-        // Its next child can wait: what it is woken for may not interrupt a guest.
-        schedule(libc::SCHED_BATCH)?;
+        // Its next child can wait: what it is woken for need not interrupt a guest. An operator's own choice stays.
+        let is_batch = policy() == libc::SCHED_OTHER && schedule(libc::SCHED_BATCH).is_ok();
+        self.batch.store(is_batch, Ordering::SeqCst);
         let skipped = if network { Vec::new() } else { vec![Support::NETWORK_NAMESPACE] };
         Ok(Applied { skipped })
     }
@@ -158,7 +162,9 @@ impl Confinement {
         if rustix::process::getppid() != Some(self.parent) {
             return Err(ConfineError::Orphaned);
         }
-        schedule(libc::SCHED_OTHER)?;
+        if self.batch.load(Ordering::SeqCst) {
+            schedule(libc::SCHED_OTHER).map_err(refused("to be scheduled as the server is"))?;
+        }
         lower(Resource::Core, 0)?;
         lower(Resource::Nofile, most_files)?;
         lower(Resource::Fsize, largest_file)?;
@@ -394,12 +400,18 @@ fn unshare(namespaces: i32) -> bool {
     unsafe { libc::unshare(namespaces) == 0 }
 }
 
+/// By which policy the kernel schedules this process.
+#[allow(unsafe_code, reason = "a system call that takes one number and touches no memory")]
+fn policy() -> i32 {
+    unsafe { libc::sched_getscheduler(0) }
+}
+
 /// Has the kernel schedule this process by that policy.
 #[allow(unsafe_code, reason = "a system call that reads one value of ours")]
-fn schedule(policy: i32) -> Result<(), ConfineError> {
+fn schedule(policy: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
-        -1 => Err(refused("to say how it is scheduled")(io::Error::last_os_error())),
+        -1 => Err(io::Error::last_os_error()),
         _done => Ok(()),
     }
 }

@@ -98,10 +98,10 @@ enum Place {
     Nowhere(String),
 }
 
-/// What is to run, and where: one run's authority, with its arguments as JSON text.
+/// One run that is to be, in its place.
 pub struct Order {
     grant: Grant,
-    place: Ordered,
+    place: Placed,
 }
 
 impl Order {
@@ -112,7 +112,8 @@ impl Order {
     }
 }
 
-enum Ordered {
+/// One run's authority, with its arguments as JSON text, where its tool belongs.
+enum Placed {
     Ring(ring::Order),
     Inline(Artifact, Permit, String),
     Nowhere,
@@ -169,9 +170,9 @@ impl Isolate {
     pub fn order(&self, tool: &ToolName, permit: Permit, arguments: String) -> Order {
         let grant = permit.grant().clone();
         let place = match self.places.get(tool) {
-            Some(Place::Ring) => Ordered::Ring(ring::Order::new(tool, permit, arguments)),
-            Some(Place::Inline(artifact)) => Ordered::Inline(artifact.clone(), permit, arguments),
-            Some(Place::Nowhere(_)) | None => Ordered::Nowhere,
+            Some(Place::Ring) => Placed::Ring(ring::Order::new(tool, permit, arguments)),
+            Some(Place::Inline(artifact)) => Placed::Inline(artifact.clone(), permit, arguments),
+            Some(Place::Nowhere(_)) | None => Placed::Nowhere,
         };
         Order { grant, place }
     }
@@ -179,8 +180,8 @@ impl Isolate {
     /// Makes ready what can be before the run may begin: nothing of the guest's runs. `None` when that is nothing.
     pub async fn prepare(&self, order: &Order) -> Option<Prepared> {
         match (&order.place, &self.ring) {
-            (Ordered::Ring(job), Some(ring)) => ring.prepare(job, &order.grant).await,
-            (Ordered::Ring(_), None) | (Ordered::Inline(..) | Ordered::Nowhere, _) => None,
+            (Placed::Ring(job), Some(ring)) => ring.prepare(job, &order.grant).await,
+            (Placed::Ring(_), None) | (Placed::Inline(..) | Placed::Nowhere, _) => None,
         }
     }
 
@@ -202,11 +203,11 @@ impl Isolate {
     /// closed.
     pub async fn run(&self, order: Order, prepared: Option<Prepared>, execution: &Execution) -> Outcome {
         let outcome = match (order.place, &self.ring) {
-            (Ordered::Ring(job), Some(ring)) => ring.run(job, prepared, execution).await,
-            (Ordered::Inline(artifact, permit, arguments), _) => {
+            (Placed::Ring(job), Some(ring)) => ring.run(job, prepared, execution).await,
+            (Placed::Inline(artifact, permit, arguments), _) => {
                 self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await
             }
-            (Ordered::Ring(_), None) | (Ordered::Nowhere, _) => {
+            (Placed::Ring(_), None) | (Placed::Nowhere, _) => {
                 let end = End::Unlinkable("this tool is not loaded".to_owned());
                 execution.outcome(end, self.clock.monotonic())
             }

@@ -46,6 +46,8 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(10);
 const BEFORE_ANOTHER: Duration = Duration::from_millis(50);
 /// The longest text of a child that is kept, in bytes.
 const LONGEST_TEXT: usize = 8 << 10;
+/// Arguments up to this many bytes are sent to a child before its run may begin: the socket takes them at once.
+const MOST_AHEAD_BYTES: usize = 64 << 10;
 /// A result up to this many bytes is read where it arrives; a longer one would keep others waiting.
 const AT_ONCE_BYTES: usize = 256 << 10;
 /// What a written value may be longer than it was beside twice its length.
@@ -121,7 +123,7 @@ impl Ring {
     /// Has a child that waits make itself ready for a run that may not begin yet. `None` when none waits, or when
     /// what it needs is there only when it runs: then [`Self::run`] finds one.
     pub(super) async fn prepare(&self, order: &Order, grant: &Grant) -> Option<Prepared> {
-        if grant.network().value {
+        if grant.network().value || order.job.arguments.len() > MOST_AHEAD_BYTES {
             return None;
         }
         let generation = self.nursery.living()?;
@@ -149,7 +151,7 @@ impl Ring {
         for _ in 0..self.nursery.settings.waiting.saturating_add(MOST_TRIES) {
             let ran = match prepared.take() {
                 Some(prepared) => self.follow(prepared, execution).await,
-                None => self.with_another(&order, execution).await,
+                None => self.in_another_child(&order, execution).await,
             };
             match ran {
                 Ok(outcome) => return outcome,
@@ -161,7 +163,7 @@ impl Ring {
     }
 
     /// Gives the job to a child and follows it to its end; an error says why its guest never began.
-    async fn with_another(
+    async fn in_another_child(
         &self,
         order: &Order,
         execution: &Execution,
@@ -196,7 +198,11 @@ impl Ring {
             told = child.channel.begin() => told,
             over = over(execution) => return Ok(execution.outcome(over.into(), self.clock.monotonic())),
         };
-        told.map_err(|error| error.to_string())?;
+        match told {
+            // What the child said before it ended is still to be read.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.to_string()),
+            Ok(()) | Err(_) => {}
+        }
         let mut began = None;
         let mut ended = None;
         let end = loop {
@@ -335,7 +341,7 @@ pub struct Prepared {
     _carried: Carried,
 }
 
-/// Asks for another child in place of one, when it is dropped: as soon as that one has its job.
+/// Dropped, it asks the zygote for another child: when the one before has its job, or never will.
 struct Refill(Arc<Generation>);
 
 impl Drop for Refill {

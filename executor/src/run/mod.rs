@@ -879,9 +879,13 @@ impl Executor {
         let intended = Intended { call, keep_until, proof, will: &will, task: task.as_ref() };
         let written = self.journal.started(intended, self.clock.now());
         let (began, prepared) = meanwhile(written, loaded.isolate.prepare(&order)).await;
+        let prepared = prepared.flatten();
         match began.map_err(|error| self.unrecorded(&error))? {
             Beginning::New => {}
-            Beginning::Known(known) => return Ok(self.known(call, known).await?.0),
+            Beginning::Known(known) => {
+                drop(prepared);
+                return Ok(self.known(call, known).await?.0);
+            }
             Beginning::Replayed => {
                 let message = "the `proof` was used before, for another intent: ask the governor again";
                 return Err(admitted.refused(BlockedBy::VerdictReplayed, message));
@@ -889,6 +893,7 @@ impl Executor {
         }
         // The disk may have taken its time.
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
+            drop(prepared);
             self.release(call.intent).await?;
             return Err(expired);
         }
@@ -899,11 +904,14 @@ impl Executor {
         let abort = Arc::clone(running.abort());
         let execution = loaded.isolate.begin(&order, network, abort, watcher.witness());
         let mut outcome = match running.abort().reason() {
-            Some(reason) => execution.outcome(End::Aborted(reason), self.clock.monotonic()),
+            Some(reason) => {
+                drop((order, prepared));
+                execution.outcome(End::Aborted(reason), self.clock.monotonic())
+            }
             None => {
                 let run = async {
                     tracing::debug!("started");
-                    loaded.isolate.run(order, prepared.flatten(), &execution).await
+                    loaded.isolate.run(order, prepared, &execution).await
                 };
                 run.instrument(trace::run()).await
             }
@@ -930,13 +938,13 @@ impl Executor {
     }
 }
 
-/// Waits for `first`, while `second` goes on; `None` when that is not done by then.
+/// Waits for `first`, while `second` goes on; `None` when that is not done by then, and given up.
 async fn meanwhile<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, Option<B>) {
     let (mut first, mut second, mut done) = (pin!(first), pin!(second), None);
     loop {
         tokio::select! {
             biased;
-            first = &mut first => return (first, done),
+            first = &mut first => return (first, done.or_else(|| second.as_mut().now_or_never())),
             second = &mut second, if done.is_none() => done = Some(second),
         }
     }

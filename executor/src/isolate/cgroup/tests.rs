@@ -123,6 +123,19 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     let used = super::super::process::cpu_of(pid(&busy)).unwrap() - first;
     let share = used.as_secs_f64() / watched.as_secs_f64();
     assert!((0.01..0.25).contains(&share), "{share}: 7 % and what a period more may have");
+    // The next run has a whole period, whatever the one before has used of it.
+    let used = || super::super::process::cpu_of(pid(&busy)).unwrap();
+    let pause = || std::thread::sleep(Duration::from_millis(100));
+    let mut before = used();
+    while {
+        pause();
+        used() != before
+    } {
+        before = used();
+    }
+    second.limit(&grant(1, 1)).unwrap();
+    (0..3).for_each(|_| pause());
+    assert!(used() > before + Duration::from_millis(10), "it still waits for the period of the run before");
     // No memory beside it, where this kernel has swap.
     let of_swap = ["memory.swappiness", "memory.swap.max"];
     let files = group.folders.folders().flat_map(|folder| of_swap.map(|file| folder.join(file)));
