@@ -85,18 +85,47 @@ fn grant(memory: u64, cpu: u64) -> Grant {
     Grant::new([], &ceilings).unwrap()
 }
 
-/// A program that waits for a line before it begins.
-fn program(script: &str) -> Child {
-    let script = format!("read line; {script}");
-    Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap()
+/// A program that waits for a line before it begins, and does not outlive a test that fails.
+struct Program(Child);
+
+impl Program {
+    fn new(script: &str) -> Self {
+        let script = format!("read line; {script}");
+        Self(Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn go(&mut self) {
+        self.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.0.id()).unwrap()
+    }
+
+    /// CPU time that it has used.
+    fn used(&self) -> Duration {
+        super::super::process::cpu_of(self.pid()).unwrap()
+    }
+
+    fn signal(mut self) -> Option<i32> {
+        self.0.wait().unwrap().signal()
+    }
 }
 
-fn go(child: &mut Child) {
-    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _already_gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
 }
 
-fn pid(child: &Child) -> i32 {
-    i32::try_from(child.id()).unwrap()
+/// Looks ten times a second.
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let mut looks = (0..100).map(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        is_so()
+    });
+    assert!(looks.any(|is_so| is_so), "waited in vain: {what}");
 }
 
 /// One test, because the groups are those of the process.
@@ -105,37 +134,33 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     let Some(groups) = groups() else { return };
     let here = groups.base.clone();
     // Memory, kernel and files in memory included.
-    let mut greedy = program("exec tail /dev/zero");
+    let mut greedy = Program::new("exec tail /dev/zero");
     let group = groups.group().unwrap();
-    group.enter(pid(&greedy)).unwrap();
+    group.enter(greedy.pid()).unwrap();
     group.limit(&grant(1, 100)).unwrap();
-    go(&mut greedy);
-    assert_eq!(greedy.wait().unwrap().signal(), Some(9), "the kernel ends it");
+    greedy.go();
+    assert_eq!(greedy.signal(), Some(9), "the kernel ends it");
     // CPU time.
-    let mut busy = program("while :; do :; done");
+    let mut busy = Program::new("while :; do :; done");
     let second = groups.group().unwrap();
-    second.enter(pid(&busy)).unwrap();
+    second.enter(busy.pid()).unwrap();
     second.limit(&grant(1, 1)).unwrap();
-    go(&mut busy);
-    let first = super::super::process::cpu_of(pid(&busy)).unwrap();
+    busy.go();
+    let first = busy.used();
     let watched = Duration::from_secs(3);
     std::thread::sleep(watched);
-    let used = super::super::process::cpu_of(pid(&busy)).unwrap() - first;
+    let used = busy.used() - first;
     let share = used.as_secs_f64() / watched.as_secs_f64();
     assert!((0.01..0.25).contains(&share), "{share}: 7 % and what a period more may have");
     // The next run has a whole period, whatever the one before has used of it.
-    let used = || super::super::process::cpu_of(pid(&busy)).unwrap();
-    let pause = || std::thread::sleep(Duration::from_millis(100));
-    let mut before = used();
-    while {
-        pause();
-        used() != before
-    } {
-        before = used();
-    }
+    let mut before = busy.used();
+    let mut moves = || std::mem::replace(&mut before, busy.used()) != before;
+    eventually("a period begins", &mut moves);
+    eventually("it has used its share of that", || !moves());
     second.limit(&grant(1, 1)).unwrap();
-    (0..3).for_each(|_| pause());
-    assert!(used() > before + Duration::from_millis(10), "it still waits for the period of the run before");
+    std::thread::sleep(Duration::from_millis(300));
+    let more = busy.used() - before;
+    assert!(more > Duration::from_millis(10), "{more:?}: it waits for the period of the run before");
     // No memory beside it, where this kernel has swap.
     let of_swap = ["memory.swappiness", "memory.swap.max"];
     let files = group.folders.folders().flat_map(|folder| of_swap.map(|file| folder.join(file)));
@@ -153,6 +178,6 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     fs::create_dir(here.folders().next().unwrap().join("half")).unwrap();
     // At the end nobody is left in any.
     groups.end();
-    assert_eq!(busy.wait().unwrap().signal(), Some(9));
+    assert_eq!(busy.signal(), Some(9));
     assert!(here.folders().all(|folder| !folder.exists()));
 }
