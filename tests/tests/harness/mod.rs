@@ -45,7 +45,8 @@ pub use stdio::StdioClient;
 pub use wall_clock::WallClock;
 pub use web_socket::WebSocketClient;
 
-use std::sync::Arc;
+use std::io::Write as _;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up. Far longer than it should take, because the
@@ -69,10 +70,25 @@ pub fn tls_config(names: &[&str]) -> (Arc<rustls::ServerConfig>, String) {
 
 /// Names the running test as one that is left out, and why.
 pub fn skipped(why: &str) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Not `eprintln!`, which a passing test keeps to itself.
-    let _nowhere_to_say_it =
-        std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("skipped {test}: {why}\n"));
+    say("skipped", why);
+}
+
+/// Has a test that fails say why when it does, and not only when all the others are over.
+fn fails_aloud() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            say("failed", &panic.to_string());
+            usual(panic);
+        }));
+    });
+}
+
+fn say(what: &str, why: &str) {
+    let test = std::thread::current().name().unwrap_or("a thread of a test").to_owned();
+    // Not `eprintln!`, which a test keeps to itself until the end.
+    let _nowhere_to_say_it = writeln!(std::io::stderr(), "{what} {test}: {why}");
 }
 
 /// Asks again until there is an answer.

@@ -1,6 +1,6 @@
 //! A child process whose standard error is kept, and which never outlives its value.
 
-use super::{PATIENCE, eventually};
+use super::{PATIENCE, eventually, fails_aloud};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -22,6 +22,7 @@ pub struct Process {
 impl Process {
     /// Starts a command whose standard error is captured.
     pub fn spawn(name: &'static str, command: &mut Command) -> Self {
+        fails_aloud();
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the executor starts");
         let stderr = child.stderr.take().expect("a pipe");
         let captured = Arc::new(Captured::default());

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, HARMLESS};
 use super::guest::Guest;
-use crate::harness::{Options, Tool, eventually, isolation};
+use crate::harness::{HttpClient, Options, Tool, eventually, isolation};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -205,11 +205,7 @@ fn nothing_of_a_killed_server_lives_on() {
     let parameters = call.parameters();
     let address = bench.executor.address();
     // Nobody is left to answer this one.
-    std::thread::spawn(move || {
-        std::panic::catch_unwind(|| {
-            crate::harness::HttpClient::connect(address).rpc("a2g/execute", &parameters)
-        })
-    });
+    std::thread::spawn(move || HttpClient::ask(address, "a2g/execute", &parameters));
     let zygote = zygote_of(&bench);
     eventually("the guest runs", || (children_of(zygote).len() == WAITING + 1).then_some(()));
     let mut pids = children_of(zygote);

@@ -270,7 +270,7 @@ impl Outside {
 }
 
 /// What a server has while nothing runs.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Idle {
     /// The processes that the server started: with the process ring the zygote.
     children: usize,
@@ -288,12 +288,16 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// Waits until a server that has just run something has its `waiting` processes again.
+    /// Waits until a server that has just run something has its `waiting` processes again, and stays as it is: one
+    /// look takes a while, in which a process may go and another come.
     pub(super) fn before(server: u32, temporary: &Path, ring: Option<usize>) -> Self {
         let expected = (usize::from(ring.is_some()), ring.unwrap_or(0));
+        let mut last = None;
         eventually("the server is idle", || {
             let idle = Self::now(server, temporary);
-            ((idle.children, idle.waiting) == expected && idle.computing.is_empty()).then_some(idle)
+            let is_idle = (idle.children, idle.waiting) == expected && idle.computing.is_empty();
+            let before = last.replace(idle)?;
+            last.as_ref().filter(|idle| is_idle && **idle == before).cloned()
         })
     }
 
