@@ -198,12 +198,13 @@ impl Delegated {
         folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// Those that executors left which are gone.
+    /// Those that executors left which are gone. One may have had the number of this process, which has none yet.
     fn left_behind(&self) -> impl Iterator<Item = Self> {
-        let dead = self.inside().into_iter().filter(|name| {
+        let own = std::process::id().to_string();
+        let dead = self.inside().into_iter().filter(move |name| {
             let pid = name.strip_prefix(OURS).map(|pid| pid.strip_suffix(SERVER).unwrap_or(pid));
             let pid = pid.filter(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()));
-            pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
+            pid.is_some_and(|pid| pid == own || !Path::new("/proc").join(pid).exists())
         });
         dead.map(|name| self.below(&name))
     }

@@ -49,10 +49,18 @@ fn version_2_needs_both_controllers_and_nobody_else_inside() {
     );
 }
 
-/// The groups of this process, or the news that this machine delegates none.
+/// The groups of this process, or the news that this machine delegates none. An executor that is gone had the same
+/// number, and has left a group.
 fn groups() -> Option<Arc<Cgroups>> {
     match Delegated::find() {
-        Ok(_) => Some(Cgroups::set_up().unwrap().unwrap()),
+        Ok(delegated) => {
+            let before = delegated.below(&format!("{OURS}{}", std::process::id()));
+            let left = before.below("left");
+            (before.make().unwrap(), left.make().unwrap());
+            let groups = Cgroups::set_up().unwrap().unwrap();
+            assert!(left.folders().all(|folder| !folder.exists()));
+            Some(groups)
+        }
         Err(reason) => {
             println!("skipped: {reason}");
             None
