@@ -4,6 +4,7 @@
 //! the same module with the same limits and folders. (c) `a2g/execute` over HTTP keep-alive from 1
 //! and from 16 clients, and over stdio, against the built binary. (d) The same calls with the journal
 //! and without it. (e) The same call through every door. (f) The memory that a thousand take who wait.
+//! (g) The memory that runs take, while they come and go and while many sleep.
 //! Run it with `cargo xtask bench`.
 
 #![allow(missing_docs, reason = "a benchmark has no interface")]
@@ -25,6 +26,8 @@ mod doors;
 mod fork;
 #[path = "overhead/journal.rs"]
 mod journal;
+#[path = "overhead/memory.rs"]
+mod memory;
 #[path = "overhead/nexus.rs"]
 mod nexus;
 #[path = "overhead/plain.rs"]
@@ -107,6 +110,10 @@ fn main() {
     }
     if wanted("subscribers") {
         subscribers::measure(&target, folder.path());
+        println!();
+    }
+    if wanted("memory") {
+        memory::measure(&target, folder.path());
     }
 }
 

@@ -127,12 +127,21 @@ impl Server {
 
     /// What it takes now.
     pub(crate) fn memory(&self) -> Memory {
-        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).unwrap();
-        let mb = |name: &str| {
-            let kb = rollup.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            kb.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
-        };
-        Memory { rss_mb: mb("Rss:"), pss_mb: mb("Pss:") }
+        Memory::of(self.child.id()).unwrap()
+    }
+
+    /// Itself, its children, and theirs.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let mut all = vec![self.child.id()];
+        let mut next = 0;
+        while let Some(process) = all.get(next) {
+            for thread in std::fs::read_dir(format!("/proc/{process}/task")).unwrap() {
+                let children = std::fs::read_to_string(thread.unwrap().path().join("children")).unwrap();
+                all.extend(children.split_whitespace().map(|process| process.parse::<u32>().unwrap()));
+            }
+            next += 1;
+        }
+        all
     }
 }
 
@@ -143,6 +152,18 @@ pub(crate) struct Memory {
     pub(crate) pss_mb: f64,
 }
 
+impl Memory {
+    /// That of a process, where the kernel shows it.
+    pub(crate) fn of(process: u32) -> Option<Self> {
+        let rollup = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
+        let mb = |name: &str| {
+            let kb = rollup.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(kb.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0)
+        };
+        Some(Self { rss_mb: mb("Rss:")?, pss_mb: mb("Pss:")? })
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.child.kill().unwrap();
@@ -150,7 +171,7 @@ impl Drop for Server {
     }
 }
 
-fn request(tool: &str) -> String {
+pub(crate) fn request(tool: &str) -> String {
     let intent = uuid::Uuid::new_v4();
     let (arguments, scope) = match tool {
         "list_directory" => (r#"{"path":"/data"}"#, r#"["/data/**"]"#),
@@ -164,16 +185,17 @@ fn request(tool: &str) -> String {
 pub(crate) fn over_http(address: &str, clients: usize) -> (f64, Duration) {
     let started = Instant::now();
     let mut times = std::thread::scope(|scope| {
-        let workers = (0..clients).map(|_| scope.spawn(|| one_client(address))).collect::<Vec<_>>();
+        let client = || calls(&mut Http::connect(address), FROM_EACH_CLIENT);
+        let workers = (0..clients).map(|_| scope.spawn(client)).collect::<Vec<_>>();
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
     });
     let per_second = times.len() as f64 / started.elapsed().as_secs_f64();
     (per_second, median(&mut times))
 }
 
-fn one_client(address: &str) -> Vec<Duration> {
-    let mut http = Http::connect(address);
-    let calls = (0..FROM_EACH_CLIENT).map(|_| {
+/// So many calls of one client, one after the other.
+pub(crate) fn calls(http: &mut Http, count: usize) -> Vec<Duration> {
+    let calls = (0..count).map(|_| {
         let request = post("/jsonrpc", "", &request("hello"));
         let started = Instant::now();
         let answer = http.exchange(&request);

@@ -17,10 +17,10 @@ const AGENTS: u16 = 125;
 /// What all of them may take, in MB.
 const GOAL_MB: f64 = 50.0;
 /// Until what was done for a connection is over.
-const SETTLED: Duration = Duration::from_secs(1);
+pub(crate) const SETTLED: Duration = Duration::from_secs(1);
 
 /// A command that waits until it is stopped: for the clock, for an hour.
-const WAITS: &str = r#"(module
+pub(crate) const WAITS: &str = r#"(module
   (import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
   (memory (export "memory") 1)
   (func (export "_start")

@@ -538,7 +538,7 @@ impl Keeper {
                 }
                 message = self.control.receive() => match message? {
                     Some(message) => {
-                        self.heard(message)?;
+                        self.heard(message).await?;
                         self.waits_since = (!self.asked.is_empty()).then(tokio::time::Instant::now);
                     }
                     None => return Ok(()),
@@ -551,23 +551,25 @@ impl Keeper {
     }
 
     /// A control group with a new child in it, where there are any.
-    fn group_of(&self, pid: i32) -> Result<Option<Arc<Group>>> {
-        let Some(cgroups) = &self.cgroups else { return Ok(None) };
-        let group = cgroups.group()?;
-        group.enter(pid)?;
-        Ok(Some(Arc::new(group)))
+    async fn group_of(&self, pid: i32) -> Result<Option<Arc<Group>>> {
+        let Some(cgroups) = self.cgroups.clone() else { return Ok(None) };
+        let entered = tokio::task::spawn_blocking(move || {
+            let group = cgroups.group()?;
+            group.enter(pid)?;
+            Ok(Some(Arc::new(group)))
+        });
+        // It may take the kernel milliseconds.
+        entered.await.unwrap_or_else(|panicked| Err(Error::other(panicked)))
     }
 
-    fn heard(&mut self, message: FromZygote) -> Result<()> {
+    async fn heard(&mut self, message: FromZygote) -> Result<()> {
         let unexpected = || Error::new(ErrorKind::InvalidData, "the zygote said what was not expected of it");
         match message {
             FromZygote::Forked { child, pid } => {
                 let socket = self.asked.remove(&child).ok_or_else(unexpected)?;
                 let (gone, exit) = oneshot::channel();
                 let pidfd = self.control.handle();
-                // It may take the kernel milliseconds.
-                let group = tokio::task::block_in_place(|| self.group_of(pid));
-                let (group, ungrouped) = match group {
+                let (group, ungrouped) = match self.group_of(pid).await {
                     Ok(group) => (group, None),
                     Err(error) => (None, Some(error.to_string())),
                 };

@@ -19,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A connection is used by one thread at a time, which SQLite need not see to.
 const WRITES: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 const READS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+/// How much of the file each connection holds in memory, in KiB, by a number below zero as SQLite wants it. The kernel
+/// holds it as well, and the server is not to grow while the journal does.
+const CACHE_KIB: i64 = -256;
 /// How many of the latest refusals are kept.
 const MOST_REFUSALS: i64 = 100_000;
 
@@ -433,6 +436,7 @@ impl Reader {
         let opened = Connection::open_with_flags(path, READS);
         let connection = opened.map_err(failed(path))?;
         connection.busy_timeout(PATIENCE).map_err(failed(path))?;
+        connection.pragma_update(None, "cache_size", CACHE_KIB).map_err(failed(path))?;
         known_format(&connection, path)?;
         Ok(Self(connection))
     }
@@ -516,6 +520,7 @@ fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     }
     let prepare = || {
         connection.busy_timeout(PATIENCE)?;
+        connection.pragma_update(None, "cache_size", CACHE_KIB)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         // A commit returns when it is on the disk, also for a power cut.
         connection.pragma_update(None, "synchronous", "FULL")?;

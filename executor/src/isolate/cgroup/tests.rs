@@ -56,7 +56,8 @@ fn groups() -> Option<Arc<Cgroups>> {
         Ok(delegated) => {
             let before = delegated.below(&format!("{OURS}{}", std::process::id()));
             let left = before.below("left");
-            (before.make().unwrap(), left.make().unwrap());
+            before.make().unwrap();
+            left.make().unwrap();
             let groups = Cgroups::set_up().unwrap().unwrap();
             assert!(left.folders().all(|folder| !folder.exists()));
             Some(groups)
