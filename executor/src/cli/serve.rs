@@ -31,6 +31,9 @@ const LAST_DELIVERIES: Duration = Duration::from_secs(5);
 const LAST_RECEIPTS: Duration = Duration::from_secs(5);
 /// How long a thread that ran a guest, or waited for the kernel, is kept for the next.
 const THREADS_KEPT: Duration = Duration::from_millis(500);
+/// How many threads may wait beside those that guests can hold: sixteen for look-ups of names, and as many for what the
+/// server itself waits for, such as the control group of a child.
+const MORE_THREADS: usize = 32;
 
 /// Where messages come from.
 enum Transport {
@@ -78,7 +81,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     check_containment(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .max_blocking_threads(config.capacity.concurrent.saturating_mul(2).saturating_add(16))
+        .max_blocking_threads(config.capacity.concurrent.saturating_mul(2).saturating_add(MORE_THREADS))
         .thread_keep_alive(THREADS_KEPT)
         .build()?;
     let grouped = Grouped::set_up(&config);
