@@ -7,6 +7,7 @@ use super::setup::{Grouped, Workshop, check_containment, config, file};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::deliver;
+use crate::egress::MOST_LOOKUPS;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
     AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, IssuerSettings, KeyPair, Push,
@@ -31,9 +32,9 @@ const LAST_DELIVERIES: Duration = Duration::from_secs(5);
 const LAST_RECEIPTS: Duration = Duration::from_secs(5);
 /// How long a thread that ran a guest, or waited for the kernel, is kept for the next.
 const THREADS_KEPT: Duration = Duration::from_millis(500);
-/// How many threads may wait beside those that guests can hold: sixteen for look-ups of names, and as many for what the
-/// server itself waits for, such as the control group of a child.
-const MORE_THREADS: usize = 32;
+/// How many threads may wait beside those that guests and look-ups of names can hold: for what the server itself waits
+/// for, such as the control group of a child.
+const OWN_THREADS: usize = 16;
 
 /// Where messages come from.
 enum Transport {
@@ -79,9 +80,11 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         check_callers_are_known(&config)?;
     }
     check_containment(&config)?;
+    let guests = config.capacity.concurrent.saturating_mul(2);
+    let most_threads = guests.saturating_add(MOST_LOOKUPS + OWN_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .max_blocking_threads(config.capacity.concurrent.saturating_mul(2).saturating_add(MORE_THREADS))
+        .max_blocking_threads(most_threads)
         .thread_keep_alive(THREADS_KEPT)
         .build()?;
     let grouped = Grouped::set_up(&config);

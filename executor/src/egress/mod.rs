@@ -56,7 +56,7 @@ pub const MOST_HEAD_BYTES: usize = 64 << 10;
 /// The most header fields of an answer.
 const MOST_FIELDS: usize = 128;
 /// How many names are looked up at once: each takes a thread, which may have to wait for a name server.
-const MOST_LOOKUPS: usize = 16;
+pub const MOST_LOOKUPS: usize = 16;
 
 /// The body of a request or of an answer.
 pub type Body = UnsyncBoxBody<Bytes, Refusal>;

@@ -383,6 +383,7 @@ mod tests {
         theirs.write_all(&[0xff; 8]).unwrap();
         assert!(Channel::to_child(ours).unwrap().receive::<String>().await.is_err());
     }
+
     #[tokio::test]
     async fn a_child_cannot_hand_descriptors_to_the_server() {
         let (ours, theirs) = UnixStream::pair().unwrap();
