@@ -5,7 +5,7 @@ use crate::callers::{List, agent};
 use crate::durability::crash::under_strace;
 use crate::harness::{
     Answer, Catalogue, Executor, FakeGovernor, GATE, HttpClient, Options, Process, Reply, Tool, eventually,
-    in_seconds, intent_id, run, skipped, vectors,
+    execute, in_seconds, intent_id, run, skipped, vectors,
 };
 use crate::methods::{self, ESCALATES, write};
 use serde_json::{Value, json};
@@ -917,6 +917,14 @@ fn a_task_is_canceled_while_the_governor_thinks() {
         let listed = client.result("tasks/list", json!({ "limit": 1 }));
         (state(&listed["tasks"][0]) == "submitted").then(|| id(&listed["tasks"][0]))
     });
+    eventually("the governor is asked about the third", || {
+        let asked = governor.seen().iter().filter(|(method, _)| method == "a2g/intent").count();
+        (asked == 3).then_some(())
+    });
+    // Nobody waits until the task is on the disk. It is there when something is that came after it.
+    let after =
+        executor.client().rpc("a2g/execute", &execute("list_directory", json!({ "path": "/workspace" })));
+    assert_eq!(after["result"]["status"], "SUCCESS", "{after}");
     let executor = Executor::start_in(executor.killed());
     let cut_off = Client::of(&executor).task(&thinks);
     assert_eq!(state(&cut_off), "failed", "{cut_off}");

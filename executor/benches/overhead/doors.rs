@@ -9,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const FROM_EACH_CLIENT: usize = 2000;
+/// A line for each run, through a pipe to this process, is no part of what is measured.
+pub(crate) const LOGGED: &str = "a2g_executor=warn,a2g_executor::cli=info";
 
 pub(crate) fn measure(target: &Path, data: &Path) {
     let binary = target.join("debug").join("a2g-executor");
@@ -100,8 +102,7 @@ pub(crate) struct Server {
 fn serve(binary: &Path, folder: &Path, tools: &Path) -> Command {
     let mut command = Command::new(binary);
     command.args(["serve", "--insecure-accept-unsigned", "--config"]).arg(folder.join("executor.toml"));
-    // A line for each run, through a pipe to this process, is no part of what is measured.
-    command.arg("--tools").arg(tools).env("RUST_LOG", "a2g_executor=warn,a2g_executor::cli=info");
+    command.arg("--tools").arg(tools).env("RUST_LOG", LOGGED);
     command
 }
 

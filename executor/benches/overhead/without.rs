@@ -1,27 +1,23 @@
-//! A server that does for each `a2g/execute` what the executor does, but for what needs a journal: nothing is
-//! claimed, queued, written down or delivered again. It is the benchmark's own; the product always has one.
+//! The executor behind its A2G door, as `serve` puts it together, but with a journal in memory: every intent is
+//! claimed, queued, run, counted and reported as always, and nothing is written down. It is the benchmark's own;
+//! the product that serves always has one on the disk.
 
-use a2g_executor::capability::{Permit, Roots};
+use super::doors::LOGGED;
 use a2g_executor::catalog::{Cache, Catalog, Compiler};
+use a2g_executor::cli::service;
 use a2g_executor::clock::{Clock, SystemClock};
 use a2g_executor::config::Config;
-use a2g_executor::egress::Network;
+use a2g_executor::deliver::deliver_reports;
 use a2g_executor::govern::local::{LocalGovernor, PolicySet};
-use a2g_executor::govern::{
-    AcceptUnsigned, Admission, Authentic, Callers, Governor, Records, Standing, Trust, admit,
-};
+use a2g_executor::govern::{AcceptUnsigned, Callers, Governor, Records, Trust};
 use a2g_executor::isolate::{Ahead, Cgroups, Isolate, Isolation, Module};
+use a2g_executor::journal::Journal;
 use a2g_executor::limit::Budgets;
-use a2g_executor::outcome::Receipt;
-use a2g_executor::sandbox::{Code, Sandbox, Witness};
-use a2g_executor::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc};
-use a2g_executor::wire::a2g::{decode, encode};
-use jsonrpsee::RpcModule;
-use jsonrpsee::core::RpcResult;
-use serde_json::Value;
-use serde_json::value::RawValue;
+use a2g_executor::run::{Executor, Loaded, Settings};
+use a2g_executor::sandbox::{Code, Sandbox};
+use a2g_executor::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc, a2g};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 /// Says to the benchmark that it is this server.
@@ -30,17 +26,8 @@ pub(crate) const ARGUMENT: &str = "serve-without-a-journal";
 /// The command that starts it, with the configuration and the tools in `folder`.
 pub(crate) fn command(binary: &Path, folder: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.arg(ARGUMENT).args([binary, folder]);
+    command.arg(ARGUMENT).args([binary, folder]).env("RUST_LOG", LOGGED);
     command
-}
-
-struct Server {
-    config: Config,
-    catalog: Catalog,
-    isolate: Isolate,
-    trust: Trust,
-    standing: Standing,
-    governor: Governor,
 }
 
 /// The process that serves.
@@ -48,38 +35,15 @@ pub(crate) fn main() {
     let mut arguments = std::env::args().skip_while(|argument| argument != ARGUMENT).skip(1);
     let binary = PathBuf::from(arguments.next().unwrap());
     let folder = PathBuf::from(arguments.next().unwrap());
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(serve(binary, &folder));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let served = service(|| {
+        runtime?.block_on(serve(binary, &folder));
+        Ok(ExitCode::SUCCESS)
+    });
+    assert_eq!(served, ExitCode::SUCCESS);
 }
 
 async fn serve(binary: PathBuf, folder: &Path) {
-    let server = Arc::new(server(binary, folder).await);
-    let Config { bounds, allowed_hosts, allowed_origins, connections, .. } = server.config.clone();
-    let mut methods = RpcModule::new(server);
-    methods
-        .register_async_method("a2g/execute", |params, server, _| {
-            let params = params.as_str().unwrap().to_owned();
-            async move { Ok(execute(Arc::clone(&server), params).await) as RpcResult<Box<RawValue>> }
-        })
-        .unwrap();
-    let rpc = Rpc::new(methods.into(), bounds, &[]);
-    let settings = HttpSettings {
-        doorways: Vec::new(),
-        allowed_hosts,
-        allowed_origins,
-        callers: KnownCallers::new(Callers::anybody(None)),
-        clock: Arc::new(SystemClock),
-        tls: None,
-        connections,
-        pushes: None,
-        executor: None,
-    };
-    let door = HttpDoor::bind(&"127.0.0.1:0".parse().unwrap(), rpc, settings).await.unwrap();
-    eprintln!("listens on {}", door.url());
-    door.serve(std::future::pending()).await;
-}
-
-async fn server(binary: PathBuf, folder: &Path) -> Server {
     let config = Config::read(&folder.join("executor.toml")).unwrap();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let sandbox = Arc::new(
@@ -108,38 +72,33 @@ async fn server(binary: PathBuf, folder: &Path) -> Server {
         Isolation::Inline => None,
     };
     let isolate = Isolate::start(&tools, ahead, cgroups, &sandbox, &clock).await.unwrap();
+    let settings = Settings {
+        ceilings: config.ceilings.clone(),
+        mounts: config.mounts.clone(),
+        capacity: config.capacity,
+        accept_unsigned: Some(AcceptUnsigned::given_on_the_command_line()),
+        signatures: None,
+    };
     let trust = Trust::read(&config.trust, config.did.clone()).unwrap();
-    let local = LocalGovernor::new(PolicySet::builtin().unwrap(), clock);
+    let local = LocalGovernor::new(PolicySet::builtin().unwrap(), Arc::clone(&clock));
     let governor = Governor::Local(Arc::new(local), Arc::new(Records::default()));
-    Server { config, catalog, isolate, trust, standing: Standing::default(), governor }
-}
-
-async fn execute(server: Arc<Server>, params: String) -> Box<RawValue> {
-    let decode::Execute { call, verdict, proof } = decode::execute(&params).unwrap();
-    let leave = Some(AcceptUnsigned::given_on_the_command_line());
-    let now = SystemClock.now();
-    let authentic = Authentic::with_call(call, verdict, proof.as_ref(), &server.trust, leave, now);
-    let (call, authentic) = authentic.unwrap();
-    let tool = server.catalog.get(&call.tool).unwrap().as_ref().unwrap();
-    assert!(tool.schema.check(&Value::Object(call.arguments.clone())).is_ok());
-    let Admission::Run(admitted) = admit(call, authentic, now).unwrap() else { panic!("it need not wait") };
-    let ceilings = &server.config.ceilings;
-    let grant = admitted.grant(&server.standing, &tool.descriptor, ceilings).unwrap();
-    let roots = Roots::open(&grant, &server.config.mounts, &ceilings.areas).unwrap();
-    // A run has a task of its own, and so has its report.
-    let run = tokio::spawn(async move {
-        let call = admitted.call();
-        let permit = Permit::new(grant, roots);
-        let arguments = Value::Object(call.arguments.clone()).to_string();
-        let order = server.isolate.order(&call.tool, permit, arguments);
-        let prepared = server.isolate.prepare(&order).await;
-        let execution = server.isolate.begin(&order, Network::Off, Arc::default(), Witness::default());
-        let outcome = server.isolate.run(order, prepared, &execution).await;
-        let (agent, intent, tool) = (call.agent.clone(), call.intent, call.tool.clone());
-        let receipt = Arc::new(Receipt { agent, intent, tool, approved_by: None, outcome });
-        let reported = Arc::clone(&receipt);
-        tokio::spawn(async move { server.governor.report(&reported).await.unwrap() });
-        receipt
-    });
-    encode::report(&run.await.unwrap())
+    let (loaded, journal) = (Loaded::new(catalog, isolate), Journal::in_memory());
+    let executor = Executor::new(settings, loaded, governor, trust, None, journal, Arc::clone(&clock));
+    let executor = Arc::new(executor);
+    tokio::spawn(deliver_reports(Arc::clone(&executor)));
+    let rpc = Rpc::new(a2g::methods(executor).unwrap().into(), config.bounds, a2g::NOTIFICATIONS);
+    let settings = HttpSettings {
+        doorways: Vec::new(),
+        allowed_hosts: config.allowed_hosts,
+        allowed_origins: config.allowed_origins,
+        callers: KnownCallers::new(Callers::anybody(Some(AcceptUnsigned::given_on_the_command_line()))),
+        clock,
+        tls: None,
+        connections: config.connections,
+        pushes: None,
+        executor: None,
+    };
+    let door = HttpDoor::bind(&"127.0.0.1:0".parse().unwrap(), rpc, settings).await.unwrap();
+    eprintln!("listens on {}", door.url());
+    door.serve(std::future::pending()).await;
 }

@@ -33,7 +33,7 @@ pub(super) fn start_logging(default: &str) {
 }
 
 /// Runs a service, whose every word is an event of its log. What is left of its traces is sent at the end.
-pub(super) fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
+pub fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
     let lines = if std::io::stderr().is_terminal() {
         for_people()
     } else {

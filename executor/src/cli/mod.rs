@@ -18,6 +18,7 @@ mod setup;
 mod tool;
 
 pub use arguments::Cli;
+pub use log::service;
 
 use arguments::Command;
 use clap::CommandFactory as _;
@@ -29,10 +30,10 @@ use std::process::ExitCode;
 /// What stopped it, for people.
 pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
-        Command::Serve(arguments) => Ok(log::service(|| serve::main(arguments))),
+        Command::Serve(arguments) => Ok(service(|| serve::main(arguments))),
         Command::Run(arguments) => run::main(arguments),
         Command::Tool { command } => tool::main(command),
-        Command::Governor(arguments) => Ok(log::service(|| governor::main(arguments))),
+        Command::Governor(arguments) => Ok(service(|| governor::main(arguments))),
         Command::Journal { command } => journal::main(command),
         Command::Key { command } => key::main(command),
         Command::Caller { command } => caller::main(command),

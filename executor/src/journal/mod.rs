@@ -32,6 +32,7 @@ use outbox::Outbox;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use store::{Began, Finish, Found, Reader, Refusal, Run, Start, Store, Undelivered, Will};
 use time::OffsetDateTime;
@@ -171,16 +172,21 @@ pub struct Recovered {
 /// The journal.
 pub struct Journal {
     open: AllOpen,
-    reader: Mutex<Reader>,
-    entries: mpsc::Sender<Entry>,
+    place: Place,
     outbox: Arc<Outbox>,
     most_undelivered: usize,
     head: watch::Receiver<Head>,
     broken: watch::Receiver<Option<Arc<str>>>,
     waiting: Mutex<Vec<String>>,
-    path: PathBuf,
     metrics: JournalMetrics,
-    _folder: Option<tempfile::TempDir>,
+}
+
+/// Where it is kept.
+enum Place {
+    /// In a file, which one thread writes.
+    Disk { path: PathBuf, reader: Mutex<Reader>, entries: mpsc::Sender<Entry> },
+    /// Nowhere; with the number of what was said to it.
+    Memory(AtomicU64),
 }
 
 impl Journal {
@@ -206,64 +212,66 @@ impl Journal {
         });
         let left = left.collect::<Result<Vec<_>, crate::ident::IdentError>>();
         let left = left.map_err(|error| failed(error.to_string()))?;
-        let waiting = store.waiting().map_err(|error| failed(error.to_string()))?;
+        let held = store.waiting().map_err(|error| failed(error.to_string()))?;
         let recovered = Recovered { aborted, undelivered: left.len() };
-        let reader = Reader::open(path)?;
+        let (entries, to_write) = mpsc::channel();
+        let place = Place::Disk { path: path.to_owned(), reader: Mutex::new(Reader::open(path)?), entries };
         let (head_is, head) = watch::channel(store.head());
         let (break_it, broken) = watch::channel(None);
-        let (entries, to_write) = mpsc::channel();
-        let (open, outbox) = (AllOpen::default(), Arc::new(Outbox::new(left)));
-        let (all, sent) = (Arc::clone(&open), Arc::clone(&outbox));
-        let finished = move |number: u64, finish: &Finish| {
-            sent.push(number, finish.run, &finish.receipt);
-            close(&all, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
-        };
-        let metrics = JournalMetrics::default();
-        let counted = metrics.clone();
-        std::thread::Builder::new()
-            .name("journal".to_owned())
-            .spawn(move || writer::write(store, &to_write, &head_is, &break_it, &counted, finished))
-            .map_err(|error| failed(error.to_string()))?;
-        let reader = Mutex::new(reader);
-        let waiting = Mutex::new(waiting);
         let journal = Self {
-            open,
-            reader,
-            entries,
-            outbox,
+            open: AllOpen::default(),
+            place,
+            outbox: Arc::new(Outbox::new(left)),
             most_undelivered,
             head,
             broken,
-            waiting,
-            path: path.to_owned(),
-            metrics,
-            _folder: None,
+            waiting: Mutex::new(held),
+            metrics: JournalMetrics::default(),
         };
+        let (metrics, over) = (journal.metrics.clone(), journal.over());
+        std::thread::Builder::new()
+            .name("journal".to_owned())
+            .spawn(move || writer::write(store, &to_write, &head_is, &break_it, &metrics, over))
+            .map_err(|error| failed(error.to_string()))?;
         Ok((journal, recovered))
     }
 
-    /// A journal that is gone with this value, for a single call.
-    ///
-    /// # Ambient Authority
-    /// Makes a folder in the system's temporary folder.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn temporary(now: OffsetDateTime) -> Result<Self, OpenError> {
-        let folder = tempfile::Builder::new()
-            .prefix("a2g-journal-")
-            .tempdir()
-            .map_err(|error| OpenError::Failed { path: std::env::temp_dir(), reason: error.to_string() })?;
-        let (journal, _) = Self::open(&folder.path().join("journal.db"), usize::MAX, now)?;
-        Ok(Self { _folder: Some(folder), ..journal })
+    /// A journal that knows what is open and keeps nothing of what is over: for a single call, about which
+    /// nobody asks again.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self {
+            open: AllOpen::default(),
+            place: Place::Memory(AtomicU64::new(1)),
+            outbox: Arc::new(Outbox::new([])),
+            most_undelivered: usize::MAX,
+            head: watch::channel(Head::START).1,
+            broken: watch::channel(None).1,
+            waiting: Mutex::default(),
+            metrics: JournalMetrics::default(),
+        }
+    }
+
+    /// What is done with a run that is over once its receipt has a number.
+    fn over(&self) -> impl Fn(u64, &Finish) + Send + use<> {
+        let (open, outbox) = (Arc::clone(&self.open), Arc::clone(&self.outbox));
+        move |number, finish| {
+            outbox.push(number, finish.run, &finish.receipt);
+            close(&open, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read<T>(&self, question: impl FnOnce(&Reader) -> rusqlite::Result<T>) -> Result<T, JournalError> {
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Asks the disk; without one, nothing is known.
+    fn read<T: Default>(
+        &self,
+        question: impl FnOnce(&Reader) -> rusqlite::Result<T>,
+    ) -> Result<T, JournalError> {
+        let Place::Disk { reader, .. } = &self.place else { return Ok(T::default()) };
+        let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
         question(&reader).map_err(|error| JournalError::Broken(error.to_string().into()))
     }
 
@@ -282,7 +290,10 @@ impl Journal {
     /// Says something to the writer that nobody waits for. When the writer is gone, the process is
     /// about to end.
     fn say(&self, entry: Entry) {
-        let _gone = self.entries.send(entry);
+        match &self.place {
+            Place::Disk { entries, .. } => drop(entries.send(entry)),
+            Place::Memory(said) => writer::forget(entry, said.fetch_add(1, Relaxed), &self.over()),
+        }
     }
 
     /// Whether the intent is known: asked before a governor is. A verdict that came with the call
@@ -309,12 +320,12 @@ impl Journal {
             self.say(Entry::Keep(call.intent, later));
         }
         let verdict = found.verdict()?;
-        let over = self.over(&found).await?;
+        let over = self.ended(&found).await?;
         Ok(Some(Known::Same(Followed::Over(over), verdict.map(Arc::new))))
     }
 
     /// Where an intent is that is not open in this process.
-    async fn over(&self, found: &Found) -> Result<Stage, JournalError> {
+    async fn ended(&self, found: &Found) -> Result<Stage, JournalError> {
         // Without a receipt, it started in a process whose journal was opened by this one, which gives
         // every such intent a receipt. So this cannot be, and is not taken for an end.
         let Some(number) = found.receipt else {
@@ -479,7 +490,7 @@ impl Journal {
         let Some(found) = self.read(|reader| reader.find(intent))? else { return Ok(None) };
         let agent = AgentDid::parse(&found.agent);
         let agent = agent.map_err(|error| JournalError::Broken(error.to_string().into()))?;
-        Ok(Some((agent, self.over(&found).await?)))
+        Ok(Some((agent, self.ended(&found).await?)))
     }
 
     /// What the governor said of an intent that has started, when the executor asked it.
@@ -593,7 +604,8 @@ impl Journal {
     /// How many bytes the journal's files have.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        store::files(&self.path).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+        let Place::Disk { path, .. } = &self.place else { return 0 };
+        store::files(path).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
     }
 
     /// What the journal counts.

@@ -102,7 +102,8 @@ fn the_order_of_keys_does_not_count_and_their_values_do() {
 
 #[tokio::test]
 async fn an_intent_is_claimed_once_and_started_once() {
-    let journal = Journal::temporary(NOW).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let journal = opened(&folder.path().join("journal.db")).0;
     let (this, other) = (call(r#"{"a":1}"#), call(r#"{"a":2}"#));
     assert!(journal.find(&this, None).await.unwrap().is_none());
     assert!(matches!(journal.claim(&this, LATER, None), Ok(Claim::New)));

@@ -2,7 +2,7 @@
 //! share one fsync.
 
 use super::chain::Head;
-use super::store::{Batch, Began, Finish, Refusal, Run, Start, Store, Trouble};
+use super::store::{Batch, Began, Finish, Refusal, Run, Start, Store, Trouble, stored};
 use super::tasks::{KeptTask, Pace};
 use crate::clock::{Clock as _, SystemClock};
 use crate::ident::IntentId;
@@ -146,6 +146,23 @@ fn gather(entries: &Receiver<Entry>, left: Vec<Entry>) -> Option<Vec<Entry>> {
         // An fsync for it alone would keep the next run waiting, which brings one anyway.
         patience = Some(FOR_COMPANY);
     }
+}
+
+/// Answers as if an entry were written, and keeps nothing. Every `number` is given once.
+pub(super) fn forget(entry: Entry, number: u64, finished: &impl Fn(u64, &Finish)) {
+    let written = match &entry {
+        Entry::Start(..) => Written::Began(Began::New(Run(stored(number)))),
+        Entry::Finish(..) => Written::Numbered(number),
+        Entry::Hold(..) => Written::Waits(true),
+        Entry::Release(..)
+        | Entry::Keep(..)
+        | Entry::Delivered(_)
+        | Entry::LetGo(..)
+        | Entry::Task(..)
+        | Entry::Refuse(_)
+        | Entry::Flush(_) => Written::Done,
+    };
+    answer(entry, &written, finished);
 }
 
 fn put(transaction: &mut Batch<'_>, entry: &Entry) -> rusqlite::Result<Written> {

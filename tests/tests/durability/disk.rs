@@ -2,12 +2,13 @@
 
 use super::{assert_chain_holds, catalogue, load, options, settled};
 use crate::harness::{
-    Executor, Governor, HttpClient, Options, Process, eventually, execute, program, skipped,
+    Executor, Governor, Home, HttpClient, Options, Process, eventually, execute, program, skipped,
 };
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An executor whose journal is on a disk of its own of a few MB, which nobody else sees.
 struct SmallDisk {
@@ -128,6 +129,82 @@ fn a_task_that_found_no_room_is_not_there_later() {
     std::fs::remove_file(ballast).unwrap();
     eventually("there is room again", || ask("message/send", &hello).get("result").map(drop));
     assert_eq!(ask("tasks/list", &json!({}))["result"]["total"].as_u64(), kept.map(|kept| kept + 1));
+}
+
+/// How long an fsync takes on a disk that takes its time.
+const AN_FSYNC: Duration = Duration::from_secs(2);
+
+/// An executor whose disk takes its time for each fsync, started as `command` makes of it.
+fn on_a_slow_disk(command: impl FnOnce(Command) -> Command) -> Option<(Process, Home)> {
+    if !Path::new("/usr/bin/strace").exists() {
+        skipped("there is no strace here");
+        return None;
+    }
+    let home = Executor::start(Options::new()).killed();
+    let slowly = format!("--inject=fdatasync:delay_enter={}", AN_FSYNC.as_micros());
+    let mut traced = command(super::crash::under_strace(&home, "fdatasync", &slowly));
+    Some((Process::spawn("traced executor", &mut traced), home))
+}
+
+/// How long `/health` takes.
+fn health(address: SocketAddr) -> Duration {
+    let began = Instant::now();
+    assert_eq!(HttpClient::connect(address).request("GET", "/health", &[], b"").status, 200);
+    began.elapsed()
+}
+
+/// The journal's writer has a thread of its own: on a thread of the runtime, and one core, nobody else would go on.
+#[test]
+fn a_disk_that_takes_its_time_keeps_nobody_waiting_who_needs_no_disk() {
+    let Some((mut slow, _home)) = on_a_slow_disk(on_one_core) else { return };
+    let address = slow.listens_on();
+    let list = execute("list_directory", json!({ "path": "/workspace" }));
+    let (mut slowest, mut asked) = (Duration::ZERO, 0);
+    let answer = std::thread::scope(|scope| {
+        let run = scope.spawn(|| HttpClient::connect(address).rpc("a2g/execute", &list));
+        while !run.is_finished() {
+            slowest = slowest.max(health(address));
+            asked += 1;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        run.join().unwrap()
+    });
+    slow.kill_children();
+    slow.ended();
+    assert_eq!(answer["result"]["status"], "SUCCESS", "{answer}");
+    assert!(asked > 20 && slowest < AN_FSYNC / 2, "{asked} times, {slowest:?} at most");
+}
+
+/// What nobody waits for is written a moment later, when nothing else goes on. A thread of the runtime that did it
+/// would be the one that watches sockets and timers, on any number of cores.
+#[test]
+fn what_a_slow_disk_takes_of_a_refusal_keeps_nobody_waiting() {
+    let Some((mut slow, _home)) = on_a_slow_disk(|command| command) else { return };
+    let address = slow.listens_on();
+    let mut expired = execute("list_directory", json!({ "path": "/workspace" }));
+    expired["verdict"]["expires_at"] = json!("2001-01-01T00:00:00Z");
+    let refused = HttpClient::connect(address).rpc("a2g/execute", &expired);
+    std::thread::sleep(Duration::from_millis(300));
+    let took = health(address);
+    slow.kill_children();
+    slow.ended();
+    assert_eq!(refused["error"]["data"]["blocked_by"], "verdict_expired", "{refused}");
+    assert!(took < AN_FSYNC / 2, "{took:?}");
+}
+
+/// A command that has one core, the first of those that this process has.
+fn on_one_core(command: Command) -> Command {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the status");
+    let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("the cores");
+    let core = cores.trim().split([',', '-']).next().expect("a core");
+    let mut one = Command::new("taskset");
+    one.args(["--cpu-list", core]).arg(command.get_program()).args(command.get_args());
+    one.current_dir(command.get_current_dir().expect("a folder"));
+    command.get_envs().for_each(|(name, value)| match value {
+        Some(value) => drop(one.env(name, value)),
+        None => drop(one.env_remove(name)),
+    });
+    one
 }
 
 /// After a failed fsync nobody knows what is on the disk: the process ends instead of going on.
