@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{Error, ErrorKind, Result, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +33,9 @@ const MOST_LEFT_BYTES: u64 = 8 << 20;
 /// How many groups that nobody is in are kept for the next runs: the kernel takes longer to make and to remove one
 /// than to run a small guest. One comes back while another is about to be used.
 const MOST_FREE: usize = 2;
+/// After how long it is first tried again to remove a group whose child was not quite gone when nobody needed it any
+/// more, and the longest pause from then on, each twice the one before.
+const SWEEPS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// The time over which the kernel counts CPU time, in microseconds: its longest, so that no guest that the
 /// throttle lets run in one piece is stopped here.
 const PERIOD_US: u64 = 1_000_000;
@@ -251,6 +254,8 @@ pub struct Cgroups {
     next: AtomicU64,
     /// Those that no child is in any more, or will soon be.
     free: Mutex<Vec<Used>>,
+    /// Whether a thread removes those of them that are too many.
+    sweeping: AtomicBool,
 }
 
 /// A group that runs were in, with what it still limits.
@@ -291,7 +296,8 @@ impl Cgroups {
         if let Delegated::Two(folder) = &base {
             write(&folder.join("cgroup.subtree_control"), "+memory +cpu")?;
         }
-        Ok(Some(Arc::new(Self { base, moved, next: AtomicU64::new(0), free: Mutex::default() })))
+        let (next, free, sweeping) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
+        Ok(Some(Arc::new(Self { base, moved, next, free, sweeping })))
     }
 
     /// A group with nobody in it.
@@ -311,7 +317,7 @@ impl Cgroups {
                 busy.push(used);
             }
         };
-        self.lock().append(&mut busy);
+        self.keep(busy);
         let Used { folders, memory_bytes } = match found {
             Some(used) => used,
             None => {
@@ -326,6 +332,42 @@ impl Cgroups {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Used>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps groups to be used again. Those that are too many are removed when the kernel lets them go.
+    fn keep(self: &Arc<Self>, used: impl IntoIterator<Item = Used>) {
+        let mut free = self.lock();
+        free.extend(used);
+        let too_many = free.len() > MOST_FREE;
+        drop(free);
+        if !too_many || self.sweeping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let all = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("cgroups".to_owned());
+        if let Err(error) = thread.spawn(move || all.sweep()) {
+            tracing::debug!(%error, "control groups wait for the next run");
+            self.sweeping.store(false, Ordering::Release);
+        }
+    }
+
+    fn sweep(&self) {
+        let (mut pause, longest) = SWEEPS;
+        loop {
+            std::thread::sleep(pause);
+            pause = longest.min(pause * 2);
+            let mut free = self.lock();
+            let mut too_many = free.len().saturating_sub(MOST_FREE);
+            free.retain(|used| {
+                let stays = too_many == 0 || used.folders.remove().is_err();
+                too_many -= usize::from(!stays);
+                stays
+            });
+            if too_many == 0 {
+                // Said under the lock: whoever adds one from here on begins anew.
+                return self.sweeping.store(false, Ordering::Release);
+            }
+        }
     }
 
     /// Kills every child, and removes all groups.
@@ -425,9 +467,9 @@ impl Drop for Group {
     /// Some are kept to be used again, and one whose child is not quite gone.
     fn drop(&mut self) {
         let memory_bytes = *self.memory_bytes();
-        let mut free = self.all.lock();
-        if free.len() < MOST_FREE || self.folders.remove().is_err() {
-            free.push(Used { folders: self.folders.clone(), memory_bytes });
+        let room = self.all.lock().len() < MOST_FREE;
+        if room || self.folders.remove().is_err() {
+            self.all.keep([Used { folders: self.folders.clone(), memory_bytes }]);
         }
     }
 }

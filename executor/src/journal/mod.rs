@@ -102,8 +102,8 @@ pub enum JournalError {
     /// Too many reports wait for the governor.
     #[error("too many reports wait for the governor, which does not acknowledge them")]
     Backlog,
-    /// There is no room; it may work later. What the system said is for the log.
-    #[error("the journal has no room for another run on its disk")]
+    /// There is no room, or the file is locked; it may work later. What the system said is for the log.
+    #[error("the journal has no room for another run on its disk, or another program holds its file")]
     NoRoom,
     /// What is on the disk is not known. The process has to end.
     #[error("the journal is broken: {0}")]
