@@ -19,11 +19,15 @@ pub fn policy_for_all(tools: &[(&str, Value)]) -> Value {
     })
 }
 
-/// The lines of an NDJSON file so far.
+/// The lines of an NDJSON file so far. One that a kill cut off was not acknowledged, and comes again.
 pub(super) fn read_reports(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(|line| serde_json::from_str(line).expect("a report is JSON")).collect()
+    let read = |line: &str| match serde_json::from_str(line) {
+        Err(error) if error.is_eof() => None,
+        report => Some(report.unwrap_or_else(|error| panic!("a report is JSON: {error}: {line}"))),
+    };
+    whole.lines().filter_map(read).collect()
 }
 
 /// A governor process.
