@@ -356,14 +356,15 @@ impl Cgroups {
         loop {
             std::thread::sleep(pause);
             pause = longest.min(pause * 2);
+            // A run that wants a group must not wait for the kernel to remove one.
             let mut free = self.lock();
-            let mut too_many = free.len().saturating_sub(MOST_FREE);
-            free.retain(|used| {
-                let stays = too_many == 0 || used.folders.remove().is_err();
-                too_many -= usize::from(!stays);
-                stays
-            });
-            if too_many == 0 {
+            let kept = free.len().min(MOST_FREE);
+            let mut too_many = free.split_off(kept);
+            drop(free);
+            too_many.retain(|used| used.folders.remove().is_err());
+            let mut free = self.lock();
+            free.append(&mut too_many);
+            if free.len() <= MOST_FREE {
                 // Said under the lock: whoever adds one from here on begins anew.
                 return self.sweeping.store(false, Ordering::Release);
             }

@@ -86,15 +86,20 @@ fn a_server_that_is_killed_at_a_system_call_loses_nothing_and_repeats_nothing() 
 
 /// The executor under strace, which watches one `call` and does to it what `inject` says.
 pub(crate) fn under_strace(home: &Home, call: &str, inject: &str) -> Command {
-    let plain = home.command();
-    let mut traced = Command::new("/usr/bin/strace");
-    traced.args(["--follow-forks", "--quiet=all", "--output=/dev/null"]);
-    traced.arg(format!("--trace={call}")).arg(inject);
-    traced.arg(plain.get_program()).args(plain.get_args());
-    traced.current_dir(plain.get_current_dir().expect("a folder"));
-    plain.get_envs().for_each(|(name, value)| match value {
-        Some(value) => drop(traced.env(name, value)),
-        None => drop(traced.env_remove(name)),
+    let trace = format!("--trace={call}");
+    let strace = ["/usr/bin/strace", "--follow-forks", "--quiet=all", "--output=/dev/null", &trace, inject];
+    under(&strace, &home.command())
+}
+
+/// A command as the last arguments of another one, with its folder and its environment.
+pub(super) fn under(outer: &[&str], command: &Command) -> Command {
+    let [program, arguments @ ..] = outer else { panic!("a program") };
+    let mut both = Command::new(program);
+    both.args(arguments).arg(command.get_program()).args(command.get_args());
+    both.current_dir(command.get_current_dir().expect("a folder"));
+    command.get_envs().for_each(|(name, value)| match value {
+        Some(value) => drop(both.env(name, value)),
+        None => drop(both.env_remove(name)),
     });
-    traced
+    both
 }

@@ -1,4 +1,4 @@
-//! A disk that is full, or that does not keep what it was given.
+//! A disk that is full, that takes its time, or that does not keep what it was given.
 
 use super::{assert_chain_holds, catalogue, load, options, settled};
 use crate::harness::{
@@ -197,14 +197,7 @@ fn on_one_core(command: Command) -> Command {
     let status = std::fs::read_to_string("/proc/self/status").expect("the status");
     let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("the cores");
     let core = cores.trim().split([',', '-']).next().expect("a core");
-    let mut one = Command::new("taskset");
-    one.args(["--cpu-list", core]).arg(command.get_program()).args(command.get_args());
-    one.current_dir(command.get_current_dir().expect("a folder"));
-    command.get_envs().for_each(|(name, value)| match value {
-        Some(value) => drop(one.env(name, value)),
-        None => drop(one.env_remove(name)),
-    });
-    one
+    super::crash::under(&["taskset", "--cpu-list", core], &command)
 }
 
 /// After a failed fsync nobody knows what is on the disk: the process ends instead of going on.
