@@ -21,7 +21,7 @@ pub use compiler::{CompileJob, Compiled, Compiler};
 pub use componentize::{componentize, is_typed_core_module};
 pub use install::install;
 pub use manifest::ToolManifest;
-pub use schema::{Schema, Violation};
+pub use schema::{QuickCheck, Schema, Violation};
 
 use crate::ident::{IdentError, ToolName};
 use crate::tool::{Descriptor, Digest};
@@ -66,6 +66,9 @@ pub enum CatalogError {
     /// The argument schema is not a JSON Schema.
     #[error("the argument schema is not a JSON Schema: {0}")]
     Schema(String),
+    /// The argument schema is one whose validation could take any time.
+    #[error("the argument schema cannot be held to a budget: {0}")]
+    SchemaTooComplex(String),
     /// The cache is not private.
     #[error("the compile cache `{path}` is not private: {reason}")]
     CacheNotPrivate {
@@ -84,7 +87,11 @@ impl CatalogError {
             Self::Io { .. } => "its module cannot be read".to_owned(),
             Self::Manifest { .. } => "its `tool.toml` is not valid".to_owned(),
             Self::CacheNotPrivate { .. } => "the executor's compile cache is not private".to_owned(),
-            Self::Digest { .. } | Self::Name(_) | Self::Module(_) | Self::Schema(_) => self.to_string(),
+            Self::Digest { .. }
+            | Self::Name(_)
+            | Self::Module(_)
+            | Self::Schema(_)
+            | Self::SchemaTooComplex(_) => self.to_string(),
         }
     }
 

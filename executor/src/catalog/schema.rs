@@ -1,73 +1,127 @@
-//! The JSON Schema of a tool's arguments, checked before anything runs.
+//! The JSON Schema of a tool's arguments.
+//!
+//! A tool's author wrote the schema and a caller the arguments, so both are held to a budget: the schema when
+//! the tool is loaded ([`bounds`]), and each validation to a number of steps ([`metered`]). A validation
+//! answers whether the arguments are valid before it says why not: an explanation gathers the errors of every
+//! branch, so it has a smaller budget, and none when that is spent.
+
+mod bounds;
+mod metered;
+#[cfg(test)]
+mod tests;
 
 use super::CatalogError;
+use jsonschema::{PatternOptions, ValidationError, Validator};
+use metered::{Exhausted, Metered, MeteredJson};
 use serde_json::Value;
+
+/// Steps of one validation, some tens of nanoseconds each.
+const MAX_STEPS: u64 = 4_000_000;
+/// Steps that take less than a millisecond, so that a thread that others wait for can take them.
+const MAX_QUICK_STEPS: u64 = 20_000;
+/// Steps of an explanation. Each may leave an error of some hundred bytes.
+const MAX_EXPLANATION_STEPS: u64 = 20_000;
+/// Characters of an explanation.
+const MAX_MESSAGE_CHARS: usize = 300;
 
 /// A compiled schema.
 #[derive(Debug)]
-pub struct Schema(jsonschema::Validator);
+pub struct Schema(Validator<MeteredJson>);
 
-/// The first thing wrong with some arguments.
+/// The first violation of a schema by some arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Where, as a JSON Pointer into the arguments.
+    /// A JSON Pointer into the arguments.
     pub pointer: String,
-    /// What is wrong. Quotes no more than an excerpt of the arguments.
+    /// A sentence that quotes no more than an excerpt of the arguments.
     pub message: String,
 }
 
+/// The result of [`Schema::check_quickly`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QuickCheck {
+    /// The arguments are valid, or are not.
+    Done(Result<(), Violation>),
+    /// Under a millisecond gave no answer: [`Schema::check`] has to be asked, on a thread that may take its time.
+    Unfinished,
+}
+
 impl Schema {
-    /// Compiles a schema. References to anything outside of it are refused.
+    /// Compiles a schema.
     ///
     /// # Errors
-    /// [`CatalogError::Schema`] when it is not a JSON Schema.
+    /// [`CatalogError::Schema`] when it is not a JSON Schema, refers to anything outside of itself, or is so
+    /// large or so combined that the cost of a validation could not be bounded.
     pub fn new(schema: &Value) -> Result<Self, CatalogError> {
-        jsonschema::validator_for(schema).map(Self).map_err(|error| CatalogError::Schema(error.to_string()))
+        bounds::check(schema).map_err(CatalogError::SchemaTooComplex)?;
+        let patterns = PatternOptions::regex()
+            .size_limit(bounds::MAX_PATTERN_BYTES)
+            .dfa_size_limit(bounds::MAX_PATTERN_BYTES);
+        jsonschema::options_for::<MeteredJson>()
+            .with_pattern_options(patterns)
+            // In draft 2020-12 a format is an annotation; here it is one in every draft.
+            .should_validate_formats(false)
+            .build(schema)
+            .map(Self)
+            .map_err(|error| CatalogError::Schema(shorten(&error.to_string())))
     }
 
-    /// Checks arguments.
+    /// Checks arguments within [`MAX_STEPS`]: up to some tenths of a second.
     ///
     /// # Errors
     /// The first [`Violation`].
     pub fn check(&self, arguments: &Value) -> Result<(), Violation> {
-        self.0.validate(arguments).map_err(|error| Violation {
-            pointer: error.instance_path().to_string(),
-            message: shorten(&error.masked_with("the value").to_string()),
+        self.check_within(MAX_STEPS, arguments).unwrap_or_else(|Exhausted| {
+            Err(Violation {
+                pointer: String::new(),
+                message: format!(
+                    "too many values for a schema of so many combinations: checking them takes more than \
+                     {MAX_STEPS} steps, so send fewer or less nested ones"
+                ),
+            })
         })
+    }
+
+    /// Checks arguments for at most a millisecond.
+    #[must_use]
+    pub fn check_quickly(&self, arguments: &Value) -> QuickCheck {
+        let checked = self.check_within(MAX_QUICK_STEPS, arguments);
+        checked.map_or(QuickCheck::Unfinished, QuickCheck::Done)
+    }
+
+    fn check_within(&self, steps: u64, arguments: &Value) -> Result<Result<(), Violation>, Exhausted> {
+        if metered::within(steps, || self.0.is_valid(Metered(arguments)))? {
+            return Ok(Ok(()));
+        }
+        let explained = metered::within(MAX_EXPLANATION_STEPS, || {
+            self.0.validate(Metered(arguments)).err().map(|error| Violation::new(&error))
+        });
+        let violation = explained.ok().flatten().unwrap_or_else(|| Violation {
+            pointer: String::new(),
+            message: "no combination of its subschemas takes them, and there are too many to say more"
+                .to_owned(),
+        });
+        Ok(Err(violation))
+    }
+}
+
+impl Violation {
+    fn new(error: &ValidationError<'_>) -> Self {
+        let inexact = error.instance().as_number().is_some_and(metered::is_inexact_integer);
+        let message = if inexact && error.schema_path().as_str().ends_with("/type") {
+            "an integer beyond 2^53 - 1, which not every reader of JSON has exactly: send it as a string, if the \
+             tool takes one"
+                .to_owned()
+        } else {
+            shorten(&error.masked_with("the value").to_string())
+        };
+        Self { pointer: error.instance_path().to_string(), message }
     }
 }
 
 fn shorten(message: &str) -> String {
-    const LONGEST: usize = 300;
-    match message.char_indices().nth(LONGEST) {
+    match message.char_indices().nth(MAX_MESSAGE_CHARS) {
         Some((end, _)) => format!("{}…", message.get(..end).unwrap_or_default()),
         None => message.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_violation_points_at_the_place() {
-        let schema = json!({
-            "type": "object",
-            "properties": { "lines": { "type": "array", "items": { "type": "integer" } } },
-            "additionalProperties": false
-        });
-        let schema = Schema::new(&schema).unwrap();
-        assert_eq!(schema.check(&json!({ "lines": [1, 2] })), Ok(()));
-        assert_eq!(schema.check(&json!({ "lines": [1, "two"] })).unwrap_err().pointer, "/lines/1");
-        let secret = "s".repeat(10_000);
-        let violation = schema.check(&json!({ "lines": secret })).unwrap_err();
-        assert!(violation.message.len() < 400 && !violation.message.contains("sss"), "{violation:?}");
-    }
-
-    #[test]
-    fn a_schema_that_fetches_is_refused() {
-        assert!(Schema::new(&json!({ "$ref": "https://example.com/schema.json" })).is_err());
-        assert!(Schema::new(&json!({ "type": 5 })).is_err());
     }
 }

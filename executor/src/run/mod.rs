@@ -1,7 +1,7 @@
 //! The pipeline of every call, whichever door it came through.
 //!
 //! ```text
-//! Call ─ check: tool, schema ─▶ verdict ─ admit ─▶ Admitted ─ grant, open ─▶ claim in the journal
+//! Call ─ find tool ─▶ verdict ─ admit ─▶ Admitted ─ schema, grant, open ─▶ claim in the journal
 //!   ─ slot ─▶ expiry again ─▶ Permit ─ isolate ─▶ Outcome ─▶ journal: Receipt, report queued
 //! ```
 //! From the claim on, a call belongs to a task of its own: a caller that goes away changes nothing.
@@ -23,7 +23,7 @@ pub use watcher::{Happening, Keeper, Watcher};
 
 use crate::call::{Call, ContextSignature};
 use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, QuickCheck, Tool};
 use crate::clock::Clock;
 use crate::egress::{Egress, Network};
 use crate::fault::{BlockedBy, Fault};
@@ -31,7 +31,7 @@ use crate::govern::{
     AcceptUnsigned, Admission, Admitted, Authentic, Escalated, Governor, IntentSignatures, Standing, Trust,
     admit,
 };
-use crate::ident::{AgentDid, IntentId};
+use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::isolate::Isolate;
 use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
 use crate::metrics::{Levels, Metrics};
@@ -92,6 +92,10 @@ impl Loaded {
         let tools = usable.filter_map(|(_, entry)| entry.as_ref().ok().map(|tool| tool.descriptor.clone()));
         let tools = tools.collect();
         Self { catalog, isolate, tools }
+    }
+
+    fn usable_tool(&self, name: &ToolName) -> Option<&Tool> {
+        self.catalog.get(name)?.as_ref().ok()
     }
 }
 
@@ -334,7 +338,7 @@ impl Executor {
         let clocked = Clocked::from(self.clock.monotonic());
         let (trust, leave) = (self.trust(), self.settings.accept_unsigned);
         let (call, verdict) = Authentic::with_call(call, verdict, proof, &trust, leave, self.clock.now())?;
-        let loaded = self.check(&call)?;
+        let loaded = self.find_tool(&call)?;
         let known = self.journal.find(&call, verdict.verdict().expires_at).await;
         if let Some(known) = known.map_err(|error| self.unrecorded(&error))? {
             return success(self.known(&call, known).await?.0);
@@ -344,9 +348,11 @@ impl Executor {
         self.escalations.waiting(&call, now)?;
         match admit(call, verdict, now)? {
             Admission::Run(admitted) => {
+                Self::check_arguments(&loaded, admitted.call()).await?;
                 success(self.run(*admitted, loaded, None, clocked, Watcher::nobody()).await?)
             }
             Admission::Wait(escalated) => {
+                Self::check_arguments(&loaded, escalated.call()).await?;
                 let intent = escalated.call().intent;
                 let risk_score = escalated.verdict().risk.as_ref().map(|risk| risk.score);
                 self.hold(*escalated).await?;
@@ -376,7 +382,7 @@ impl Executor {
 
     async fn answered(self: &Arc<Self>, call: Call, watcher: Watcher) -> Result<Answer, Fault> {
         let mut clocked = Clocked::from(self.clock.monotonic());
-        let loaded = self.check(&call)?;
+        let loaded = self.find_tool(&call)?;
         let known = if call.is_new { Ok(None) } else { self.journal.find(&call, None).await };
         if let Some(known) = known.map_err(|error| self.unrecorded(&error))?
             && let (receipt, Some(verdict)) = self.known(&call, known).await?
@@ -401,11 +407,13 @@ impl Executor {
         let now = self.clock.now();
         match admit(call, authentic, now)? {
             Admission::Wait(escalated) => {
+                Self::check_arguments(&loaded, escalated.call()).await?;
                 watcher.waits();
                 self.hold(*escalated).await?;
                 Ok(Answer { verdict, receipt: None })
             }
             Admission::Run(admitted) => {
+                Self::check_arguments(&loaded, admitted.call()).await?;
                 let known = Some(Arc::clone(&verdict));
                 let receipt = self.run(*admitted, loaded, known, clocked, watcher).await?;
                 Ok(Answer { verdict, receipt: Some(receipt) })
@@ -456,12 +464,12 @@ impl Executor {
         }))
     }
 
-    /// Whether a call names a tool that can be run, with arguments that keep to its schema.
+    /// Checks that a call names a tool that can run.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub fn acceptable(&self, call: &Call) -> Result<(), Fault> {
-        self.check(call).map(drop)
+    /// [`Fault::InvalidParams`] or [`Fault::ToolUnavailable`].
+    pub fn check_tool(&self, call: &Call) -> Result<(), Fault> {
+        self.find_tool(call).map(drop)
     }
 
     /// Waits until an intent is over, whoever sent it and however often it waits for a person before: its
@@ -558,7 +566,7 @@ impl Executor {
                 Err(denied) if !approved => return self.denied(&waits, denied).await,
                 // Such as one with a manifest that cannot be enforced.
                 Err(refused) => refused,
-                Ok(admitted) => match self.approved(admitted, verdict, by, waits) {
+                Ok(admitted) => match self.approved(admitted, verdict, by, waits).await {
                     Ok(()) => return Ok(()),
                     Err(refused) => refused,
                 },
@@ -583,7 +591,7 @@ impl Executor {
     }
 
     /// Runs what `by` approved.
-    fn approved(
+    async fn approved(
         self: &Arc<Self>,
         admitted: Admitted,
         verdict: Arc<Verdict>,
@@ -592,7 +600,8 @@ impl Executor {
     ) -> Result<(), Fault> {
         let clocked = Clocked::from(self.clock.monotonic());
         // The catalogue may be another one than when the intent began to wait.
-        let loaded = self.check(admitted.call())?;
+        let loaded = self.find_tool(admitted.call())?;
+        Self::check_arguments(&loaded, admitted.call()).await?;
         let taken = self.claim(admitted, loaded, Some(verdict))?;
         // That it starts takes it out of the journal's list.
         self.escalations.runs(waits.call().intent);
@@ -633,37 +642,46 @@ impl Executor {
         self.running.abort_all(&anybodys, AbortReason::Shutdown)
     }
 
-    /// Checks what can be checked without a verdict: the tool and its arguments. What they were checked
-    /// against is what has to run.
-    fn check(&self, call: &Call) -> Result<Arc<Loaded>, Fault> {
+    /// Finds the catalogue in which a call's tool can run. The tool of that catalogue is the one that runs.
+    fn find_tool(&self, call: &Call) -> Result<Arc<Loaded>, Fault> {
         let loaded = self.loaded();
-        let tool = match loaded.catalog.get(&call.tool) {
-            Some(Ok(tool)) => match loaded.isolate.usable(&call.tool) {
-                Ok(()) => tool,
-                Err(reason) => {
-                    return Err(Fault::ToolUnavailable {
-                        tool: call.tool.clone(),
-                        message: reason.to_owned(),
-                    });
-                }
-            },
-            Some(Err(error)) => {
-                return Err(Fault::ToolUnavailable {
-                    tool: call.tool.clone(),
-                    message: error.public_message(),
-                });
+        let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
+        match loaded.catalog.get(&call.tool) {
+            Some(Ok(_)) => {
+                loaded.isolate.usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?
             }
+            Some(Err(error)) => return Err(unavailable(error.public_message())),
             None => {
                 let message =
                     format!("there is no tool `{}` in the catalogue: ask for the list of tools", call.tool);
                 return Err(Fault::invalid("/tool", message));
             }
+        }
+        Ok(loaded)
+    }
+
+    /// Checks a call's arguments against the schema of its tool. Only a call that its governor did not deny
+    /// comes here, so that a denied agent learns nothing of a schema.
+    async fn check_arguments(loaded: &Arc<Loaded>, call: &Call) -> Result<(), Fault> {
+        let Some(tool) = loaded.usable_tool(&call.tool) else { return Ok(()) };
+        let arguments = Value::Object(call.arguments.clone());
+        let checked = match tool.schema.check_quickly(&arguments) {
+            QuickCheck::Done(checked) => checked,
+            QuickCheck::Unfinished => {
+                let (loaded, name) = (Arc::clone(loaded), call.tool.clone());
+                let check = move || {
+                    let tool = loaded.usable_tool(&name);
+                    tool.map_or(Ok(()), |tool| tool.schema.check(&arguments))
+                };
+                let checked = tokio::task::spawn_blocking(check).await;
+                checked
+                    .map_err(|error| Fault::Internal(format!("arguments could not be checked: {error}")))?
+            }
         };
-        tool.schema.check(&Value::Object(call.arguments.clone())).map_err(|violation| {
+        checked.map_err(|violation| {
             let message = format!("the arguments break the schema of `{}`: {}", call.tool, violation.message);
             Fault::invalid(format!("/arguments{}", violation.pointer), message)
-        })?;
-        Ok(loaded)
+        })
     }
 
     /// Waits for the receipt of an intent that is known already, with the verdict of the governor when
@@ -781,8 +799,7 @@ impl Executor {
         loaded: Arc<Loaded>,
         verdict: Option<Arc<Verdict>>,
     ) -> Result<Taken, Fault> {
-        let tool = loaded.catalog.get(&admitted.call().tool).and_then(|entry| entry.as_ref().ok());
-        let Some(tool) = tool else {
+        let Some(tool) = loaded.usable_tool(&admitted.call().tool) else {
             return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
         };
         let grant = admitted.grant(&self.standing, &tool.descriptor, &self.settings.ceilings)?;

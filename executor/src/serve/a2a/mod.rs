@@ -412,7 +412,7 @@ impl A2a {
                     at_most: asked.at_most,
                 };
                 in_own_name(&self.executor, caller, &call)?;
-                self.executor.acceptable(&call).map_err(|fault| asked.placed(fault))?;
+                self.executor.check_tool(&call).map_err(|fault| asked.placed(fault))?;
                 Some(call)
             }
         };

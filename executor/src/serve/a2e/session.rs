@@ -341,7 +341,7 @@ impl Session {
         };
         in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::of(&fault))?;
         // What cannot run takes no room until its turn.
-        self.host.executor.acceptable(&call).map_err(|fault| failed(&fault, &call.tool))?;
+        self.host.executor.check_tool(&call).map_err(|fault| failed(&fault, &call.tool))?;
         state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming, bytes });
         self.open.send_replace(state.open());
         Ok(())

@@ -7,9 +7,12 @@ use super::decode::ToolFilter;
 use super::message::{ToolDefinition, ToolParameter};
 use crate::tool::{Contract, DeclaredFilesystem, Descriptor};
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 
 /// How deep objects inside parameters are described.
 const DEEPEST: usize = 4;
+/// Parameters of one tool. A schema that refers to itself would have this many to the power of [`DEEPEST`].
+const MAX_PARAMETERS: usize = 1_000;
 
 /// The tools that a filter lets through.
 pub(super) fn definitions<'a>(tools: &'a [Descriptor], filter: &ToolFilter) -> Vec<ToolDefinition<'a>> {
@@ -33,7 +36,7 @@ fn definition(tool: &Descriptor) -> ToolDefinition<'_> {
     ToolDefinition {
         name: name.as_str(),
         description,
-        input_parameters: parameters(arguments_schema, arguments_schema, 0),
+        input_parameters: parameters(arguments_schema, arguments_schema, 0, &mut { MAX_PARAMETERS }),
         output_parameters: [],
         streaming: true,
         idempotent: changes_nothing,
@@ -59,20 +62,37 @@ fn tags(tool: &Descriptor) -> Vec<&'static str> {
     [&[contract], files, network].concat()
 }
 
-fn parameters(schema: &Value, whole: &Value, depth: usize) -> Vec<ToolParameter> {
+/// The parameters of a schema, as many as `left` allows.
+fn parameters(schema: &Value, whole: &Value, depth: usize, left: &mut usize) -> Vec<ToolParameter> {
     let schema = meant(schema, whole);
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return Vec::new() };
-    let required = schema.get("required").and_then(Value::as_array);
-    let needed = |name: &str| required.is_some_and(|required| required.iter().any(|one| one == name));
-    properties.iter().map(|(name, property)| parameter(name, property, needed(name), whole, depth)).collect()
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    let required = required.filter_map(Value::as_str).collect::<HashSet<_>>();
+    let mut described = Vec::new();
+    for (name, property) in properties {
+        let Some(less) = left.checked_sub(1) else { break };
+        *left = less;
+        described.push(parameter(name, property, required.contains(name.as_str()), whole, depth, left));
+    }
+    described
 }
 
-fn parameter(name: &str, written: &Value, required: bool, whole: &Value, depth: usize) -> ToolParameter {
+fn parameter(
+    name: &str,
+    written: &Value,
+    required: bool,
+    whole: &Value,
+    depth: usize,
+    left: &mut usize,
+) -> ToolParameter {
     let schema = meant(written, whole);
     let described = [written, schema].into_iter().find_map(|schema| schema.get("description")?.as_str());
     let kind = kind(schema);
-    let inside =
-        if kind == "object" && depth < DEEPEST { parameters(schema, whole, depth + 1) } else { Vec::new() };
+    let inside = if kind == "object" && depth < DEEPEST {
+        parameters(schema, whole, depth + 1, left)
+    } else {
+        Vec::new()
+    };
     let inside = inside.into_iter().filter_map(|one| {
         let name = one.name.clone();
         Some((name, serde_json::to_value(one).ok()?))

@@ -1,0 +1,292 @@
+//! JSON values whose every access is counted, so that a validation ends within a budget of steps.
+//!
+//! The validator reads values through [`Metered`] only. Once the budget is spent, every value looks like
+//! `null` and every list like its end, so that the validator returns at once; its answer is then void, and
+//! [`within`] says so. The account is the thread's own, because the validator makes nodes of its own, for the
+//! names of properties, that carry nothing but their text.
+
+use jsonschema::JsonType;
+use jsonschema::json::{Array, Json, JsonNumber, Node, NodeIdentity, Object};
+use serde_json::{Map, Number, Value};
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::HashSet;
+
+/// Bytes of text that cost one step.
+const BYTES_PER_STEP: usize = 64;
+/// The largest integer, either side of zero, that every reader of JSON has exactly.
+const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
+
+thread_local! {
+    /// Steps that are left to the validation that runs on this thread.
+    static LEFT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The budget of a validation was spent before it had an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Exhausted;
+
+/// Runs one validation within `steps`.
+pub(super) fn within<T>(steps: u64, validate: impl FnOnce() -> T) -> Result<T, Exhausted> {
+    LEFT.set(steps);
+    let answer = validate();
+    if LEFT.replace(0) == 0 { Err(Exhausted) } else { Ok(answer) }
+}
+
+/// Whether another `steps` can be paid.
+fn pay(steps: usize) -> bool {
+    let left = LEFT.get().saturating_sub(u64::try_from(steps).unwrap_or(u64::MAX));
+    LEFT.set(left);
+    left > 0
+}
+
+/// The representation that the validator is compiled for.
+pub(super) struct MeteredJson;
+
+/// One value.
+#[derive(Clone, Copy)]
+pub(super) struct Metered<'a>(pub(super) &'a Value);
+
+impl<'a> Metered<'a> {
+    /// The value, or `null` when the budget is spent.
+    fn look(self) -> &'a Value {
+        if pay(1) { self.0 } else { &Value::Null }
+    }
+}
+
+impl Json for MeteredJson {
+    type Node<'a> = Metered<'a>;
+    type PreparedKey = String;
+    type StringBuffer = Value;
+
+    fn prepare_key(key: &str) -> String {
+        key.to_owned()
+    }
+
+    fn with_string_node<T>(buffer: &mut Value, string: &str, f: impl FnOnce(Metered<'_>) -> T) -> T {
+        *buffer = Value::String(string.to_owned());
+        f(Metered(buffer))
+    }
+}
+
+impl<'a> Node<'a, MeteredJson> for Metered<'a> {
+    type Object = MeteredObject<'a>;
+    type Array = MeteredArray<'a>;
+    type Number = MeteredNumber<'a>;
+
+    fn as_object(&self) -> Option<MeteredObject<'a>> {
+        self.look().as_object().map(MeteredObject)
+    }
+
+    fn as_array(&self) -> Option<MeteredArray<'a>> {
+        self.look().as_array().map(|items| MeteredArray(items))
+    }
+
+    fn as_string(&self) -> Option<Cow<'a, str>> {
+        let text = self.look().as_str()?;
+        pay(text.len() / BYTES_PER_STEP).then_some(Cow::Borrowed(text))
+    }
+
+    fn as_number(&self) -> Option<MeteredNumber<'a>> {
+        self.look().as_number().map(MeteredNumber)
+    }
+
+    fn as_boolean(&self) -> Option<bool> {
+        self.look().as_bool()
+    }
+
+    fn is_null(&self) -> bool {
+        self.look().is_null()
+    }
+
+    fn json_type(&self) -> JsonType {
+        match self.look() {
+            Value::Null => JsonType::Null,
+            Value::Bool(_) => JsonType::Boolean,
+            Value::Number(_) => JsonType::Number,
+            Value::String(_) => JsonType::String,
+            Value::Array(_) => JsonType::Array,
+            Value::Object(_) => JsonType::Object,
+        }
+    }
+
+    /// A comparison reads no more than `expected` has, which a schema bounds.
+    fn equals_value(&self, expected: &Value) -> bool {
+        jsonschema::json::cmp::equal(self.look(), expected)
+    }
+
+    fn to_value(&self) -> Cow<'a, Value> {
+        Cow::Borrowed(self.look())
+    }
+
+    fn identity(&self) -> Option<NodeIdentity> {
+        Some(NodeIdentity::new(std::ptr::from_ref(self.0).addr()))
+    }
+}
+
+/// An object, whose members are paid for one by one.
+pub(super) struct MeteredObject<'a>(&'a Map<String, Value>);
+
+impl<'a> Object<'a, MeteredJson> for MeteredObject<'a> {
+    type Node = Metered<'a>;
+    type MemberName = &'a str;
+    type MembersIter = Members<'a>;
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn get(&self, key: &String) -> Option<Metered<'a>> {
+        if pay(1) { self.0.get(key).map(Metered) } else { None }
+    }
+
+    fn members(&self) -> Members<'a> {
+        Members(self.0.iter())
+    }
+}
+
+/// The members of an object, until they end or the budget does.
+pub(super) struct Members<'a>(serde_json::map::Iter<'a>);
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (&'a str, Metered<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if !pay(1) {
+            return None;
+        }
+        self.0.next().map(|(name, value)| (name.as_str(), Metered(value)))
+    }
+}
+
+/// An array, whose elements are paid for one by one.
+pub(super) struct MeteredArray<'a>(&'a [Value]);
+
+impl<'a> Array<'a, MeteredJson> for MeteredArray<'a> {
+    type Node = Metered<'a>;
+    type ElementsIter = Elements<'a>;
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn elements(&self) -> Elements<'a> {
+        Elements(self.0.iter())
+    }
+
+    /// The library's own hash is equal for all arrays of empty arrays, whatever their shape, so that a caller
+    /// could make it compare each with each. Here equal elements, and only those, have equal keys.
+    fn is_unique(&self) -> bool {
+        let mut seen = HashSet::new();
+        for element in self.elements() {
+            let mut key = Vec::new();
+            write_key(element.0, &mut key);
+            if !pay(key.len() / BYTES_PER_STEP) || !seen.insert(key) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// The elements of an array, until they end or the budget does.
+pub(super) struct Elements<'a>(std::slice::Iter<'a, Value>);
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Metered<'a>;
+
+    fn next(&mut self) -> Option<Metered<'a>> {
+        if pay(1) { self.0.next().map(Metered) } else { None }
+    }
+}
+
+/// Writes a form of `value` that two values share exactly when they are equal for JSON Schema: members in the
+/// order of their names, and numbers by their mathematical value.
+fn write_key(value: &Value, key: &mut Vec<u8>) {
+    match value {
+        Value::Null => key.push(b'n'),
+        Value::Bool(value) => key.push(if *value { b't' } else { b'f' }),
+        Value::Number(number) => write_number(number, key),
+        Value::String(text) => write_text(text, key),
+        Value::Array(items) => {
+            key.push(b'[');
+            items.iter().for_each(|item| write_key(item, key));
+            key.push(b']');
+        }
+        Value::Object(members) => {
+            let mut members = members.iter().collect::<Vec<_>>();
+            members.sort_unstable_by_key(|(name, _)| *name);
+            key.push(b'{');
+            for (name, value) in members {
+                write_text(name, key);
+                write_key(value, key);
+            }
+            key.push(b'}');
+        }
+    }
+}
+
+fn write_text(text: &str, key: &mut Vec<u8>) {
+    key.push(b's');
+    key.extend(text.len().to_le_bytes());
+    key.extend(text.as_bytes());
+}
+
+/// `1` and `1.0` are the same number.
+fn write_number(number: &Number, key: &mut Vec<u8>) {
+    let whole = number.as_i128().or_else(|| whole_float(number.as_f64()?));
+    match whole {
+        Some(whole) => {
+            key.push(b'i');
+            key.extend(whole.to_le_bytes());
+        }
+        None => {
+            key.push(b'd');
+            key.extend(number.as_f64().unwrap_or_default().to_le_bytes());
+        }
+    }
+}
+
+/// A float that is an integer which 128 bits hold.
+#[allow(clippy::cast_possible_truncation, reason = "the bounds are checked on the line before")]
+fn whole_float(number: f64) -> Option<i128> {
+    let fits = number.fract() == 0.0 && number.abs() < 2_f64.powi(126);
+    fits.then_some(number as i128)
+}
+
+/// A number. An integer that a reader with doubles would see as another one is none for `type: integer`.
+pub(super) struct MeteredNumber<'a>(&'a Number);
+
+impl JsonNumber for MeteredNumber<'_> {
+    fn as_u64(&self) -> Option<u64> {
+        self.0.as_u64()
+    }
+
+    fn as_i64(&self) -> Option<i64> {
+        self.0.as_i64()
+    }
+
+    fn as_f64(&self) -> Option<f64> {
+        self.0.as_f64()
+    }
+
+    fn as_str(&self) -> Cow<'_, str> {
+        Cow::Owned(self.0.to_string())
+    }
+
+    fn to_number(&self) -> Cow<'_, Number> {
+        Cow::Borrowed(self.0)
+    }
+
+    fn is_integer(&self) -> bool {
+        let is_whole = self.0.as_f64().is_some_and(|number| number.fract() == 0.0);
+        is_whole && !is_inexact_integer(self.0)
+    }
+}
+
+/// Whether a number is an integer beyond [`MAX_EXACT_INTEGER`].
+pub(super) fn is_inexact_integer(number: &Number) -> bool {
+    #[allow(clippy::cast_precision_loss, reason = "the bound is below 2^53 and converts exactly")]
+    let bound = MAX_EXACT_INTEGER as f64;
+    number.as_f64().is_some_and(|number| number.fract() == 0.0 && number.abs() > bound)
+}
