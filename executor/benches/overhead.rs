@@ -40,13 +40,13 @@ mod subscribers;
 mod without;
 
 use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Mount, Mounts, Permit, Roots, Tree};
-use a2g_executor::catalog::componentize;
+use a2g_executor::catalog::{componentize, sealed};
 use a2g_executor::clock::SystemClock;
 use a2g_executor::egress::Network;
 use a2g_executor::limit::{Access, Budgets, Layer, NetworkBudgets};
 use a2g_executor::outcome::End;
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use a2g_executor::sandbox::{Artifact, Code, Input, Sandbox, is_component};
+use a2g_executor::sandbox::{Artifact, Code, Input, ModuleCompiler, Sandbox, is_component};
 use a2g_executor::tool::Contract;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -166,7 +166,7 @@ pub(crate) fn tool_path(target: &Path, name: &str) -> PathBuf {
 
 async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, folder: Option<&Path>) {
     let sandbox = Sandbox::new(16, false, Arc::new(SystemClock)).unwrap();
-    let compiled = sandbox.compile(wasm).unwrap();
+    let compiled = sealed(&ModuleCompiler::new(false).unwrap().compile(wasm).unwrap()).unwrap();
     let code = Code { module: &compiled, component: is_component(wasm), componentised: None, contract };
     let artifact = sandbox.load(code).unwrap();
     let plain = plain::Plain::new(wasm, contract);

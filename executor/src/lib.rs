@@ -14,9 +14,12 @@ pub mod call;
 pub mod clock;
 pub mod fault;
 pub mod ident;
+pub mod json;
 pub mod limit;
+pub mod memory;
 pub mod outcome;
 pub mod quantity;
+pub mod strict_json;
 pub mod tool;
 pub mod verdict;
 

@@ -1,7 +1,11 @@
 //! Arguments → command → exit code.
 
+use a2g_executor::memory::CountingAllocator;
 use clap::Parser as _;
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
     let cli = a2g_executor::cli::Cli::parse();

@@ -90,6 +90,8 @@ pub struct Levels {
     pub receipts: u64,
     /// Bytes of the journal's files.
     pub journal_bytes: u64,
+    /// Bytes of the heap that are in use.
+    pub heap_bytes: u64,
     /// Reports that the governor does not have.
     pub undelivered: usize,
     /// For how long the oldest of them has waited.
@@ -241,6 +243,7 @@ impl Levels {
             unknown_callers,
             receipts,
             journal_bytes,
+            heap_bytes,
             undelivered,
             oldest_undelivered,
         } = *self;
@@ -256,6 +259,8 @@ impl Levels {
         }
         let bytes = "Size of the files of the journal";
         registry.register_with_unit("journal", bytes, Unit::Bytes, level_of(journal_bytes));
+        let heap = "Memory of the heap that is in use, which `server.max_memory_mb` bounds";
+        registry.register_with_unit("heap", heap, Unit::Bytes, level_of(heap_bytes));
         let receipts = ConstCounter::new(receipts);
         registry.register("journal_receipts", "Receipts written, those of earlier processes too", receipts);
         let unknown = ConstCounter::new(unknown_callers);

@@ -4,6 +4,7 @@
 //! and artifacts, and nothing else.
 
 use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::json::JsonText;
 use crate::limit::{Access, Bound, Budgets, Limit, NetworkBudgets, Spent};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde::{Deserialize, Serialize};
@@ -73,7 +74,7 @@ impl AbortReason {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum End {
     /// The tool answered.
-    Returned(Value),
+    Returned(JsonText),
     /// The tool answered with an error of its own.
     ToolError {
         /// The tool's own code.

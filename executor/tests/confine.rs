@@ -15,13 +15,14 @@
 )]
 
 use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
+use a2g_executor::catalog::sealed;
 use a2g_executor::clock::SystemClock;
 use a2g_executor::egress::Network;
 use a2g_executor::isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, support};
 use a2g_executor::limit::{Access, Budgets, Layer, Limit, NetworkBudgets};
 use a2g_executor::outcome::{End, Outcome};
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use a2g_executor::sandbox::{Abort, Code, Input, Sandbox};
+use a2g_executor::sandbox::{Abort, Code, Input, ModuleCompiler, Sandbox};
 use a2g_executor::tool::Contract;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -501,12 +502,13 @@ fn a_child_whose_parent_is_gone_goes_no_further() {
 }
 
 /// Compiles a guest, before a child is forked: the compiler has threads.
-fn compiled(wat: &str) -> Vec<u8> {
-    Sandbox::new(1, false, Arc::new(SystemClock)).unwrap().compile(&wat::parse_str(wat).unwrap()).unwrap()
+fn compiled(wat: &str) -> File {
+    let compiled = ModuleCompiler::new(false).unwrap().compile(&wat::parse_str(wat).unwrap()).unwrap();
+    sealed(&compiled).unwrap()
 }
 
 /// Runs a guest in a confined child, with `folder` as its `/`.
-fn guest(confinement: &Arc<Confinement>, compiled: &[u8], folder: &Path, cpu: u64, timeout: u64) -> Outcome {
+fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u64, timeout: u64) -> Outcome {
     let own = Arc::clone(confinement);
     let first = move || own.bystander().map_err(std::io::Error::other);
     let sandbox = Sandbox::new(1, false, Arc::new(SystemClock)).unwrap();
@@ -663,7 +665,7 @@ fn a_guest_that_uses_everything_ends_well() {
     let code = alone(name, |confinement| {
         let folder = folder();
         let outcome = guest(confinement, &compiled, folder.path(), 10_000, 10);
-        assert_eq!(outcome.end, End::Returned(serde_json::Value::Bool(true)));
+        assert_eq!(outcome.end, End::Returned(serde_json::Value::Bool(true).into()));
         assert_eq!(fs::read(folder.path().join("sub/moved")).unwrap(), b"");
         // What is over can be freed and left as well.
         drop(outcome);

@@ -21,6 +21,7 @@ mod a2g_stdio;
 mod a2g_ws;
 mod bad_input;
 mod callers;
+mod catalogue;
 mod cli;
 mod clients;
 mod connections;

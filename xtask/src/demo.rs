@@ -39,6 +39,9 @@ Exit code 0 only if every step went as expected. It works in a temporary folder;
 the logs of both processes stay in target/xtask/demo.";
 
 /// How long a process that broke off a connection may take to end.
+/// The words of the executor's log when every tool can be called.
+const PREPARED: &str = "all tools are prepared";
+
 const LAST_BREATH: Duration = Duration::from_millis(500);
 
 /// The command itself.
@@ -56,10 +59,14 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
 fn tell(workspace: &Workspace, stage: &Stage) -> Result<(), Failure> {
     run::progress("Starting", "the governor and the executor, which compiles its tools the first time");
     let began = run::now();
-    let mut governor = Process::start("governor", stage.governor_command(), &stage.log("governor"))?;
+    let mut governor = Process::start("governor", stage.governor_command(), &stage.log("governor"), "")?;
     say_started(&governor, &format!("policies {}", stage::POLICY_FILES.join(", ")));
-    let mut executor =
-        Process::start("executor", stage.executor_command(governor.address()), &stage.log("executor"))?;
+    let mut executor = Process::start(
+        "executor",
+        stage.executor_command(governor.address()),
+        &stage.log("executor"),
+        PREPARED,
+    )?;
     say_started(&executor, &format!("/workspace is {}", stage.workspace().display()));
     let client = Client::new(executor.address());
 

@@ -34,7 +34,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
         }
     }
     configure(folder.path(), data, "process");
-    let server = Server::spawn(&mut super::without::command(&binary, folder.path()));
+    let server = Server::spawn(&mut super::without::command(folder.path()));
     row("process: hello, HTTP, 1 client, without a journal", over_http(&server.address, 1));
     drop(server);
     row(

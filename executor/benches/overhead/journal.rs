@@ -43,7 +43,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
         let (mut none, mut ram, mut disk) = (Turns::new(), Turns::new(), Turns::new());
         for _ in 0..TURNS {
             configure_with(folder.path(), data, "inline", &journal);
-            let server = Server::spawn(&mut without::command(&binary, folder.path()));
+            let server = Server::spawn(&mut without::command(folder.path()));
             none.push(over_http(&server.address, clients));
             drop(server);
             if let Some(in_ram) = &in_ram {

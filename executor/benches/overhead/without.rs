@@ -3,7 +3,7 @@
 //! the product that serves always has one on the disk.
 
 use super::doors::LOGGED;
-use a2g_executor::catalog::{Cache, Catalog, Compiler};
+use a2g_executor::catalog::{Cache, Catalog};
 use a2g_executor::cli::service;
 use a2g_executor::clock::{Clock, SystemClock};
 use a2g_executor::config::Config;
@@ -24,26 +24,25 @@ use std::sync::Arc;
 pub(crate) const ARGUMENT: &str = "serve-without-a-journal";
 
 /// The command that starts it, with the configuration and the tools in `folder`.
-pub(crate) fn command(binary: &Path, folder: &Path) -> Command {
+pub(crate) fn command(folder: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.arg(ARGUMENT).args([binary, folder]).env("RUST_LOG", LOGGED);
+    command.arg(ARGUMENT).arg(folder).env("RUST_LOG", LOGGED);
     command
 }
 
 /// The process that serves.
 pub(crate) fn main() {
     let mut arguments = std::env::args().skip_while(|argument| argument != ARGUMENT).skip(1);
-    let binary = PathBuf::from(arguments.next().unwrap());
     let folder = PathBuf::from(arguments.next().unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let served = service(|| {
-        runtime?.block_on(serve(binary, &folder));
+        runtime?.block_on(serve(&folder));
         Ok(ExitCode::SUCCESS)
     });
     assert_eq!(served, ExitCode::SUCCESS);
 }
 
-async fn serve(binary: PathBuf, folder: &Path) {
+async fn serve(folder: &Path) {
     let config = Config::read(&folder.join("executor.toml")).unwrap();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let sandbox = Arc::new(
@@ -51,11 +50,11 @@ async fn serve(binary: PathBuf, folder: &Path) {
             .unwrap(),
     );
     let cache = Cache::open(&config.cache, sandbox.compatibility()).unwrap();
-    let compiler = Compiler::new(binary, false);
-    let catalog = Catalog::open(&folder.join("catalogue"), &cache, &compiler, &mut |_| {}).unwrap();
-    let tools = catalog.iter().map(|(name, tool)| {
-        let tool = tool.as_ref().unwrap();
-        let componentised = tool.componentised.as_ref().and_then(|made| made.as_deref().ok());
+    // The executor with a journal was started before, and has compiled them.
+    let catalog = Catalog::open(&folder.join("catalogue"), &cache).unwrap();
+    assert!(catalog.preparing().is_empty());
+    let tools = catalog.ready().map(|(name, tool)| {
+        let componentised = tool.componentised.as_ref().and_then(|made| made.as_ref().ok());
         let code = Code {
             module: &tool.compiled,
             component: tool.component,
@@ -78,6 +77,7 @@ async fn serve(binary: PathBuf, folder: &Path) {
         capacity: config.capacity,
         accept_unsigned: Some(AcceptUnsigned::given_on_the_command_line()),
         signatures: None,
+        output_share: u64::MAX,
     };
     let trust = Trust::read(&config.trust, config.did.clone()).unwrap();
     let local = LocalGovernor::new(PolicySet::builtin().unwrap(), Arc::clone(&clock));
@@ -97,6 +97,7 @@ async fn serve(binary: PathBuf, folder: &Path) {
         connections: config.connections,
         pushes: None,
         executor: None,
+        answer_share: u64::MAX,
     };
     let door = HttpDoor::bind(&"127.0.0.1:0".parse().unwrap(), rpc, settings).await.unwrap();
     eprintln!("listens on {}", door.url());

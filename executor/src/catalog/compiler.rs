@@ -1,26 +1,55 @@
-//! Compilation, in a child process with limits on CPU, memory and time.
+//! Compilation, in a process of its own with limits on CPU, memory and time, no files and no network.
 //!
-//! A small module can take gigabytes and minutes to compile. The child is this same program with the
-//! command `compile-module`; it reads the module on standard input and answers on standard output.
+//! A small module can take gigabytes and minutes to compile, and what comes out is machine code. The process is
+//! this same program with the command `compile-module`. The module is its standard input and the code its
+//! standard output, both memory files; a text of at most [`MAX_ERROR_BYTES`] on standard error says why there
+//! is none.
 
 use super::CatalogError;
+use super::code::{copy, memory_file, seal, sealed, sealed_part};
+use crate::quantity::{BYTES_PER_MB, MemoryLimit};
 use crate::tool::Contract;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 /// The largest module that is compiled, in bytes.
-pub(super) const MOST_MODULE_BYTES: usize = 64 << 20;
+pub const MAX_MODULE_BYTES: u64 = 64 << 20;
+/// The largest code that is taken for one module, in bytes. `compile-module` cannot write more.
+pub const MAX_CODE_BYTES: u64 = 512 << 20;
+/// How much of the text on standard error is read.
+const MAX_ERROR_BYTES: usize = 4 << 10;
+/// The largest header of [`Compiled`]: a schema with what stands around it.
+const MAX_HEADER_BYTES: usize = 2 << 20;
+/// How often a compilation that takes long is told of.
+const PROGRESS_INTERVAL: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// Wall time of a compilation, as a multiple of its CPU time: it may have to share its core.
+const WALL_PER_CPU: u32 = 10;
+
+/// Limits on one compilation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompileLimits {
+    /// CPU time, in seconds.
+    pub cpu_seconds: u64,
+    /// Memory of its process.
+    pub memory: MemoryLimit,
+}
 
 /// Starts the compiler's process.
 #[derive(Debug, Clone)]
 pub struct Compiler {
     program: PathBuf,
     meters_fuel: bool,
+    limits: CompileLimits,
 }
 
-/// What is to be compiled.
+/// The module that is to be compiled.
 #[derive(Debug)]
 pub struct CompileJob {
     /// The module or component.
@@ -29,17 +58,17 @@ pub struct CompileJob {
     pub contract: Contract,
 }
 
-/// What a compilation gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The result of a compilation.
+#[derive(Debug)]
 pub struct Compiled {
-    /// Machine code for one engine.
-    pub module: Vec<u8>,
+    /// Machine code for one engine, in a sealed memory file.
+    pub module: File,
     /// Whether it is a component.
     pub component: bool,
     /// Machine code of the same module as a component, or why it cannot be made one. `None` for what is
     /// a component anyway.
-    pub componentised: Option<Result<Vec<u8>, String>>,
-    /// A typed tool's own name, version, description and argument schema.
+    pub componentised: Option<Result<File, String>>,
+    /// A typed tool's own name, version, description and argument schema, once it was asked for them.
     pub described: Option<[String; 4]>,
 }
 
@@ -47,43 +76,82 @@ pub struct Compiled {
 struct Header {
     component: bool,
     described: Option<[String; 4]>,
-    module_bytes: usize,
+    module_bytes: u64,
     /// How many bytes follow the module.
-    componentised: Option<Result<usize, String>>,
+    componentised: Option<Result<u64, String>>,
+}
+
+/// Writes the machine code of one module in the form that [`Compiled::read`] reads: one line of JSON, the
+/// module, and the component that was made of it.
+///
+/// # Errors
+/// When `to` takes no more.
+pub fn write_code(
+    to: &mut impl Write,
+    module: &[u8],
+    component: bool,
+    componentised: Option<Result<&[u8], &str>>,
+) -> std::io::Result<()> {
+    let header = Header {
+        component,
+        described: None,
+        module_bytes: module.len() as u64,
+        componentised: componentised.map(|made| made.map(|code| code.len() as u64).map_err(str::to_owned)),
+    };
+    write_header(to, &header)?;
+    to.write_all(module)?;
+    match componentised {
+        Some(Ok(code)) => to.write_all(code),
+        Some(Err(_)) | None => Ok(()),
+    }
+}
+
+fn write_header(to: &mut impl Write, header: &Header) -> std::io::Result<()> {
+    serde_json::to_writer(&mut *to, header)?;
+    to.write_all(b"\n")
 }
 
 impl Compiled {
-    /// One line of JSON, the module, and the component that was made of it.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let header = Header {
-            component: self.component,
-            described: self.described.clone(),
-            module_bytes: self.module.len(),
-            componentised: self.componentised.as_ref().map(|made| match made {
-                Ok(component) => Ok(component.len()),
-                Err(reason) => Err(reason.clone()),
-            }),
+    /// Writes it as [`write_code`] does.
+    pub(super) fn write(&self, to: &mut impl Write) -> std::io::Result<()> {
+        let componentised = match &self.componentised {
+            Some(Ok(code)) => Some(Ok(code.metadata()?.len())),
+            Some(Err(reason)) => Some(Err(reason.clone())),
+            None => None,
         };
-        let mut bytes = serde_json::to_vec(&header).unwrap_or_default();
-        bytes.push(b'\n');
-        bytes.extend_from_slice(&self.module);
-        bytes.extend(self.componentised.iter().flatten().flatten());
-        bytes
+        let module_bytes = self.module.metadata()?.len();
+        let described = self.described.clone();
+        write_header(to, &Header { component: self.component, described, module_bytes, componentised })?;
+        copy(&self.module, 0, module_bytes, to)?;
+        match &self.componentised {
+            Some(Ok(code)) => copy(code, 0, code.metadata()?.len(), to),
+            Some(Err(_)) | None => Ok(()),
+        }
     }
 
-    /// Reads what [`Self::encode`] wrote; `None` when it was cut or is something else.
-    #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let end = bytes.iter().position(|&byte| byte == b'\n')?;
-        let (header, code) = (bytes.get(..end)?, bytes.get(end + 1..)?);
-        let Header { component, described, module_bytes, componentised } =
-            serde_json::from_slice(header).ok()?;
-        let (module, rest) = code.split_at_checked(module_bytes)?;
-        let expected = componentised.as_ref().map_or(0, |made| made.as_ref().map_or(0, |bytes| *bytes));
-        let componentised = componentised.map(|made| made.map(|_bytes| rest.to_vec()));
-        let whole = rest.len() == expected;
-        whole.then(|| Self { module: module.to_vec(), component, componentised, described })
+    /// Reads what [`write_code`] wrote; `None` when it was cut or is something else.
+    pub(super) fn read(file: &File) -> std::io::Result<Option<Self>> {
+        let length = file.metadata()?.len();
+        let mut start = vec![0; usize::try_from(length).unwrap_or(usize::MAX).min(MAX_HEADER_BYTES)];
+        file.read_exact_at(&mut start, 0)?;
+        let Some(end) = start.iter().position(|&byte| byte == b'\n') else { return Ok(None) };
+        let header = start.get(..end).and_then(|header| serde_json::from_slice(header).ok());
+        let Some(Header { component, described, module_bytes, componentised }) = header else {
+            return Ok(None);
+        };
+        let first = end as u64 + 1;
+        let second = first.saturating_add(module_bytes);
+        let component_bytes = componentised.as_ref().map_or(0, |made| *made.as_ref().unwrap_or(&0));
+        if second.saturating_add(component_bytes) != length {
+            return Ok(None);
+        }
+        let componentised = match componentised {
+            Some(Ok(bytes)) => Some(Ok(sealed_part(file, second, bytes)?)),
+            Some(Err(reason)) => Some(Err(reason)),
+            None => None,
+        };
+        let module = sealed_part(file, first, module_bytes)?;
+        Ok(Some(Self { module, component, componentised, described }))
     }
 }
 
@@ -91,56 +159,105 @@ impl Compiler {
     /// A compiler that starts `program`, which has to be this program, for an engine that counts
     /// instructions when it `meters_fuel`.
     #[must_use]
-    pub fn new(program: PathBuf, meters_fuel: bool) -> Self {
-        Self { program, meters_fuel }
+    pub fn new(program: PathBuf, meters_fuel: bool, limits: CompileLimits) -> Self {
+        Self { program, meters_fuel, limits }
     }
 
-    /// Compiles one module.
+    /// Compiles one module. `progress` is told now and then for how many seconds it has been going on.
     ///
     /// # Errors
-    /// [`CatalogError::Module`] with the child's own words, or with the limit that ended it.
-    pub fn run(&self, job: &CompileJob) -> Result<Compiled, CatalogError> {
-        if job.wasm.len() > MOST_MODULE_BYTES {
-            return Err(CatalogError::Module(format!(
-                "the module has {} bytes, and {MOST_MODULE_BYTES} are the most that is compiled",
-                job.wasm.len()
-            )));
-        }
+    /// [`CatalogError::Module`] with the process's own words, or with the limit that ended it.
+    pub fn run(&self, job: &CompileJob, progress: &dyn Fn(u64)) -> Result<Compiled, CatalogError> {
         let io = |error| CatalogError::io(&self.program, error);
+        let input = sealed(&job.wasm).map_err(io)?;
+        let (output, words) = (memory_file().map_err(io)?, memory_file().map_err(io)?);
+        let handle = |file: &File| file.try_clone().map(Stdio::from).map_err(io);
+        let CompileLimits { cpu_seconds, memory } = self.limits;
         let mut child = Command::new(&self.program)
             .args(["compile-module", "--contract", job.contract.as_str()])
+            .args(["--cpu-seconds", &cpu_seconds.to_string(), "--memory-mb", &memory.mb().to_string()])
             .args(self.meters_fuel.then_some("--fuel"))
             .env_clear()
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .current_dir("/")
+            .stdin(handle(&input)?)
+            .stdout(handle(&output)?)
+            .stderr(handle(&words)?)
             .spawn()
             .map_err(io)?;
-        // Fed from a thread, while both of its outputs are drained: neither side can lock up. A child
-        // that ended early closes the pipe; its own words say why.
-        let stdin = child.stdin.take();
-        let output = std::thread::scope(|scope| {
-            scope.spawn(|| stdin.map(|mut stdin| stdin.write_all(&job.wasm)));
-            child.wait_with_output()
-        })
-        .map_err(io)?;
-        if !output.status.success() {
-            return Err(CatalogError::Module(reason(&output)));
+        let status = self.wait(&mut child, progress);
+        if status.is_err() {
+            let _already_gone = (child.kill(), child.wait());
         }
-        Compiled::decode(&output.stdout)
-            .ok_or_else(|| CatalogError::Module("the compiler's process gave no answer".to_owned()))
+        let Some(status) = status.map_err(io)? else {
+            return Err(self.ended("more wall time than ten times its CPU time"));
+        };
+        if !status.success() {
+            return Err(self.failed(status, &words));
+        }
+        seal(&output).map_err(io)?;
+        let compiled = Compiled::read(&output).map_err(io)?;
+        compiled.ok_or_else(|| CatalogError::Module("the compiler's process gave no answer".to_owned()))
+    }
+
+    /// Waits for the end of the process; `None` when it took too long and was killed.
+    fn wait(
+        &self,
+        child: &mut std::process::Child,
+        progress: &dyn Fn(u64),
+    ) -> std::io::Result<Option<ExitStatus>> {
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pidfd = pidfd_open(pid.ok_or(std::io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
+        let patience = Duration::from_secs(self.limits.cpu_seconds) * WALL_PER_CPU;
+        let mut waited = Duration::ZERO;
+        while waited < patience {
+            match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&PROGRESS_INTERVAL)) {
+                Ok(0) => {
+                    waited += Duration::from_secs(PROGRESS_INTERVAL.tv_sec.unsigned_abs());
+                    progress(waited.as_secs());
+                }
+                Ok(_) => return child.wait().map(Some),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        child.kill()?;
+        child.wait().map(|_status| None)
+    }
+
+    /// Why a process ended without code.
+    fn failed(&self, status: ExitStatus, words: &File) -> CatalogError {
+        use std::os::unix::process::ExitStatusExt;
+        match status.signal() {
+            Some(libc::SIGXCPU | libc::SIGKILL) => {
+                let CompileLimits { cpu_seconds, .. } = self.limits;
+                self.ended(&format!("more than {cpu_seconds} s of CPU time (`catalog.compile_seconds`)"))
+            }
+            Some(libc::SIGABRT | libc::SIGSEGV) => {
+                let memory = self.limits.memory.bytes() / BYTES_PER_MB;
+                self.ended(&format!("more than {memory} MB of memory (`catalog.compile_memory_mb`)"))
+            }
+            Some(libc::SIGSYS) => self.ended("a system call that no compilation needs"),
+            Some(libc::SIGXFSZ) => {
+                self.ended(&format!("more than {} MB of code", MAX_CODE_BYTES / BYTES_PER_MB))
+            }
+            Some(signal) => CatalogError::Module(format!("the compiler's process ended by signal {signal}")),
+            None => CatalogError::Module(self::words(words)),
+        }
+    }
+
+    fn ended(&self, what: &str) -> CatalogError {
+        CatalogError::Module(format!("compiling the module took {what}"))
     }
 }
 
-fn reason(output: &std::process::Output) -> String {
-    use std::os::unix::process::ExitStatusExt;
-    let said = String::from_utf8_lossy(&output.stderr);
-    match output.status.signal() {
-        Some(signal) => {
-            format!("compiling the module took more than its limit of CPU, memory or time (signal {signal})")
-        }
-        None if said.trim().is_empty() => "the compiler's process failed".to_owned(),
-        None => said.trim().trim_start_matches("error: ").chars().take(1000).collect(),
+/// The text on standard error, as one paragraph.
+fn words(file: &File) -> String {
+    let mut bytes = vec![0; MAX_ERROR_BYTES];
+    let read = file.read_at(&mut bytes, 0).unwrap_or(0);
+    let text = String::from_utf8_lossy(bytes.get(..read).unwrap_or_default()).into_owned();
+    match text.trim().trim_start_matches("error: ") {
+        "" => "the compiler's process failed".to_owned(),
+        words => words.chars().take(1000).collect(),
     }
 }
 
@@ -148,17 +265,37 @@ fn reason(output: &std::process::Output) -> String {
 mod tests {
     use super::*;
 
+    fn bytes(of: &File) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        copy(of, 0, of.metadata().unwrap().len(), &mut bytes).unwrap();
+        bytes
+    }
+
     #[test]
     fn a_cut_file_is_no_compiled_module() {
-        let described = Some(["a", "b", "c", "{}"].map(String::from));
-        for componentised in [None, Some(Ok(b"more\n".to_vec())), Some(Err("no".to_owned()))] {
-            let described = described.clone();
-            let compiled =
-                Compiled { module: b"\n\0code".to_vec(), component: true, componentised, described };
-            let bytes = compiled.encode();
-            assert_eq!(Compiled::decode(&bytes), Some(compiled));
-            assert_eq!(Compiled::decode(&bytes[..bytes.len() - 1]), None);
+        for componentised in [None, Some(Ok(&b"more\n"[..])), Some(Err("no"))] {
+            let mut written = Vec::new();
+            write_code(&mut written, b"\n\0code", true, componentised).unwrap();
+            let read = Compiled::read(&sealed(&written).unwrap()).unwrap().unwrap();
+            assert_eq!((bytes(&read.module), read.component), (b"\n\0code".to_vec(), true));
+            let more =
+                read.componentised.as_ref().map(|made| made.as_ref().map(bytes).map_err(String::as_str));
+            assert_eq!(more, componentised.map(|made| made.map(<[u8]>::to_vec)));
+            let mut again = Vec::new();
+            let described = Some(["a", "b", "c", "{}"].map(String::from));
+            Compiled { described: described.clone(), ..read }.write(&mut again).unwrap();
+            let read = Compiled::read(&sealed(&again).unwrap()).unwrap().unwrap();
+            assert_eq!((bytes(&read.module), read.described), (b"\n\0code".to_vec(), described));
+            let cut = &written[..written.len() - 1];
+            assert!(Compiled::read(&sealed(cut).unwrap()).unwrap().is_none());
         }
-        assert_eq!(Compiled::decode(b""), None);
+        assert!(Compiled::read(&sealed(b"").unwrap()).unwrap().is_none());
+        assert!(Compiled::read(&sealed(b"{}\n").unwrap()).unwrap().is_none());
+    }
+
+    #[test]
+    fn sealed_code_cannot_be_changed() {
+        let mut file = sealed(b"code").unwrap();
+        assert!(file.write_all(b"x").is_err() && file.set_len(0).is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! A tool enters a catalogue.
 
-use super::compiler::{CompileJob, Compiler};
+use super::code::read_regular;
 use super::manifest::{FILE, ToolManifest};
-use super::{Cache, CatalogError, Entry, prepare};
+use super::{Build, Cache, CatalogError, CompileJob, MAX_MODULE_BYTES, Tool, cached_or_built, make};
 use crate::ident::ToolName;
 use crate::tool::{Contract, Digest};
 use std::path::Path;
@@ -18,29 +18,40 @@ use std::path::Path;
 ///
 /// # Errors
 /// [`CatalogError`] says what is wrong with the tool.
-pub fn install(source: &Path, catalog: &Path, cache: &Cache, compiler: &Compiler) -> Entry {
+pub fn install(
+    source: &Path,
+    catalog: &Path,
+    cache: &Cache,
+    build: &dyn Build,
+) -> Result<Tool, CatalogError> {
     let (manifest, wasm) = if source.is_dir() {
         let manifest = ToolManifest::read(&source.join(FILE))?;
-        let module = source.join(&manifest.module);
-        let wasm = std::fs::read(&module).map_err(|error| CatalogError::io(&module, error))?;
-        (manifest, wasm)
+        let wasm = read_regular(&source.join(&manifest.module), MAX_MODULE_BYTES)?;
+        (Some(manifest), wasm)
     } else {
-        let wasm = std::fs::read(source).map_err(|error| CatalogError::io(source, error))?;
-        let described =
-            compiler.run(&CompileJob { wasm: wasm.clone(), contract: Contract::Typed })?.described;
-        let Some(described) = described else {
-            return Err(CatalogError::Module(format!(
-                "a bare module has to be a typed tool: put a command beside a `{FILE}` and add the folder"
-            )));
-        };
-        (ToolManifest::of_described(ToolName::parse(&described[0])?, &described), wasm)
+        (None, read_regular(source, MAX_MODULE_BYTES)?)
     };
     let digest = Digest::of(&wasm);
+    let manifest = match manifest {
+        Some(manifest) => manifest,
+        None => {
+            let shown = source.file_name().unwrap_or_default().to_string_lossy();
+            let job = CompileJob { wasm: wasm.clone(), contract: Contract::Typed };
+            let described = cached_or_built(&shown, digest, &job, cache, Some(build))?;
+            let Some(described) = described.and_then(|compiled| compiled.described) else {
+                return Err(CatalogError::Module(format!(
+                    "a bare module has to be a typed tool: put a command beside a `{FILE}` and add the folder"
+                )));
+            };
+            ToolManifest::of_described(ToolName::parse(&described[0])?, &described)
+        }
+    };
     if let Some(pinned) = manifest.sha256.as_ref().filter(|pinned| **pinned != digest.to_string()) {
         return Err(CatalogError::Digest { found: digest.to_string(), pinned: pinned.clone() });
     }
     let manifest = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
-    let tool = prepare(manifest.clone(), digest, wasm.clone(), cache, compiler, &mut |_| {})?;
+    let tool = make(manifest.clone(), digest, wasm.clone(), cache, Some(build))?;
+    let tool = tool.ok_or_else(|| CatalogError::Module("the tool was not built".to_owned()))?;
     write(&manifest, &wasm, catalog)?;
     Ok(tool)
 }

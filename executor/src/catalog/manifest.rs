@@ -1,6 +1,7 @@
 //! `tool.toml`: what a tool's author declares, and what its installation pins.
 
-use super::CatalogError;
+use super::code::read_regular;
+use super::{CatalogError, Schema};
 use crate::ident::ToolName;
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
 use crate::tool::{Contract, Declared, DeclaredFilesystem};
@@ -10,6 +11,11 @@ use std::path::{Path, PathBuf};
 
 /// The name of the file in a tool's folder.
 pub(super) const FILE: &str = "tool.toml";
+/// The largest `tool.toml` that is read, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+/// The longest version and description, in bytes: both stand in every list of tools.
+const MAX_VERSION_BYTES: usize = 128;
+const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 
 /// A checked `tool.toml`.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,8 +95,10 @@ impl ToolManifest {
     /// # Errors
     /// [`CatalogError::Manifest`] names line and key.
     pub fn read(path: &Path) -> Result<Self, CatalogError> {
-        let text = std::fs::read_to_string(path).map_err(|error| CatalogError::io(path, error))?;
-        Self::parse(&text).map_err(|reason| CatalogError::Manifest { path: path.to_owned(), reason })
+        let invalid = |reason| CatalogError::Manifest { path: path.to_owned(), reason };
+        let text = String::from_utf8(read_regular(path, MAX_BYTES)?);
+        let text = text.map_err(|error| invalid(format!("it is not UTF-8: {}", error.utf8_error())))?;
+        Self::parse(&text).map_err(invalid)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -117,6 +125,7 @@ impl ToolManifest {
             }
             (Contract::Command, Some(_)) | (Contract::Typed, None) => {}
         }
+        check_lengths(&version, &description)?;
         let module = PathBuf::from(module);
         if module.components().count() != 1 || module.file_name().is_none() {
             return Err("`module` has to be the name of a file beside `tool.toml`".into());
@@ -165,9 +174,8 @@ impl ToolManifest {
                 self.name
             )));
         }
-        let schema =
-            serde_json::from_str(&schema).map_err(|error| CatalogError::Schema(error.to_string()))?;
-        Ok((self, schema))
+        check_lengths(&self.version, &self.description).map_err(CatalogError::Module)?;
+        Ok((self, Schema::parse(&schema)?))
     }
 
     /// The manifest as text.
@@ -202,6 +210,17 @@ impl ToolManifest {
         };
         toml::to_string(&file).map_err(|error| error.to_string())
     }
+}
+
+fn check_lengths(version: &str, description: &str) -> Result<(), String> {
+    for (key, text, max) in
+        [("version", version, MAX_VERSION_BYTES), ("description", description, MAX_DESCRIPTION_BYTES)]
+    {
+        if text.len() > max {
+            return Err(format!("`{key}` has {} bytes, and {max} are the most", text.len()));
+        }
+    }
+    Ok(())
 }
 
 impl CapabilitiesTable {

@@ -47,6 +47,15 @@ pub enum QuickCheck {
 }
 
 impl Schema {
+    /// Reads the text of a schema.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when it is too long or not JSON.
+    pub(super) fn parse(text: &str) -> Result<Value, CatalogError> {
+        bounds::check_length(text.len()).map_err(CatalogError::SchemaTooComplex)?;
+        serde_json::from_str(text).map_err(|error| CatalogError::Schema(error.to_string()))
+    }
+
     /// Compiles a schema.
     ///
     /// # Errors

@@ -130,14 +130,23 @@ Examples:
     },
     /// Compile a module from standard input to standard output, under limits
     #[command(hide = true)]
-    CompileModule {
-        /// The contract that the module should fit
-        #[arg(long)]
-        contract: ContractWord,
-        /// Compile it to count its instructions
-        #[arg(long)]
-        fuel: bool,
-    },
+    CompileModule(CompileModule),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CompileModule {
+    /// The contract that the module should fit
+    #[arg(long)]
+    pub(super) contract: ContractWord,
+    /// Compile it to count its instructions
+    #[arg(long)]
+    pub(super) fuel: bool,
+    /// CPU time that it may take
+    #[arg(long)]
+    pub(super) cpu_seconds: u64,
+    /// Memory that it may take
+    #[arg(long)]
+    pub(super) memory_mb: u64,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

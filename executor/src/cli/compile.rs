@@ -1,96 +1,54 @@
 //! `compile-module`: the compiler's own process.
 //!
-//! It takes limits on CPU and memory before it reads the first byte of the module, so that a
-//! module that is made to be expensive ends this process and nothing else.
+//! It confines itself before it reads the first byte of the module, so that a module that is made to be
+//! expensive, or to find a hole in the compiler, ends this process and nothing else. It runs nothing of the
+//! module.
 
-use super::arguments::ContractWord;
-use crate::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
-use crate::catalog::{Compiled, componentize, is_typed_core_module};
-use crate::clock::SystemClock;
-use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
-use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use crate::sandbox::{Code, Sandbox, is_component};
+use super::arguments::{CompileModule, ContractWord};
+use crate::catalog::{MAX_CODE_BYTES, MAX_MODULE_BYTES, componentize, is_typed_core_module, write_code};
+use crate::isolate::{CompilerLimits, confine_compiler};
+use crate::quantity::MemoryLimit;
+use crate::sandbox::{ModuleCompiler, is_component};
 use crate::tool::Contract;
-use rustix::process::{Resource, Rlimit, setrlimit};
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-/// CPU seconds of one compilation. A 4 MB module takes 7.
-const CPU_SECONDS: u64 = 120;
-/// Bytes of memory of one compilation. A 4 MB module takes 714 MB.
-const MEMORY_BYTES: u64 = 4 << 30;
-
-pub(super) fn main(contract: ContractWord, meters_fuel: bool) -> anyhow::Result<ExitCode> {
-    let limits = [(Resource::Cpu, CPU_SECONDS), (Resource::Data, MEMORY_BYTES), (Resource::Core, 0)];
-    for (resource, most) in limits {
-        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
-    }
+pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
+    let CompileModule { contract, fuel, cpu_seconds, memory_mb } = *arguments;
+    let memory = MemoryLimit::from_mb(memory_mb)?;
+    let compiler = ModuleCompiler::new(fuel)?;
+    confine_compiler(CompilerLimits { cpu_seconds, memory, output_bytes: MAX_CODE_BYTES })?;
     let contract = match contract {
         ContractWord::Command => Contract::Command,
         ContractWord::Typed => Contract::Typed,
     };
-    let mut wasm = Vec::new();
-    std::io::stdin().read_to_end(&mut wasm)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let compiled = runtime.block_on(compile(wasm, contract, meters_fuel))?;
-    std::io::stdout().write_all(&compiled.encode())?;
-    Ok(ExitCode::SUCCESS)
-}
-
-async fn compile(wasm: Vec<u8>, contract: Contract, meters_fuel: bool) -> anyhow::Result<Compiled> {
+    let wasm = module()?;
     let wasm = match contract {
         Contract::Typed if !is_component(&wasm) && is_typed_core_module(&wasm) => {
             componentize(&wasm, contract)?
         }
         Contract::Typed | Contract::Command => wasm,
     };
-    let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock))?;
-    let module = sandbox.compile(&wasm)?;
+    let code = compiler.compile(&wasm)?;
     let component = is_component(&wasm);
-    let componentised = (!component).then(|| componentised(&sandbox, &wasm, contract));
-    let code = Code { module: &module, component, componentised: None, contract };
-    let artifact = sandbox.load(code)?;
-    let described = match contract {
-        Contract::Command => None,
-        Contract::Typed => Some(sandbox.describe(&artifact, nothing()?).await?),
-    };
-    Ok(Compiled { module, component, componentised, described })
+    // A core module that cannot be made a component can still be used: most verdicts grant whole trees.
+    let componentised = (!component).then(|| {
+        let component = componentize(&wasm, contract).map_err(|error| error.to_string())?;
+        compiler.compile(&component).map_err(|error| error.to_string())
+    });
+    let componentised =
+        componentised.as_ref().map(|made| made.as_ref().map(Vec::as_slice).map_err(String::as_str));
+    write_code(&mut std::io::stdout().lock(), &code, component, componentised)?;
+    Ok(ExitCode::SUCCESS)
 }
 
-/// A core module as a component, compiled, or why it cannot be one. No reason to refuse the tool: most
-/// verdicts grant whole trees.
-fn componentised(sandbox: &Sandbox, wasm: &[u8], contract: Contract) -> Result<Vec<u8>, String> {
-    let component = componentize(wasm, contract).map_err(|error| error.to_string())?;
-    let compiled = sandbox.compile(&component).map_err(|error| error.to_string())?;
-    let code = Code { module: &compiled, component: true, componentised: None, contract };
-    sandbox.load(code).map_err(|error| error.to_string())?;
-    Ok(compiled)
-}
-
-/// A permit for `describe`: some memory and a second, and nothing else.
-fn nothing() -> anyhow::Result<Permit> {
-    let ceilings = Ceilings {
-        memory: MemoryLimit::from_mb(64)?,
-        cpu: CpuPercent::new(100)?,
-        timeout: Timeout::from_seconds(5)?,
-        output: OutputLimit::from_bytes(64 << 10)?,
-        network: false,
-        hosts: HostClaims::default(),
-        network_budgets: NetworkBudgets::NONE,
-        areas: Vec::new(),
-        access: Access::ReadOnly,
-        budgets: Budgets {
-            written: MemoryLimit::from_mb(1024)?,
-            created: 1000,
-            handles: 1024,
-            subscriptions: 128,
-            random_bytes: 1 << 20,
-            directory_entries: 10_000,
-            fuel: None,
-            hard_links: false,
-        },
-    };
-    let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings)?;
-    Ok(Permit::new(grant, Roots::none()))
+/// The module on standard input, a file that its writer left at its end.
+fn module() -> anyhow::Result<Vec<u8>> {
+    let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    std::io::Seek::rewind(&mut file)?;
+    let mut wasm = Vec::new();
+    file.take(MAX_MODULE_BYTES).read_to_end(&mut wasm)?;
+    Ok(wasm)
 }

@@ -47,7 +47,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
             crate::isolate::zygote(fuel)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::CompileModule { contract, fuel } => compile::main(contract, fuel),
+        Command::CompileModule(arguments) => compile::main(&arguments),
     }
 }
 

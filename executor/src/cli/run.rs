@@ -21,7 +21,7 @@ use crate::limit::{Layer, Limit};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, Timeout};
 use crate::run::{Capacity, Executor, Settings, Watcher};
-use crate::sandbox::{Code, Input, is_component};
+use crate::sandbox::{Code, Input};
 use crate::tool::Contract;
 use crate::verdict::{Decision, Manifest, Verdict};
 use crate::wire::a2g::{encode, fault};
@@ -106,6 +106,7 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         capacity: Capacity { concurrent: 1, concurrent_per_agent: 1, queue: 1, queue_per_agent: 1 },
         accept_unsigned: arguments.policy.is_none().then(AcceptUnsigned::given_on_the_command_line),
         signatures: None,
+        output_share: u64::MAX,
     };
     // No proof comes from a command line.
     let trust = Trust::of_nobody(config.did.clone());
@@ -284,9 +285,9 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     let path = Path::new(&arguments.tool);
     let wasm = std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))?;
     let workshop = Workshop::new(config, 1, None, |text| note(text))?;
-    let compiled = workshop.compiler.run(&CompileJob { wasm: wasm.clone(), contract: Contract::Command })?;
-    let Compiled { module, .. } = compiled;
-    let component = is_component(&wasm);
+    let job = CompileJob { wasm, contract: Contract::Command };
+    let still = |seconds| note(format_args!("still compiling: {seconds} s so far"));
+    let Compiled { module, component, .. } = workshop.compiler.run(&job, &still)?;
     let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
     let artifact = workshop.sandbox.load(code)?;
     let (network, areas) = (Some(false), Some(Vec::new()));

@@ -4,6 +4,7 @@ use super::arguments::{Serve, Setup};
 use super::doors::{doorways, keyring};
 use super::output::{note, one_line, print};
 use super::setup::{Grouped, Workshop, check_containment, config, file};
+use crate::catalog::prepare;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::deliver;
@@ -15,6 +16,7 @@ use crate::govern::{
 };
 use crate::isolate::Isolation;
 use crate::journal::{Journal, Recovered};
+use crate::memory;
 use crate::run::{Capacity, Executor, Settings};
 use crate::serve::a2e::{A2eSettings, serve_a2e_stdio};
 use crate::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2g, serve_stdio};
@@ -24,8 +26,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
+/// How often it is looked whether memory can be given back.
+const TRIM_INTERVAL: Duration = Duration::from_secs(1);
+/// Bytes of large blocks after which it is worth it.
+const TRIM_BYTES: u64 = 4 << 20;
 /// How long reports may still be delivered after the last run has ended.
 const LAST_DELIVERIES: Duration = Duration::from_secs(5);
 /// How long the last receipts may still find no room on the disk.
@@ -64,6 +70,7 @@ impl Transport {
 }
 
 pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
+    memory::give_large_blocks_back();
     let config = configured(&arguments)?;
     let transport = Transport::of(&arguments, &config)?;
     let accept_unsigned = arguments.insecure_accept_unsigned.then(AcceptUnsigned::given_on_the_command_line);
@@ -238,9 +245,13 @@ async fn serve(
         capacity: config.capacity,
         accept_unsigned,
         signatures: config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?.map(Arc::new),
+        output_share: config.memory.bytes() / 2,
     };
+    memory::set_budget(config.memory.bytes());
+    tokio::spawn(give_memory_back());
     let trust = Trust::read(&config.trust, config.did.clone())?;
-    let loaded = workshop.load(config, config.waiting).await?;
+    let workshop = Arc::new(workshop);
+    let loaded = workshop.start(config, workshop.read(config)?, config.waiting).await?;
     let egress = workshop.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
     let journal = journal(config, workshop.clock.now())?;
@@ -261,13 +272,20 @@ async fn serve(
     }
     // From before anybody is told that it serves: a signal that nobody waits for would end the process.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
-    tokio::spawn(renew_at_hangup(hangup, Arc::clone(&executor), workshop, known, config.clone()));
+    let catalogue = Arc::new(Catalogue {
+        executor: Arc::clone(&executor),
+        workshop,
+        config: config.clone(),
+        changing: Mutex::default(),
+    });
+    tokio::spawn(renew_at_hangup(hangup, Arc::clone(&catalogue), known));
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
     let did = config.did.clone();
     tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat, key, at_start));
     if let Some(door) = door {
         let tools = executor.tools().len();
         tracing::info!(tools, "the executor listens on {}", door.url());
+        tokio::spawn(async move { catalogue.prepare().await });
         let closing = Arc::clone(&executor);
         let serving = tokio::spawn(door.serve(async move {
             stop_signal().await;
@@ -282,6 +300,7 @@ async fn serve(
         let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
         return Ok(());
     }
+    tokio::spawn(async move { catalogue.prepare().await });
     let (serving, bounds) = (Arc::clone(&executor), config.bounds);
     let mut serving = tokio::spawn(async move {
         match transport {
@@ -303,6 +322,22 @@ async fn serve(
         None => {
             let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
             Ok(())
+        }
+    }
+}
+
+/// Gives memory that was freed back to the system whenever large messages and results have passed through and
+/// fewer come, for as long as the process lives.
+async fn give_memory_back() {
+    let (mut trimmed, mut before) = (0, 0);
+    loop {
+        tokio::time::sleep(TRIM_INTERVAL).await;
+        let now = memory::large_allocated();
+        let (passed, lately) = (now - trimmed, now - before);
+        before = now;
+        if passed >= TRIM_BYTES && lately <= passed / 4 {
+            trimmed = now;
+            let _ends_with_the_process = tokio::task::spawn_blocking(memory::trim).await;
         }
     }
 }
@@ -412,32 +447,70 @@ async fn bind(
         pushes: None,
         executor: Some(Arc::clone(executor)),
         doorways: doorways(config, &known.callers, executor).await?,
+        answer_share: config.memory.bytes() / 2,
     };
     HttpDoor::bind(&config.listen, rpc, http)
         .await
         .with_context(|| format!("cannot listen on {}", config.listen))
 }
 
-/// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that
-/// cannot be read leaves the old one in place; keys that cannot be read leave none.
-async fn renew_at_hangup(
-    mut hangup: Signal,
+/// The catalogue of a server, which changes while it serves: one change after the other.
+struct Catalogue {
     executor: Arc<Executor>,
-    workshop: Workshop,
-    known: Known,
+    workshop: Arc<Workshop>,
     config: Config,
-) {
-    while hangup.recv().await.is_some() {
-        // What takes rights away comes first: the catalogue may have to be compiled.
-        known.renew(&config);
-        renew_trust(&executor, &config);
-        match workshop.load(&config, config.waiting).await {
+    changing: Mutex<()>,
+}
+
+impl Catalogue {
+    /// Builds what was not compiled when the server started, and puts each tool into its place as soon as it
+    /// is ready.
+    async fn prepare(&self) {
+        let _alone = self.changing.lock().await;
+        let mut catalog = self.executor.catalog();
+        let (workshop, config) = (Arc::clone(&self.workshop), self.config.clone());
+        let (built, mut ready) = mpsc::unbounded_channel();
+        let names = catalog.preparing();
+        tokio::task::spawn_blocking(move || {
+            let take = |entries: std::sync::mpsc::Receiver<_>| {
+                entries.into_iter().for_each(|entry| drop(built.send(entry)));
+            };
+            prepare(names, &config.catalog, &workshop.cache, &*workshop, take);
+        });
+        while let Some((name, entry)) = ready.recv().await {
+            catalog.insert(name, entry);
+            while let Ok((name, entry)) = ready.try_recv() {
+                catalog.insert(name, entry);
+            }
+            match self.workshop.start(&self.config, catalog.clone(), self.config.waiting).await {
+                Ok(loaded) => self.executor.renew(loaded),
+                Err(error) => tracing::error!(error = format!("{error:#}"), "the tools cannot be started"),
+            }
+        }
+        tracing::info!(tools = self.executor.tools().len(), "all tools are prepared");
+    }
+
+    /// Reads the catalogue again. One that cannot be read leaves the one before in place.
+    async fn renew(&self) {
+        let _alone = self.changing.lock().await;
+        match self.workshop.load(&self.config, self.config.waiting).await {
             Ok(loaded) => {
-                executor.renew(loaded);
-                tracing::info!(tools = executor.tools().len(), "the catalogue was read again");
+                self.executor.renew(loaded);
+                tracing::info!(tools = self.executor.tools().len(), "the catalogue was read again");
             }
             Err(error) => tracing::error!(error = format!("{error:#}"), "the old catalogue stays"),
         }
+    }
+}
+
+/// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that
+/// cannot be read leaves the old one in place; keys that cannot be read leave none.
+async fn renew_at_hangup(mut hangup: Signal, catalogue: Arc<Catalogue>, known: Known) {
+    while hangup.recv().await.is_some() {
+        // Rights are taken away first: the catalogue may have to be compiled.
+        known.renew(&catalogue.config);
+        renew_trust(&catalogue.executor, &catalogue.config);
+        catalogue.renew().await;
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::Usage;
 use super::arguments::Setup;
-use crate::catalog::{Cache, Catalog, Compiler};
+use crate::catalog::{Build, Cache, Catalog, CatalogError, CompileJob, Compiled, Compiler, Entry};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, DEFAULT_FILE};
 use crate::egress::Egress;
-use crate::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, support};
+use crate::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, probe, support};
 use crate::run::Loaded;
 use crate::sandbox::{Code, Sandbox};
 use anyhow::{Context as _, bail};
@@ -93,6 +93,7 @@ pub(super) struct Workshop {
     pub(super) compiler: Compiler,
     /// The control groups of runs in processes, where some are delegated.
     cgroups: Option<Arc<Cgroups>>,
+    meters_fuel: bool,
     /// How the command tells what takes its time.
     tell: fn(std::fmt::Arguments<'_>),
 }
@@ -111,8 +112,8 @@ impl Workshop {
         let sandbox = Arc::new(sandbox);
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
-        let compiler = Compiler::new(this_program, meters_fuel);
-        Ok(Self { clock, sandbox, cache, compiler, cgroups, tell })
+        let compiler = Compiler::new(this_program, meters_fuel, config.compile_limits);
+        Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, tell })
     }
 
     /// The way out, when the configuration lets any run have a network.
@@ -124,36 +125,50 @@ impl Workshop {
         egress.map(|egress| Some(Arc::new(egress))).context("the network of runs cannot be set up")
     }
 
-    /// The catalogue. Each tool that has to be compiled first is told of.
-    pub(super) fn catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
+    /// The catalogue as it is; what is not compiled yet is being prepared.
+    pub(super) fn read(&self, config: &Config) -> anyhow::Result<Catalog> {
         let folder = &config.catalog;
         if !folder.is_dir() {
             bail!("there is no catalogue at `{}`: {}", folder.display(), how_to_get_tools(folder));
         }
-        let catalog = Catalog::open(folder, &self.cache, &self.compiler, &mut |tool| {
-            (self.tell)(format_args!("compiling `{tool}` (once; kept in {})", config.cache.display()));
-        })?;
-        if catalog.iter().all(|(_, tool)| tool.is_err()) {
+        let catalog = Catalog::open(folder, &self.cache)?;
+        if catalog.iter().all(|(_, entry)| matches!(entry, Entry::Broken(_))) {
             let how = how_to_get_tools(folder);
             (self.tell)(format_args!("no tool in `{}` can be used: {how}", folder.display()));
         }
         Ok(catalog)
     }
 
-    /// The catalogue with every tool in the place where the configuration lets it run, and `waiting`
-    /// processes ahead of time. What is not compiled yet is compiled on this thread.
+    /// The catalogue with everything compiled, on this thread.
+    pub(super) fn catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
+        let mut catalog = self.read(config)?;
+        catalog.prepare(&config.catalog, &self.cache, self);
+        Ok(catalog)
+    }
+
+    /// The catalogue with everything compiled, and its tools in their places.
     pub(super) async fn load(&self, config: &Config, waiting: usize) -> anyhow::Result<Loaded> {
         let catalog = tokio::task::block_in_place(|| self.catalog(config))?;
+        self.start(config, catalog, waiting).await
+    }
+
+    /// Puts every tool that is ready into the place where the configuration lets it run, with `waiting`
+    /// processes ahead of time.
+    pub(super) async fn start(
+        &self,
+        config: &Config,
+        catalog: Catalog,
+        waiting: usize,
+    ) -> anyhow::Result<Loaded> {
         for tool in config.inline_tools.iter().filter(|name| catalog.get(name).is_none()) {
             tracing::warn!(%tool, "`executor.inline_tools` names it, and the catalogue has no such tool");
         }
-        let tools = catalog.iter().filter_map(|(name, entry)| Some((name, entry.as_ref().ok()?)));
-        let tools = tools.map(|(name, tool)| Module {
+        let tools = catalog.ready().map(|(name, tool)| Module {
             name,
             code: Code {
                 module: &tool.compiled,
                 component: tool.component,
-                componentised: tool.componentised.as_ref().and_then(|made| made.as_deref().ok()),
+                componentised: tool.componentised.as_ref().and_then(|made| made.as_ref().ok()),
                 contract: tool.descriptor.contract,
             },
             isolation: if config.inline_tools.contains(name) { Isolation::Inline } else { config.isolation },
@@ -164,7 +179,7 @@ impl Workshop {
             waiting,
             largest_file: budgets.written.bytes(),
             handles: budgets.handles,
-            meters_fuel: budgets.fuel.is_some(),
+            meters_fuel: self.meters_fuel,
         };
         let isolate = Isolate::start(&tools, ahead, self.cgroups.clone(), &self.sandbox, &self.clock)
             .await
@@ -175,6 +190,44 @@ impl Workshop {
             }
         }
         Ok(Loaded::new(catalog, isolate))
+    }
+
+    /// Compiles one module in its own process.
+    pub(super) fn compile(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
+        (self.tell)(format_args!("compiling `{name}` (once; kept in {})", self.cache.folder().display()));
+        self.compiler.run(job, &|seconds| {
+            (self.tell)(format_args!("still compiling `{name}`: {seconds} s so far"));
+        })
+    }
+
+    /// Tries the code of one tool in processes of its own; a typed tool says what it is.
+    fn probe(&self, code: Code<'_>) -> std::io::Result<Result<Option<[String; 4]>, String>> {
+        // Tools are built beside each other, on threads that no runtime has.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(probe(code, self.meters_fuel, Arc::clone(&self.clock)))
+    }
+}
+
+impl Build for Workshop {
+    fn build(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
+        let mut compiled = self.compile(name, job)?;
+        let Compiled { module, component, componentised, described } = &mut compiled;
+        let failed = |error: std::io::Error| {
+            CatalogError::Module(format!("there is no process to try the tool in: {error}"))
+        };
+        let plain = Code { module, component: *component, componentised: None, contract: job.contract };
+        if let Some(Ok(code)) = componentised {
+            match self.probe(Code { componentised: Some(code), ..plain }).map_err(failed)? {
+                Ok(found) => {
+                    *described = found;
+                    return Ok(compiled);
+                }
+                // It may still run under scopes of whole trees.
+                Err(reason) => *componentised = Some(Err(reason)),
+            }
+        }
+        *described = self.probe(plain).map_err(failed)?.map_err(CatalogError::Module)?;
+        Ok(compiled)
     }
 }
 

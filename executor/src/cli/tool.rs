@@ -4,7 +4,7 @@ use super::arguments::Tool;
 use super::log::start_logging;
 use super::output::{cell, note, one_line, print, show, table, verdict_cell};
 use super::setup::{Workshop, config};
-use crate::catalog::{CatalogError, install};
+use crate::catalog::{Catalog, CatalogError, Entry, install};
 use crate::ident::ToolName;
 use crate::tool::{Declared, Descriptor};
 use anyhow::bail;
@@ -17,8 +17,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         Tool::List { setup, json } => {
             let config = config(&setup)?;
             let catalog = Workshop::new(&config, 1, None, |text| note(text))?.catalog(&config)?;
-            let rows =
-                catalog.iter().map(|(name, entry)| (name, entry.as_ref().map(|tool| &tool.descriptor)));
+            let rows = rows(&catalog);
             if json {
                 list_json(rows)
             } else {
@@ -37,16 +36,17 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
                 );
             };
             match entry {
-                Ok(tool) if json => print(pretty(&described(&tool.descriptor))),
-                Ok(tool) => inspect(&tool.descriptor),
-                Err(error) => bail!("the tool `{name}` cannot be used: {error}"),
+                Entry::Ready(tool) if json => print(pretty(&described(&tool.descriptor))),
+                Entry::Ready(tool) => inspect(&tool.descriptor),
+                Entry::Preparing => bail!("the tool `{name}` was added just now: ask again"),
+                Entry::Broken(error) => bail!("the tool `{name}` cannot be used: {error}"),
             }
             Ok(ExitCode::SUCCESS)
         }
         Tool::Add { setup, path } => {
             let config = config(&setup)?;
             let workshop = Workshop::new(&config, 1, None, |text| note(text))?;
-            let tool = install(&path, &config.catalog, &workshop.cache, &workshop.compiler)?;
+            let tool = install(&path, &config.catalog, &workshop.cache, &workshop)?;
             let Descriptor { name, version, digest, .. } = &tool.descriptor;
             let version = one_line(version);
             print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
@@ -64,7 +64,17 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     }
 }
 
-type Row<'a> = (&'a ToolName, Result<&'a Descriptor, &'a CatalogError>);
+type Row<'a> = (&'a str, Result<&'a Descriptor, &'a CatalogError>);
+
+/// The tools, and the folders that are left out.
+fn rows(catalog: &Catalog) -> impl Iterator<Item = Row<'_>> {
+    let tools = catalog.iter().filter_map(|(name, entry)| match entry {
+        Entry::Ready(tool) => Some((name.as_str(), Ok(&tool.descriptor))),
+        Entry::Preparing => None,
+        Entry::Broken(error) => Some((name.as_str(), Err(&**error))),
+    });
+    tools.chain(catalog.misnamed().map(|(name, error)| (name, Err(error))))
+}
 
 fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
     let mut table = table(&std::io::stdout(), &["tool", "version", "files", "state", "description"]);
@@ -97,7 +107,7 @@ fn in_one_line(error: &CatalogError) -> String {
 fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {
     let tools = rows.map(|(name, tool)| match tool {
         Ok(tool) => described(tool),
-        Err(error) => json!({ "name": name.as_str(), "error": error.to_string() }),
+        Err(error) => json!({ "name": name, "error": error.to_string() }),
     });
     print(pretty(&tools.collect()));
 }

@@ -154,6 +154,7 @@ pub(super) struct Server {
     pub(super) callers: Option<PathBuf>,
     pub(super) issuer: Vec<Issuer>,
     pub(super) max_connections: u64,
+    pub(super) max_memory_mb: u64,
     pub(super) request_seconds: u64,
     pub(super) tls: Option<Tls>,
 }
@@ -240,6 +241,8 @@ pub(super) enum KeyForm {
 pub(super) struct Catalog {
     pub(super) tools: PathBuf,
     pub(super) cache: Option<PathBuf>,
+    pub(super) compile_seconds: u64,
+    pub(super) compile_memory_mb: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -303,6 +306,7 @@ impl Default for Server {
             callers: None,
             issuer: Vec::new(),
             max_connections: 512,
+            max_memory_mb: super::default_memory_mb(),
             request_seconds: 30,
             tls: None,
         }
@@ -340,7 +344,7 @@ impl Default for Trust {
 
 impl Default for Catalog {
     fn default() -> Self {
-        Self { tools: "tools".into(), cache: None }
+        Self { tools: "tools".into(), cache: None, compile_seconds: 20, compile_memory_mb: 1024 }
     }
 }
 
@@ -373,7 +377,7 @@ impl Default for Ceilings {
             max_memory_mb: 256,
             max_cpu_percent: 100,
             timeout_seconds: 60,
-            max_output_bytes: 8 << 20,
+            max_output_bytes: 1 << 20,
             max_written_mb: 1024,
             max_created: 10_000,
             max_handles: 1024,

@@ -9,6 +9,7 @@ mod file;
 pub use doors::Doors;
 
 use crate::capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
+use crate::catalog::CompileLimits;
 use crate::egress::{EgressSettings, Lifted};
 use crate::govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
 use crate::ident::{AgentDid, Issuer, ToolName};
@@ -109,6 +110,10 @@ pub struct Config {
     pub catalog: PathBuf,
     /// The private folder of compiled tools.
     pub cache: PathBuf,
+    /// Heap memory above which nothing more is taken in.
+    pub memory: MemoryLimit,
+    /// Limits on the compilation of one module.
+    pub compile_limits: CompileLimits,
     /// The executor's ceilings.
     pub ceilings: Ceilings,
     /// The map from guest paths to host folders.
@@ -320,7 +325,9 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         bounds: JsonBounds {
             max_bytes: size(within("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
             max_depth: size(within("server.max_json_depth", server.max_json_depth, 100)?),
+            max_tree_bytes: (64 << 20).max(size(server.max_body_bytes.saturating_mul(8))),
         },
+        memory: ranged("server.max_memory_mb", server.max_memory_mb, MemoryLimit::from_mb)?,
         allowed_hosts: server.allowed_hosts,
         allowed_origins: server.allowed_origins,
         connections: ConnectionLimits {
@@ -357,6 +364,10 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         trust,
         catalog: at(catalog.tools),
         cache,
+        compile_limits: CompileLimits {
+            cpu_seconds: within("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
+            memory: ranged("catalog.compile_memory_mb", catalog.compile_memory_mb, MemoryLimit::from_mb)?,
+        },
         ceilings: Ceilings {
             memory: ranged("ceilings.max_memory_mb", ceilings.max_memory_mb, MemoryLimit::from_mb)?,
             cpu: ranged("ceilings.max_cpu_percent", ceilings.max_cpu_percent, CpuPercent::new)?,
@@ -582,13 +593,23 @@ fn default_waiting() -> u32 {
     default_concurrent().div_ceil(8)
 }
 
+/// A sixty-fourth of the machine's memory, but at least 64 MB and at most 128 MB.
+fn default_memory_mb() -> u64 {
+    (machine_memory() >> 26).clamp(64, 128)
+}
+
+/// Bytes of memory that the machine has.
+fn machine_memory() -> u64 {
+    sysinfo::System::new().map_or(0, |mut system| {
+        system.refresh_memory();
+        system.total_memory()
+    })
+}
+
 /// Sixteen for each core, but no more than the machine has room for at 64 MB each.
 fn default_concurrent() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let room = sysinfo::System::new().map_or(1, |mut system| {
-        system.refresh_memory();
-        system.total_memory() >> 26
-    });
+    let room = machine_memory() >> 26;
     let at_once = u64::try_from(cores.saturating_mul(16)).unwrap_or(u64::MAX).min(room.max(1));
     u32::try_from(at_once).unwrap_or(u32::MAX)
 }

@@ -93,10 +93,7 @@ pub async fn stay_registered(
     at_start: Head,
 ) {
     let began = executor.clock().monotonic();
-    let introduction = Introduction {
-        agent: did.clone(),
-        tools: executor.tools().iter().map(|tool| tool.name.to_string()).collect(),
-    };
+    let introduction = Introduction { agent: did.clone(), tools: executor.tool_names() };
     let mut untold = Some(at_start);
     loop {
         register(&executor, &introduction).await;

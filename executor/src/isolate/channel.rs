@@ -77,10 +77,19 @@ pub(super) struct Exit {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,
-    pub(super) arguments: String,
+    pub(super) task: Task,
     pub(super) permit: Handover,
     /// Whether the run has a network.
     pub(super) network: bool,
+}
+
+/// The function of the tool that a child calls.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Task {
+    /// Its one function, with arguments as JSON.
+    Invoke { arguments: String },
+    /// `describe` of a typed tool.
+    Describe,
 }
 
 /// From a child to the server.
@@ -92,6 +101,9 @@ pub(super) enum FromChild {
     Event(Event),
     /// The guest has ended, and nothing but the end of the process follows.
     Ended(Box<Ended>),
+    /// A typed tool's name, version, description and argument schema, or why it gave none. Nothing but the end
+    /// of the process follows.
+    Described(std::result::Result<[String; 4], String>),
     /// The child could not start the guest.
     Failed(String),
 }
@@ -119,7 +131,7 @@ pub(super) enum Told {
 impl From<End> for Told {
     fn from(end: End) -> Self {
         match end {
-            End::Returned(result) => Self::Returned(result.to_string()),
+            End::Returned(result) => Self::Returned(result.as_str().to_owned()),
             End::ToolError { code, message, detail } => {
                 Self::ToolError { code, message, detail: detail.map(|detail| detail.to_string()) }
             }

@@ -1,7 +1,7 @@
 //! The life of one child: it waits for its job, confines itself, waits until it may begin, runs one guest,
 //! and ends.
 
-use super::channel::{Ended, FromChild, Job, may_begin, receive, send};
+use super::channel::{Ended, FromChild, Job, Task, may_begin, receive, send};
 use super::network::Remote;
 use super::zygote::{Ready, refused};
 use crate::clock::{Clock as _, SystemClock};
@@ -41,7 +41,7 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     ready.sandbox.start_ticker(move || bystander.bystander().map_err(refused))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     ready.sandbox.warm_up();
-    let Some((Job { tool, arguments, permit, network }, mut folders)) = receive(socket)? else {
+    let Some((Job { tool, task, permit, network }, mut folders)) = receive(socket)? else {
         return Ok(());
     };
     let network = match network {
@@ -66,6 +66,15 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     if !may_begin(socket)? {
         return Ok(());
     }
+    let arguments = match task {
+        Task::Invoke { arguments } => arguments,
+        Task::Describe => {
+            let described = runtime.block_on(ready.sandbox.describe(artifact, permit));
+            let described = described.map_err(|error| error.to_string());
+            send(socket, &FromChild::Described(described), &[])?;
+            wait_for_the_end();
+        }
+    };
     let now = SystemClock.monotonic();
     let execution =
         Execution::begin(permit.grant(), network, Arc::default(), Accounting::Process, witness, now);
@@ -84,7 +93,12 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
         denied_truncated: outcome.usage.denied_truncated,
     };
     send(socket, &FromChild::Ended(Box::new(ended)), &[])?;
-    // The server takes what the kernel counted of this process while it still lives, and ends it.
+    // The server takes what the kernel counted of this process while it still lives.
+    wait_for_the_end()
+}
+
+/// The server ends this process.
+fn wait_for_the_end() -> ! {
     loop {
         std::thread::park();
     }

@@ -242,12 +242,12 @@ impl Confinement {
     }
 }
 
-fn refused<E: Into<io::Error>>(control: &'static str) -> impl Fn(E) -> ConfineError {
+pub(super) fn refused<E: Into<io::Error>>(control: &'static str) -> impl Fn(E) -> ConfineError {
     move |error| ConfineError::Refused { control, source: error.into() }
 }
 
 /// Sets a limit of this process, for good, and never higher than it is.
-fn lower(resource: Resource, most: u64) -> Result<(), ConfineError> {
+pub(super) fn lower(resource: Resource, most: u64) -> Result<(), ConfineError> {
     let most = Some(getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most)));
     setrlimit(resource, Rlimit { current: most, maximum: most }).map_err(refused("a resource limit"))
 }
@@ -260,7 +260,7 @@ fn private_pages() -> Result<u64, ConfineError> {
 }
 
 /// Confines the calling thread to these folders, without a network and without others to signal.
-fn keep_to(roots: &[(BorrowedFd<'_>, Access)]) -> Result<(), ConfineError> {
+pub(super) fn keep_to(roots: &[(BorrowedFd<'_>, Access)]) -> Result<(), ConfineError> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
         .handle_access(AccessNet::from_all(LANDLOCK))?
@@ -290,7 +290,7 @@ fn rights(access: Access) -> BitFlags<AccessFs> {
 
 /// System calls that host calls, the engine and the way out need, with any arguments.
 #[rustfmt::skip]
-const GUEST: &[libc::c_long] = &[
+pub(super) const GUEST: &[libc::c_long] = &[
     // Memory. What maps and protects has conditions.
     libc::SYS_brk, libc::SYS_madvise, libc::SYS_mremap, libc::SYS_munmap,
     // Threads that are there, and time.
@@ -351,7 +351,7 @@ impl Programs {
 }
 
 /// System calls that are allowed with some arguments only.
-fn conditional() -> Result<[(libc::c_long, Vec<SeccompRule>); 4], seccompiler::BackendError> {
+pub(super) fn conditional() -> Result<[(libc::c_long, Vec<SeccompRule>); 4], seccompiler::BackendError> {
     use SeccompCmpOp::{Eq, MaskedEq};
     let when = |conditions: &[(u8, SeccompCmpOp, i32)]| {
         let condition = |(argument, operator, value): &(u8, SeccompCmpOp, i32)| {
@@ -375,7 +375,7 @@ fn conditional() -> Result<[(libc::c_long, Vec<SeccompRule>); 4], seccompiler::B
 }
 
 /// Moves this process into a network namespace of its own, which has no network. Whether it may.
-fn leave_the_network() -> Result<bool, ConfineError> {
+pub(super) fn leave_the_network() -> Result<bool, ConfineError> {
     if unshare(libc::CLONE_NEWNET) {
         return Ok(true);
     }
@@ -427,7 +427,7 @@ fn ignore_file_size_signal() -> Result<(), ConfineError> {
 }
 
 #[allow(unsafe_code, reason = "asks for a version: with no attributes the kernel reads no memory")]
-fn landlock_abi() -> io::Result<i64> {
+pub(super) fn landlock_abi() -> io::Result<i64> {
     const VERSION: libc::c_uint = 1;
     let nothing = std::ptr::null::<libc::c_void>();
     let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, VERSION) };
@@ -435,7 +435,7 @@ fn landlock_abi() -> io::Result<i64> {
 }
 
 #[allow(unsafe_code, reason = "asks whether an action exists: the kernel reads one number, which lives here")]
-fn has_seccomp() -> bool {
+pub(super) fn has_seccomp() -> bool {
     let action = libc::SECCOMP_RET_KILL_PROCESS;
     let ask = libc::SECCOMP_GET_ACTION_AVAIL;
     unsafe { libc::syscall(libc::SYS_seccomp, ask, 0, &raw const action) == 0 }
@@ -494,9 +494,9 @@ pub struct Row<'a> {
 
 impl Support {
     const NO_NEW_PRIVILEGES: &'static str = "no-new-privileges";
-    const SECCOMP: &'static str = "seccomp";
-    const LANDLOCK: &'static str = "landlock";
-    const NETWORK_NAMESPACE: &'static str = "network-namespace";
+    pub(super) const SECCOMP: &'static str = "seccomp";
+    pub(super) const LANDLOCK: &'static str = "landlock";
+    pub(super) const NETWORK_NAMESPACE: &'static str = "network-namespace";
     const CGROUP: &'static str = "cgroup";
 
     /// All controls, in the order in which people should read them.

@@ -7,19 +7,23 @@
 mod cgroup;
 mod channel;
 mod child;
+mod compiler;
 mod confine;
 mod inline;
 mod network;
+mod probe;
 mod process;
 mod ring;
 mod zygote;
 
 pub use cgroup::Cgroups;
+pub use compiler::{CompilerLimits, confine_compiler};
 pub use confine::{
     Applied, ConfineError, Confinement, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, Row, Support,
     support,
 };
 pub use inline::Inline;
+pub use probe::probe;
 pub use ring::Prepared;
 pub use zygote::zygote;
 
@@ -170,7 +174,9 @@ impl Isolate {
     pub fn order(&self, tool: &ToolName, permit: Permit, arguments: String) -> Order {
         let grant = permit.grant().clone();
         let place = match self.places.get(tool) {
-            Some(Place::Ring) => Placed::Ring(ring::Order::new(tool, permit, arguments)),
+            Some(Place::Ring) => {
+                Placed::Ring(ring::Order::new(tool, permit, channel::Task::Invoke { arguments }))
+            }
             Some(Place::Inline(artifact)) => Placed::Inline(artifact.clone(), permit, arguments),
             Some(Place::Nowhere(_)) | None => Placed::Nowhere,
         };

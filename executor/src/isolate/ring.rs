@@ -8,7 +8,7 @@
 //! CPU time and memory from the kernel, and ends every child with SIGKILL, however the guest ended.
 
 use super::cgroup::{Cgroups, Group};
-use super::channel::{Channel, Ended, Exit, FromChild, FromZygote, Job, ToZygote, Told};
+use super::channel::{Channel, Ended, Exit, FromChild, FromZygote, Job, Task, ToZygote, Told};
 use super::network::carry;
 use super::process::{cpu_of, peak_resident_of};
 use super::{Ahead, GRACE, Module};
@@ -17,13 +17,12 @@ use crate::clock::Clock;
 use crate::ident::ToolName;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, Denial, End, Outcome, Usage};
-use crate::sandbox::{Code, Event, Execution, parsed_detail, parsed_result};
+use crate::sandbox::{Code, Event, Execution, error_detail, returned};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Error, ErrorKind, Result, Seek, Write};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -32,7 +31,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 /// How often a run that has not begun is given to another child, beside those that waited.
 const MOST_TRIES: usize = 3;
@@ -79,6 +78,8 @@ struct Loaded {
 struct Generation {
     fork: mpsc::UnboundedSender<()>,
     ready: Mutex<mpsc::UnboundedReceiver<std::result::Result<Child, String>>>,
+    /// Ends when the zygote is reaped.
+    ended: JoinHandle<()>,
 }
 
 /// A child that waits for its job or runs.
@@ -104,11 +105,7 @@ impl Ring {
         let loaded = tools.iter().map(|tool| {
             let Code { module, component, componentised, contract } = tool.code;
             let message = ToZygote::load(tool.name, component, contract);
-            let files = std::iter::once(module).chain(componentised).map(|compiled| {
-                let mut file = File::from(memfd_create("tool", MemfdFlags::CLOEXEC)?);
-                file.write_all(compiled)?;
-                Ok(file)
-            });
+            let files = std::iter::once(module).chain(componentised).map(File::try_clone);
             Ok(Loaded { message, files: files.collect::<Result<_>>()? })
         });
         let tools_loaded = loaded.collect::<Result<_>>()?;
@@ -120,10 +117,18 @@ impl Ring {
         Ok((Self { nursery: Arc::new(nursery), clock }, unusable))
     }
 
+    /// Ends the zygote and waits until it is reaped. Nothing runs any more.
+    pub(super) async fn close(self) {
+        let current = self.nursery.current.lock().await.take();
+        let Some(Generation { fork, ready, ended }) = current.and_then(Arc::into_inner) else { return };
+        drop((fork, ready));
+        let _it_is_gone_either_way = ended.await;
+    }
+
     /// Has a child that waits make itself ready for a run that may not begin yet. `None` when none waits, or when
     /// what it needs is there only when it runs: then [`Self::run`] finds one.
     pub(super) async fn prepare(&self, order: &Order, grant: &Grant) -> Option<Prepared> {
-        if grant.network().value || order.job.arguments.len() > MOST_AHEAD_BYTES {
+        if grant.network().value || !order.is_short() {
             return None;
         }
         let generation = self.nursery.living()?;
@@ -160,6 +165,36 @@ impl Ring {
             tracing::warn!(tool = order.job.tool, reason = last, "a child ended before its guest began");
         }
         execution.outcome(End::Crashed(last), self.clock.monotonic())
+    }
+
+    /// Calls `describe` of a typed tool: its name, version, description and argument schema.
+    ///
+    /// # Errors
+    /// Why it gave none, in words.
+    pub(super) async fn describe(
+        &self,
+        tool: &ToolName,
+        permit: Permit,
+    ) -> std::result::Result<[String; 4], String> {
+        let (grant, timeout) = (permit.grant().clone(), permit.grant().timeout().value);
+        let order = Order::new(tool, permit, Task::Describe);
+        let described = async {
+            let (child, refill) = self.child().await?;
+            let mut prepared = child.prepared(refill, &order, &grant, Carried(None), None).await?;
+            let channel = &mut prepared.child.channel;
+            channel.begin().await.map_err(|error| error.to_string())?;
+            match channel.receive().await.map_err(|error| error.to_string())? {
+                Some(FromChild::Described(described)) => described.map_err(short),
+                Some(FromChild::Failed(reason)) => Err(short(reason)),
+                Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
+                    Err("its process said what a description does not say".to_owned())
+                }
+                None => Err(exit_of(&mut prepared.child).await.how),
+            }
+        };
+        let limit = timeout.duration() + GRACE;
+        let late = |_late| Err(format!("`describe` did not answer within {timeout}"));
+        tokio::time::timeout(limit, described).await.unwrap_or_else(late)
     }
 
     /// Gives the job to a child and follows it to its end; an error says why its guest never began.
@@ -226,6 +261,9 @@ impl Ring {
                     ended = Some((output_bytes, truncated, spent, denied_truncated));
                     break self.believed(end, execution).await;
                 }
+                Ok(Some(FromChild::Described(_))) => {
+                    break End::Crashed("it described a tool that was to be run".to_owned());
+                }
                 Ok(Some(FromChild::Failed(reason))) if began.is_none() => return Err(short(reason)),
                 Ok(Some(FromChild::Failed(reason))) => break End::Crashed(short(reason)),
                 Ok(None) => {
@@ -267,15 +305,15 @@ impl Ring {
         match told {
             Told::Returned(text) if fits(text.len()) => {
                 if text.len() <= AT_ONCE_BYTES {
-                    return parsed_result(&text);
+                    return returned(&text);
                 }
-                let parsed = tokio::task::spawn_blocking(move || parsed_result(&text)).await;
-                parsed.unwrap_or_else(|_| End::Crashed("its result could not be read".to_owned()))
+                let checked = tokio::task::spawn_blocking(move || returned(&text)).await;
+                checked.unwrap_or_else(|_| End::Crashed("its result could not be read".to_owned()))
             }
             Told::ToolError { code, message, detail }
                 if fits(code.len() + message.len() + detail.as_ref().map_or(0, String::len)) =>
             {
-                End::ToolError { code, message, detail: detail.as_deref().map(parsed_detail) }
+                End::ToolError { code, message, detail: detail.as_deref().map(error_detail) }
             }
             Told::Returned(_) | Told::ToolError { .. } => End::LimitReached(Limit::Output),
             Told::Otherwise(End::LimitReached(Limit::Time))
@@ -329,9 +367,17 @@ pub(super) struct Order {
 }
 
 impl Order {
-    pub(super) fn new(tool: &ToolName, permit: Permit, arguments: String) -> Self {
+    pub(super) fn new(tool: &ToolName, permit: Permit, task: Task) -> Self {
         let (permit, folders) = Handover::of(permit);
-        Self { job: Job { tool: tool.to_string(), arguments, permit, network: false }, folders }
+        Self { job: Job { tool: tool.to_string(), task, permit, network: false }, folders }
+    }
+
+    /// Whether a child takes all of it at once, before its run may begin.
+    fn is_short(&self) -> bool {
+        match &self.job.task {
+            Task::Invoke { arguments } => arguments.len() <= MOST_AHEAD_BYTES,
+            Task::Describe => true,
+        }
     }
 }
 
@@ -396,8 +442,6 @@ impl Nursery {
         let mut control = Channel::to_zygote(ours)?;
         let ready = async {
             for Loaded { message, files } in &self.tools {
-                // Each zygote reads through a copy of the descriptor, whose position they share.
-                files.iter().try_for_each(|mut file| file.rewind())?;
                 let files = files.iter().map(File::as_fd).collect::<Vec<_>>();
                 control.send(message, &files).await?;
             }
@@ -432,7 +476,7 @@ impl Nursery {
             living: HashMap::new(),
             cgroups: self.cgroups.clone(),
         };
-        tokio::spawn(async move {
+        let ended = tokio::spawn(async move {
             if let Err(error) = keeper.keep().await {
                 tracing::error!(%error, "the zygote is given up");
             }
@@ -440,7 +484,7 @@ impl Nursery {
             let _already_gone = zygote.kill();
             let _reaped = tokio::task::spawn_blocking(move || zygote.wait()).await;
         });
-        Ok((Generation { fork, ready: Mutex::new(ready) }, unusable))
+        Ok((Generation { fork, ready: Mutex::new(ready), ended }, unusable))
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -99,18 +99,18 @@ fn protocol() -> Error {
 /// Takes the tools; `None` when the server is gone before they are complete.
 fn load(control: &UnixStream, meters_fuel: bool) -> Result<Option<Ready>> {
     let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock)).map_err(Error::other)?;
+    let confinement = Confinement::prepare().map_err(refused)?;
+    // Before there is any code of a tool. The system calls are narrowed after it is loaded, because they no
+    // longer allow to make memory executable.
+    confinement.zygote().map_err(refused)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();
     let (largest_file, handles) = loop {
         match receive(control)? {
             Some((ToZygote::Load { tool, component, contract }, handles)) => {
-                let mut files = handles.into_iter().map(|file| {
-                    let mut compiled = Vec::new();
-                    File::from(file).read_to_end(&mut compiled).map(|_bytes| compiled)
-                });
-                let module = files.next().ok_or_else(protocol)??;
-                let componentised = files.next().transpose()?;
-                let componentised = componentised.as_deref();
+                let mut files = handles.into_iter().map(File::from);
+                let (module, componentised) = (files.next().ok_or_else(protocol)?, files.next());
+                let componentised = componentised.as_ref();
                 let code = Code { module: &module, component, componentised, contract: contract.into() };
                 unusable.push(match sandbox.load(code) {
                     Ok(artifact) => {
@@ -125,8 +125,6 @@ fn load(control: &UnixStream, meters_fuel: bool) -> Result<Option<Ready>> {
             None => return Ok(None),
         }
     };
-    let confinement = Confinement::prepare().map_err(refused)?;
-    confinement.zygote().map_err(refused)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     confinement.list().map_err(refused)?;
     send(control, &FromZygote::Ready { unusable }, &[])?;

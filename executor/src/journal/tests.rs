@@ -88,7 +88,7 @@ async fn start(journal: &Journal, call: &Call, proof: Option<&ProofId>) -> Begin
 
 async fn run(journal: &Journal, call: &Call) -> Arc<Receipt> {
     assert!(matches!(start(journal, call, None).await, Beginning::New));
-    let receipt = Arc::new(receipt(call, End::Returned(serde_json::json!({ "n": 1.5e-7 }))));
+    let receipt = Arc::new(receipt(call, End::Returned(serde_json::json!({ "n": 1.5e-7 }).into())));
     journal.finished(Arc::clone(&receipt), None, NOW).await.unwrap();
     receipt
 }

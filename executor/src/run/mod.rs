@@ -10,6 +10,7 @@
 mod escalations;
 mod lines;
 mod observers;
+mod output;
 mod refusals;
 mod running;
 mod slots;
@@ -23,7 +24,7 @@ pub use watcher::{Happening, Keeper, Watcher};
 
 use crate::call::{Call, ContextSignature};
 use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
-use crate::catalog::{Catalog, QuickCheck, Tool};
+use crate::catalog::{Catalog, Entry, QuickCheck, Tool};
 use crate::clock::Clock;
 use crate::egress::{Egress, Network};
 use crate::fault::{BlockedBy, Fault};
@@ -34,6 +35,7 @@ use crate::govern::{
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::isolate::Isolate;
 use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
+use crate::memory;
 use crate::metrics::{Levels, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
@@ -41,6 +43,7 @@ use crate::verdict::{Directive, Policy, Proof, Verdict};
 use escalations::Escalations;
 use futures_util::FutureExt as _;
 use observers::Observers;
+use output::{ExpectedOutput, NoRoom, OutputRoom};
 use refusals::Refusals;
 use running::{Entered, Running};
 use serde_json::Value;
@@ -56,6 +59,8 @@ use tracing::Instrument as _;
 const UNDECIDED: &str = "nobody decided about it before its verdict expired";
 /// When a caller that found no room should come again.
 const RETRY_AFTER_MS: u64 = 500;
+/// When a caller whose tool is being compiled should come again.
+const PREPARING_RETRY_MS: u64 = 1_000;
 /// How long an intent that waits for a person is believed to wait when nothing changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// How long an intent may be neither waiting nor open, between the two.
@@ -74,6 +79,8 @@ pub struct Settings {
     pub accept_unsigned: Option<AcceptUnsigned>,
     /// How intents have to be signed, when they have to be.
     pub signatures: Option<Arc<IntentSignatures>>,
+    /// Bytes of output that one agent's open runs may hand out together.
+    pub output_share: u64,
 }
 
 /// A catalogue, and its tools where they run.
@@ -88,14 +95,13 @@ impl Loaded {
     /// A catalogue whose tools are ready to run in `isolate`.
     #[must_use]
     pub fn new(catalog: Catalog, isolate: Isolate) -> Self {
-        let usable = catalog.iter().filter(|(name, _)| isolate.usable(name).is_ok());
-        let tools = usable.filter_map(|(_, entry)| entry.as_ref().ok().map(|tool| tool.descriptor.clone()));
-        let tools = tools.collect();
+        let usable = catalog.ready().filter(|(name, _)| isolate.usable(name).is_ok());
+        let tools = usable.map(|(_, tool)| tool.descriptor.clone()).collect();
         Self { catalog, isolate, tools }
     }
 
     fn usable_tool(&self, name: &ToolName) -> Option<&Tool> {
-        self.catalog.get(name)?.as_ref().ok()
+        self.catalog.get(name)?.tool().map(|tool| &**tool)
     }
 }
 
@@ -112,6 +118,7 @@ pub struct Executor {
     standing: Standing,
     journal: Journal,
     slots: Arc<Slots>,
+    output: Arc<OutputRoom>,
     running: Running,
     escalations: Escalations,
     refusals: Refusals,
@@ -169,6 +176,7 @@ impl Executor {
         let metrics = Metrics::new(journal.metrics());
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
+            output: OutputRoom::new(settings.output_share),
             settings,
             loaded: RwLock::new(Arc::new(loaded)),
             governor,
@@ -189,6 +197,24 @@ impl Executor {
     #[must_use]
     pub fn tools(&self) -> Arc<[Descriptor]> {
         Arc::clone(&self.loaded().tools)
+    }
+
+    /// The catalogue.
+    #[must_use]
+    pub fn catalog(&self) -> Catalog {
+        self.loaded().catalog.clone()
+    }
+
+    /// The names of the tools that can be used, or will be when they are prepared.
+    #[must_use]
+    pub fn tool_names(&self) -> Vec<String> {
+        let loaded = self.loaded();
+        let known = loaded.catalog.iter().filter(|(name, entry)| match entry {
+            Entry::Ready(_) => loaded.isolate.usable(name).is_ok(),
+            Entry::Preparing => true,
+            Entry::Broken(_) => false,
+        });
+        known.map(|(name, _)| name.to_string()).collect()
     }
 
     /// Takes another catalogue for all calls from here on. Runs that have begun end with the one that
@@ -246,6 +272,7 @@ impl Executor {
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),
             undelivered: self.journal.undelivered(),
+            heap_bytes: memory::in_use(),
             oldest_undelivered: waited.unwrap_or_default(),
         };
         self.metrics.text(&levels).map_err(|error| Fault::Internal(error.to_string()))
@@ -339,6 +366,7 @@ impl Executor {
         let (trust, leave) = (self.trust(), self.settings.accept_unsigned);
         let (call, verdict) = Authentic::with_call(call, verdict, proof, &trust, leave, self.clock.now())?;
         let loaded = self.find_tool(&call)?;
+        self.check_room()?;
         let known = self.journal.find(&call, verdict.verdict().expires_at).await;
         if let Some(known) = known.map_err(|error| self.unrecorded(&error))? {
             return success(self.known(&call, known).await?.0);
@@ -383,6 +411,7 @@ impl Executor {
     async fn answered(self: &Arc<Self>, call: Call, watcher: Watcher) -> Result<Answer, Fault> {
         let mut clocked = Clocked::from(self.clock.monotonic());
         let loaded = self.find_tool(&call)?;
+        self.check_room()?;
         let known = if call.is_new { Ok(None) } else { self.journal.find(&call, None).await };
         if let Some(known) = known.map_err(|error| self.unrecorded(&error))?
             && let (receipt, Some(verdict)) = self.known(&call, known).await?
@@ -451,6 +480,7 @@ impl Executor {
         if let Some(agent) = self.escalations.whose(intent, self.clock.now()) {
             return Ok(Some((agent, Whereabouts::Escalated)));
         }
+        self.check_room()?;
         let stage = self.journal.stage(intent).await.map_err(|error| self.unrecorded(&error))?;
         Ok(stage.and_then(|(agent, stage)| {
             let whereabouts = match stage {
@@ -647,10 +677,15 @@ impl Executor {
         let loaded = self.loaded();
         let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
         match loaded.catalog.get(&call.tool) {
-            Some(Ok(_)) => {
-                loaded.isolate.usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?
+            Some(Entry::Ready(_)) => {
+                loaded.isolate.usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
             }
-            Some(Err(error)) => return Err(unavailable(error.public_message())),
+            Some(Entry::Preparing) => {
+                let message =
+                    format!("the tool `{}` is being prepared: its module is compiled once", call.tool);
+                return Err(Fault::Busy { message, retry_after_ms: PREPARING_RETRY_MS });
+            }
+            Some(Entry::Broken(error)) => return Err(unavailable(error.public_message())),
             None => {
                 let message =
                     format!("there is no tool `{}` in the catalogue: ask for the list of tools", call.tool);
@@ -682,6 +717,14 @@ impl Executor {
             let message = format!("the arguments break the schema of `{}`: {}", call.tool, violation.message);
             Fault::invalid(format!("/arguments{}", violation.pointer), message)
         })
+    }
+
+    /// Refuses what would bring a stored receipt into memory when the server holds as much as it may.
+    fn check_room(&self) -> Result<(), Fault> {
+        if memory::has_room(0) {
+            return Ok(());
+        }
+        Err(self.busy("the executor holds as much as it may (`server.max_memory_mb`)"))
     }
 
     /// Waits for the receipt of an intent that is known already, with the verdict of the governor when
@@ -815,6 +858,7 @@ impl Executor {
         }
         let roots = self.open(&admitted, &grant)?;
         let place = self.place(&admitted.call().agent)?;
+        let output = self.room_for_output(&admitted.call().agent, &grant)?;
         let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
         match claimed.map_err(|error| self.unrecorded(&error))? {
             Claim::New => {}
@@ -823,7 +867,8 @@ impl Executor {
         let Call { intent, agent, .. } = admitted.call();
         let running = self.running.enter(*intent, agent.clone());
         let approved_by = None;
-        let claimed = Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, running };
+        let claimed =
+            Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, output, running };
         Ok(Taken::Claimed(Box::new(claimed)))
     }
 
@@ -850,6 +895,22 @@ impl Executor {
         })
     }
 
+    /// Room for what a run may hand out, or the news that there is none.
+    fn room_for_output(&self, agent: &AgentDid, grant: &Grant) -> Result<ExpectedOutput, Fault> {
+        self.output.expect(agent, grant.output().value.bytes()).map_err(|no_room| {
+            self.busy(match no_room {
+                NoRoom::Agent => {
+                    "the runs of this agent that are open may hand out as much output as its share of \
+                     `server.max_memory_mb`"
+                }
+                NoRoom::Server => {
+                    "the executor holds as much as it may (`server.max_memory_mb`): results that are not taken, \
+                     messages, and output that is still to come"
+                }
+            })
+        })
+    }
+
     /// The life of a claimed intent: it ends in a receipt or is released.
     async fn claimed(
         self: Arc<Self>,
@@ -857,7 +918,8 @@ impl Executor {
         mut clocked: Clocked,
         watcher: Watcher,
     ) -> Result<Arc<Receipt>, Fault> {
-        let Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, running } = claimed;
+        let Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, output, running } =
+            claimed;
         let call = admitted.call();
         let queued = self.clock.monotonic();
         // An intent that is cancelled while it waits needs no slot.
@@ -937,8 +999,8 @@ impl Executor {
         if let Some(reason) = running.over() {
             outcome.end = End::Aborted(reason);
         }
-        // Another guest may run while this one's end is written.
-        drop(slot);
+        // Another guest may run while this one's end is written, and its output is all there is.
+        drop((slot, output));
         let receipt = Arc::new(receipt(outcome));
         let task = keeper.map(|keeper| keeper.end(&receipt, verdict.as_deref()));
         let finished = self.journal.finished(Arc::clone(&receipt), task, self.clock.now()).await;
@@ -986,6 +1048,7 @@ struct Claimed {
     grant: Grant,
     roots: Roots,
     place: Place,
+    output: ExpectedOutput,
     running: Entered,
 }
 

@@ -1,8 +1,10 @@
 //! Compiled tools: made from WebAssembly, kept as bytes, loaded and linked ahead of time.
 
 use super::state::State;
-use super::typed;
+use super::{engine, typed};
 use crate::tool::Contract;
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
 use wasmtime::component::Component;
 use wasmtime::{Engine, InstancePre, Module};
 use wasmtime_wasi::p2::bindings::CommandPre;
@@ -30,16 +32,16 @@ pub enum ArtifactError {
 #[derive(Clone)]
 pub struct Artifact(pub(super) Prepared);
 
-/// What the compiler made of one tool.
+/// The machine code of one tool, in files that do not change any more.
 #[derive(Debug, Clone, Copy)]
 pub struct Code<'a> {
     /// The compiled module or component.
-    pub module: &'a [u8],
+    pub module: &'a File,
     /// Whether it is a component.
     pub component: bool,
     /// The same core module as a component, for a scope other than whole trees, which is enforced on
     /// WASI 0.2 alone. `None` for what is a component anyway or cannot be made one.
-    pub componentised: Option<&'a [u8]>,
+    pub componentised: Option<&'a File>,
     /// How it is called.
     pub contract: Contract,
 }
@@ -70,14 +72,34 @@ impl<P> Linked<P> {
     }
 }
 
-/// Compiles a module or component.
-pub(super) fn compile(engine: &Engine, wasm: &[u8]) -> Result<Vec<u8>, ArtifactError> {
-    let invalid = |error: wasmtime::Error| ArtifactError::Invalid(format!("{error:#}"));
-    if is_component(wasm) {
-        engine.precompile_component(wasm).map_err(invalid)
-    } else {
-        engine.precompile_module(wasm).map_err(invalid)
+/// Compiles modules and components for the engines of this version, and runs none.
+pub struct ModuleCompiler(Engine);
+
+impl ModuleCompiler {
+    /// A compiler for engines whose guests count their instructions when they `meter_fuel`.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Invalid`] when the engine cannot be set up.
+    pub fn new(meters_fuel: bool) -> Result<Self, ArtifactError> {
+        engine::compiling(meters_fuel).map(Self).map_err(invalid)
     }
+
+    /// Compiles a module or component.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Invalid`] when it is not valid or uses a proposal that is switched off.
+    pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, ArtifactError> {
+        let compiled = if is_component(wasm) {
+            self.0.precompile_component(wasm)
+        } else {
+            self.0.precompile_module(wasm)
+        };
+        compiled.map_err(invalid)
+    }
+}
+
+fn invalid(error: wasmtime::Error) -> ArtifactError {
+    ArtifactError::Invalid(format!("{error:#}"))
 }
 
 /// Whether the bytes are a component, by the layer field of the WebAssembly preamble.
@@ -86,22 +108,28 @@ pub fn is_component(wasm: &[u8]) -> bool {
     wasm.starts_with(b"\0asm\x0d\x00\x01\x00")
 }
 
+/// The path by which a file that is open can be opened again, and mapped.
+fn path_of(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
 #[allow(
     unsafe_code,
-    reason = "wasmtime trusts a compiled module completely. The invariant is that `compile` wrote these \
-              bytes: the catalogue hands over what it read from its own private cache only, after it \
-              checked on the open file that it belongs to this user and that nobody else may write it"
+    reason = "wasmtime trusts a compiled module completely. The invariant is that the compiler's process wrote \
+              these bytes: the catalogue hands over what it read from that process or from its own private cache \
+              only, after it checked on the open file that it belongs to this user and that nobody else may write \
+              it, in a memory file that is sealed against changes"
 )]
-pub(super) fn load_module(engine: &Engine, compiled: &[u8]) -> wasmtime::Result<Module> {
-    let module = unsafe { Module::deserialize(engine, compiled) }?;
+pub(super) fn load_module(engine: &Engine, compiled: &File) -> wasmtime::Result<Module> {
+    let module = unsafe { Module::deserialize_file(engine, path_of(compiled)) }?;
     // Here rather than at the first run, which may be in a process that can no longer make one.
     module.initialize_copy_on_write_image()?;
     Ok(module)
 }
 
 #[allow(unsafe_code, reason = "see `load_module`")]
-pub(super) fn load_component(engine: &Engine, compiled: &[u8]) -> wasmtime::Result<Component> {
-    let component = unsafe { Component::deserialize(engine, compiled) }?;
+pub(super) fn load_component(engine: &Engine, compiled: &File) -> wasmtime::Result<Component> {
+    let component = unsafe { Component::deserialize_file(engine, path_of(compiled)) }?;
     component.initialize_copy_on_write_image()?;
     Ok(component)
 }

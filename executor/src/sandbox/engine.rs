@@ -20,11 +20,15 @@ const WASM_STACK_BYTES: usize = 512 << 10;
 /// The stack of the fibre that a guest and its host calls run on.
 const FIBRE_STACK_BYTES: usize = 1 << 20;
 
-/// How many core instances, memories and tables one execution may have. A componentised tool has
-/// four core instances; the rest is room for components that compose others.
-pub(super) const MOST_INSTANCES: u32 = 12;
-pub(super) const MOST_MEMORIES: u32 = 4;
-pub(super) const MOST_TABLES: u32 = 12;
+/// How many core instances, memories and tables one execution may have. A componentised tool has four core
+/// instances, one of `componentize-py` fourteen; the rest is room for components that compose others. The pool
+/// reserves addresses for all of them, and memory only for those that a guest has.
+pub(super) const MOST_INSTANCES: u32 = 64;
+pub(super) const MOST_MEMORIES: u32 = 16;
+pub(super) const MOST_TABLES: u32 = 64;
+/// Bytes of the engine's own records of one component with its core instances. CPython takes more than the
+/// megabyte that is the engine's default.
+const MAX_INSTANCE_BYTES: usize = 8 << 20;
 /// The most elements of one table.
 const MOST_TABLE_ELEMENTS: usize = 100_000;
 /// Bytes of a memory or table that are cleared in place rather than given back to the kernel
@@ -61,12 +65,22 @@ pub(super) fn engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Eng
         .max_tables_per_component(MOST_TABLES)
         .max_memories_per_module(MOST_MEMORIES)
         .max_tables_per_module(MOST_TABLES)
+        .max_core_instance_size(MAX_INSTANCE_BYTES)
+        .max_component_instance_size(MAX_INSTANCE_BYTES)
         .table_elements(MOST_TABLE_ELEMENTS)
         .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
         .table_keep_resident(KEEP_RESIDENT_BYTES);
     let mut config = config(meters_fuel);
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     Engine::new(&config)
+}
+
+/// An engine that only compiles, and reserves nothing.
+///
+/// # Errors
+/// When the machine's processor is not supported.
+pub(super) fn compiling(meters_fuel: bool) -> wasmtime::Result<Engine> {
+    Engine::new(&config(meters_fuel))
 }
 
 /// What decides whether a compiled module fits an engine: the same in the server and in the

@@ -33,13 +33,14 @@ mod typed;
 mod walk;
 mod witness;
 
-pub use artifact::{Artifact, ArtifactError, Code, is_component};
+pub use artifact::{Artifact, ArtifactError, Code, ModuleCompiler, is_component};
 pub use stop::Abort;
 pub use witness::{Event, Witness};
 
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
+use crate::json::JsonText;
 use crate::limit::{Access, Bound, Budgets, Layer, Limit};
 use crate::outcome::{End, GrantedArea, Metrics, Outcome, Usage};
 use crate::tool::Contract;
@@ -52,6 +53,7 @@ use output::{Channel, GuestStream, Recorder};
 use serde_json::Value;
 use state::{Deadline, Gauges, InForce, Preopen, PreopenKind, State};
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -304,14 +306,6 @@ impl Sandbox {
         self.preopens.outside()
     }
 
-    /// Compiles a module or component for this sandbox.
-    ///
-    /// # Errors
-    /// [`ArtifactError::Invalid`] when it is not valid or uses a proposal that is switched off.
-    pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, ArtifactError> {
-        artifact::compile(&self.engine, wasm)
-    }
-
     /// What decides whether compiled bytes can be loaded here: versions, settings and processor.
     #[must_use]
     pub fn compatibility(&self) -> String {
@@ -321,7 +315,7 @@ impl Sandbox {
         format!("{:016x}", hasher.finish())
     }
 
-    /// Loads what [`Self::compile`] made and links it.
+    /// Loads what a [`ModuleCompiler`] made and links it.
     ///
     /// # Errors
     /// [`ArtifactError::Load`] when the bytes are of another engine, [`ArtifactError::Unlinkable`]
@@ -360,14 +354,14 @@ impl Sandbox {
         Ok(Artifact(prepared))
     }
 
-    fn component_command(&self, compiled: &[u8]) -> Result<Linked<CommandPre<State>>, ArtifactError> {
+    fn component_command(&self, compiled: &File) -> Result<Linked<CommandPre<State>>, ArtifactError> {
         self.component(compiled, Contract::Command, CommandPre::new)
     }
 
     /// A component, linked for runs without a network, and for runs with one when it imports one.
     fn component<P>(
         &self,
-        compiled: &[u8],
+        compiled: &File,
         contract: Contract,
         fit: impl Fn(InstancePre<State>) -> wasmtime::Result<P>,
     ) -> Result<Linked<P>, ArtifactError> {
@@ -643,7 +637,7 @@ async fn run(artifact: &Artifact, store: &mut Store<State>, input: Input, gauges
         Some(End::Exited { code, .. }) => End::Exited { code, stderr_tail: gauges.recorder.stderr_tail() },
         Some(end) => end,
         None if governed => command_result(&gauges.recorder.take_stdout()),
-        None => End::Returned(Value::Null),
+        None => End::Returned(JsonText::null()),
     }
 }
 
@@ -678,13 +672,13 @@ async fn typed_tool(
     };
     match answered.await {
         Ok(Ok(result)) => match gauges.recorder.answer(result.len()) {
-            Ok(()) => returned(serde_json::from_str(&result)),
+            Ok(()) => returned(&result),
             Err(stop) => stop.into(),
         },
         Ok(Err(typed::a2g::tool::types::ToolError { code, message, detail })) => {
             let said = code.len() + message.len() + detail.as_ref().map_or(0, String::len);
             match gauges.recorder.answer(said) {
-                Ok(()) => End::ToolError { code, message, detail: detail.as_deref().map(parsed_detail) },
+                Ok(()) => End::ToolError { code, message, detail: detail.as_deref().map(error_detail) },
                 Err(stop) => stop.into(),
             }
         }
@@ -697,39 +691,26 @@ async fn typed_tool(
 /// The result of a command: its standard output as JSON, `null` when it wrote nothing.
 fn command_result(stdout: &[u8]) -> End {
     if stdout.iter().all(u8::is_ascii_whitespace) {
-        return End::Returned(Value::Null);
+        return End::Returned(JsonText::null());
     }
-    returned(serde_json::from_slice(stdout))
+    std::str::from_utf8(stdout).map_or(End::ResultNotJson, returned)
 }
-
-/// A result that was written down, as [`Sandbox::execute`] would give it.
-#[must_use]
-pub fn parsed_result(text: &str) -> End {
-    returned(serde_json::from_str(text))
-}
-
-/// More of a tool's error: the value that it is, or the text when no reader of the report could read that.
-#[must_use]
-pub fn parsed_detail(text: &str) -> Value {
-    readable(serde_json::from_str(text)).unwrap_or_else(|| Value::String(text.to_owned()))
-}
-
-/// How deep a result may be. A report holds it two levels down, and readers stop at 64.
-const DEEPEST_RESULT: usize = 48;
 
 /// A result that every reader of the report can read, or none.
-fn returned(result: serde_json::Result<Value>) -> End {
-    readable(result).map_or(End::ResultNotJson, End::Returned)
+#[must_use]
+pub fn returned(text: &str) -> End {
+    JsonText::parse(text).map_or(End::ResultNotJson, End::Returned)
 }
 
-/// A value that is not too deep for a report.
-fn readable(value: serde_json::Result<Value>) -> Option<Value> {
-    fn fits(value: &Value, left: usize) -> bool {
-        match value {
-            Value::Array(items) => left > 0 && items.iter().all(|item| fits(item, left - 1)),
-            Value::Object(members) => left > 0 && members.values().all(|member| fits(member, left - 1)),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
-        }
-    }
-    value.ok().filter(|value| fits(value, DEEPEST_RESULT))
+/// The longest detail of a tool's error that is kept as a value, in bytes. It becomes a part of the error that a
+/// caller gets, which is a tree.
+const MAX_DETAIL_BYTES: usize = 16 << 10;
+
+/// More of a tool's error: the value that it is, or its text when it is long or no reader of the report could
+/// read the value.
+#[must_use]
+pub fn error_detail(text: &str) -> Value {
+    let short = (text.len() <= MAX_DETAIL_BYTES).then(|| JsonText::parse(text).ok()).flatten();
+    let value = short.and_then(|text| serde_json::from_str(text.as_str()).ok());
+    value.unwrap_or_else(|| Value::String(text.to_owned()))
 }

@@ -7,6 +7,7 @@
 use super::leftover::Lent;
 use super::listen::{Listener, Stream};
 use super::tls::{self, Tls};
+use crate::memory;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header;
@@ -31,6 +32,11 @@ use tokio::time::Sleep;
 const LONGEST_HEAD: usize = 64 << 10;
 /// How long to wait when the system gives no connection, such as for want of descriptors.
 const BEFORE_ANOTHER: Duration = Duration::from_millis(50);
+
+/// How often it is looked whether the server holds as much as it may, and how many idle connections are closed
+/// then.
+const PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
+const SHED_AT_ONCE: usize = 32;
 
 /// What connections may be.
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +93,25 @@ impl Connections {
     /// How many there are.
     pub(super) fn open(&self) -> usize {
         self.lock().open.len()
+    }
+
+    /// Closes those that have been idle for longest, because the server holds as much as it may: each may hold a
+    /// part of a message, or an answer that is not taken.
+    fn shed(&self, most: usize) -> usize {
+        let mut inner = self.lock();
+        let mut idle = inner
+            .open
+            .iter()
+            .filter(|(_, state)| state.works == 0)
+            .map(|(id, state)| (state.known, state.idle_since, *id))
+            .collect::<Vec<_>>();
+        idle.sort_unstable();
+        for (_, _, id) in idle.iter().take(most) {
+            if let Some(state) = inner.open.remove(id) {
+                state.close.notify_one();
+            }
+        }
+        idle.len().min(most)
     }
 
     /// Room for one more, if need be for the one that has been idle for longest. `None` when all work.
@@ -172,10 +197,19 @@ pub(super) async fn serve(
     let (stopping, stopped) = watch::channel(false);
     let terms = Terms { router, limits, tls, stopped };
     let mut tasks = JoinSet::new();
+    let mut pressure = tokio::time::interval(PRESSURE_INTERVAL);
+    pressure.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     tokio::pin!(stop);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
+            _tick = pressure.tick() => {
+                if !memory::has_room(0) {
+                    let closed = connections.shed(SHED_AT_ONCE);
+                    tracing::warn!(closed, "connections are closed: the executor holds as much as it may");
+                }
+                continue;
+            }
             Some(_ended) = tasks.join_next() => continue,
             () = &mut stop => break,
         };

@@ -6,6 +6,7 @@ use crate::call::{Call, Door};
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::ident::{AgentDid, excerpt};
+use crate::memory;
 use crate::run::Executor;
 use crate::wire::strict_json::{self, JsonBounds};
 use axum::Router;
@@ -36,11 +37,33 @@ impl Arrived {
     /// [`Fault::Parse`] says what is wrong with it.
     pub(super) fn text(&self, bounds: &JsonBounds) -> Result<&str, Fault> {
         match self {
-            Self::Whole(bytes) => strict_json::check(bytes, bounds),
+            Self::Whole(bytes) => read_message(bytes, bounds),
             Self::TooLong => Err(bounds.too_long()),
         }
     }
 }
+
+/// Messages up to this many bytes are read even when the server holds as much as it may: a cancel is one.
+pub(super) const SMALL_MESSAGE_BYTES: usize = 16 << 10;
+
+/// A message as text that has passed the strict reader.
+///
+/// # Errors
+/// [`Fault::Parse`] says what is wrong with it; [`Fault::Busy`] when the server has no room for what it would
+/// make of it.
+pub(super) fn read_message<'a>(message: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, Fault> {
+    if message.len() > SMALL_MESSAGE_BYTES && !memory::has_room(message.len() as u64) {
+        return Err(Fault::Busy { message: NO_ROOM.to_owned(), retry_after_ms: NO_ROOM_RETRY_MS });
+    }
+    strict_json::check(message, bounds)
+}
+
+/// The answer to more than a short message when the server holds as much as it may.
+pub(super) const NO_ROOM: &str =
+    "the executor holds as much as it may (`server.max_memory_mb`) and takes no more than short messages";
+
+/// When a caller that found no room should come again.
+const NO_ROOM_RETRY_MS: u64 = 1_000;
 
 /// Among the extensions of an answer in pieces: its door itself asks again who is told them, such as by what was
 /// shown since.

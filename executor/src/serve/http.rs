@@ -5,13 +5,15 @@
 //! port; and so is one of a caller who is not known. Who its caller is, is asked again with every message of a
 //! WebSocket, and with every piece of an answer in pieces.
 
+use super::answers::Answers;
 use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
-use super::doorway::{Arrived, AsksAgain, Doorway, Gate, OpenTo};
+use super::doorway::{Arrived, AsksAgain, Doorway, Gate, NO_ROOM, OpenTo, SMALL_MESSAGE_BYTES};
 use super::listen::{Listen, Listener};
 use super::rpc::Rpc;
 use super::tls::Tls;
 use crate::clock::Clock;
 use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
+use crate::memory::{self, Held};
 use crate::metrics::MEDIA_TYPE;
 use crate::run::{Executor, Lines};
 use crate::wire::strict_json::JsonBounds;
@@ -130,6 +132,8 @@ pub struct HttpSettings {
     pub executor: Option<Arc<Executor>>,
     /// The ways in of other protocols.
     pub doorways: Vec<Doorway>,
+    /// Bytes of answers that one caller may leave untaken.
+    pub answer_share: u64,
 }
 
 /// The paths of a doorway, behind what it asks of callers. Their handlers find a body that has arrived.
@@ -156,6 +160,7 @@ struct Door {
     settings: HttpSettings,
     connections: Arc<Connections>,
     listens_on: Option<IpAddr>,
+    answers: Answers,
 }
 
 impl HttpDoor {
@@ -170,7 +175,9 @@ impl HttpDoor {
         let (listener, place) = Listener::bind(place).await?;
         let mut settings = settings;
         let doorways = std::mem::take(&mut settings.doorways);
-        let door = Arc::new(Door { rpc, settings, connections: Arc::default(), listens_on: place.ip() });
+        let answers = Answers::new(settings.answer_share);
+        let (connections, listens_on) = (Arc::default(), place.ip());
+        let door = Arc::new(Door { rpc, settings, connections, listens_on, answers });
         let own = Router::new()
             .route("/jsonrpc", get(upgrade).post(post))
             .route("/metrics", get(metrics))
@@ -246,7 +253,10 @@ async fn post(
         Arrived::TooLong => Some(door.rpc.too_long()),
     };
     match answer {
-        Some(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
+        Some(answer) => {
+            let answer = ([(header::CONTENT_TYPE, "application/json")], answer).into_response();
+            door.answers.counted(&caller, answer)
+        }
         None => StatusCode::NO_CONTENT.into_response(),
     }
 }
@@ -295,7 +305,7 @@ async fn listen(
     connection: Arc<Connection>,
     shown: &Credential,
     mut stream: SplitStream<WebSocket>,
-    answers: mpsc::Sender<Arc<str>>,
+    answers: mpsc::Sender<Answer>,
 ) -> bool {
     let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
     let mut pings = Pings::default();
@@ -320,24 +330,33 @@ async fn listen(
             // Whoever does not take the answer is not worked for.
             drop(work);
             if let Some(answer) = answer {
-                let _nobody_reads = answers.send(answer.into()).await;
+                let held = door.answers.hold(&caller, answer.len());
+                let answer = held.map(|held| (Arc::from(answer), held));
+                let _nobody_reads = answers.send(answer).await;
             }
             drop(place);
         });
     }
 }
 
+/// An answer with its count; `None` when its caller has left too many untaken.
+type Answer = Option<(Arc<str>, Option<Held>)>;
+
 /// Writes answers and pushes until there are no more; `None` when the other side does not take them.
 async fn speak(
     door: &Door,
     mut sink: SplitSink<WebSocket, Message>,
-    mut outgoing: mpsc::Receiver<Arc<str>>,
+    mut outgoing: mpsc::Receiver<Answer>,
 ) -> Option<SplitSink<WebSocket, Message>> {
     let mut pushes = door.settings.pushes.as_ref().map(broadcast::Sender::subscribe);
     loop {
-        let text = tokio::select! {
-            answer = outgoing.recv() => match answer { Some(answer) => answer, None => return Some(sink) },
-            pushed = next_push(&mut pushes) => pushed,
+        let (text, _held) = tokio::select! {
+            answer = outgoing.recv() => match answer {
+                Some(Some(answer)) => answer,
+                Some(None) => return None,
+                None => return Some(sink),
+            },
+            pushed = next_push(&mut pushes) => (pushed, None),
         };
         let sent = sink.send(Message::text(&*text));
         if !matches!(tokio::time::timeout(door.settings.connections.request, sent).await, Ok(Ok(()))) {
@@ -433,7 +452,10 @@ async fn arrived(
     let _work = connection.works();
     extensions.insert(shown.clone());
     extensions.insert(arrived);
-    let answer = next.run(Request::from_parts(head, Body::empty())).await;
+    let mut answer = next.run(Request::from_parts(head, Body::empty())).await;
+    if let Some(caller) = &caller {
+        answer = door.answers.counted(caller, answer);
+    }
     let whole = answer.body().size_hint().exact().is_some();
     let asks_again = answer.extensions().get::<AsksAgain>().is_some();
     match (caller, open_to) {
@@ -481,19 +503,35 @@ impl HttpBody for WhileKnown {
 /// Reads a body.
 ///
 /// # Errors
-/// The answer to one that takes too long.
+/// The answer to one that takes too long, and to one for which there is no memory.
 async fn read_body(body: Body, door: &Door) -> Result<Arrived, Response> {
     let patience = door.settings.connections.request;
-    let read = axum::body::to_bytes(body, door.rpc.bounds().max_bytes);
-    match tokio::time::timeout(patience, read).await {
-        Ok(Ok(bytes)) => Ok(Arrived::Whole(bytes)),
-        Ok(Err(_too_long)) => Ok(Arrived::TooLong),
-        Err(_late) => {
-            let message = format!("the body took longer than {} seconds to arrive\n", patience.as_secs());
-            let head = [(header::CONNECTION, "close")];
-            Err((StatusCode::REQUEST_TIMEOUT, head, message).into_response())
+    let read = tokio::time::timeout(patience, gather(body, door.rpc.bounds().max_bytes));
+    read.await.unwrap_or_else(|_late| {
+        let message = format!("the body took longer than {} seconds to arrive\n", patience.as_secs());
+        let head = [(header::CONNECTION, "close")];
+        Err((StatusCode::REQUEST_TIMEOUT, head, message).into_response())
+    })
+}
+
+/// Gathers the pieces of a body, as long as there is memory for each.
+async fn gather(body: Body, max_bytes: usize) -> Result<Arrived, Response> {
+    let mut pieces = body.into_data_stream();
+    let mut whole = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        // A body that breaks off has the same answer as one that is too long: nobody reads it.
+        let Ok(piece) = piece else { return Ok(Arrived::TooLong) };
+        if whole.len() + piece.len() > max_bytes {
+            return Ok(Arrived::TooLong);
         }
+        let gathered = whole.len() + piece.len();
+        if gathered > SMALL_MESSAGE_BYTES && !memory::has_room(piece.len() as u64) {
+            let head = [(header::RETRY_AFTER, "1"), (header::CONNECTION, "close")];
+            return Err((StatusCode::SERVICE_UNAVAILABLE, head, NO_ROOM).into_response());
+        }
+        whole.extend_from_slice(&piece);
     }
+    Ok(Arrived::Whole(whole.into()))
 }
 
 fn credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Credential {

@@ -8,6 +8,7 @@
 pub mod a2a;
 pub mod a2e;
 pub mod a2g;
+mod answers;
 mod connections;
 mod doorway;
 pub mod governor;

@@ -4,11 +4,12 @@
 //! strict reader has to see the whole of one: jsonrpsee's own server accepts duplicate keys, and
 //! answers valid JSON without an `id` with a parse error.
 
+use super::doorway::read_message;
 use crate::fault::Fault;
 use crate::govern::Caller;
 use crate::wire::a2g::fault;
 use crate::wire::jsonrpc::{self, Body, Entry, Id, MAX_BATCH, Request};
-use crate::wire::strict_json::{self, JsonBounds};
+use crate::wire::strict_json::JsonBounds;
 use jsonrpsee::core::server::{ConnectionId, MethodCallback, Methods};
 use jsonrpsee::types::{ErrorObjectOwned, Extensions, Params};
 use serde_json::value::RawValue;
@@ -38,8 +39,7 @@ impl Rpc {
 
     /// Answers one message of a caller; `None` when there is nothing to answer.
     pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<String> {
-        let body =
-            strict_json::check(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
+        let body = read_message(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
         match body {
             Err(fault) => Some(refusal(None, &fault)),
             Ok(Body::One(entry)) => self.entry(entry, caller).await,

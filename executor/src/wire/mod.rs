@@ -21,7 +21,7 @@ pub mod jwt;
 pub mod nexus;
 mod sentence;
 pub mod sovereign;
-pub mod strict_json;
+pub use crate::strict_json;
 
 use serde::Serialize;
 use serde_json::value::RawValue;

@@ -79,7 +79,7 @@ pub(crate) fn a2a(body: &[u8]) {
 // --- strict JSON and the frame around every message ---
 
 /// Small, so that both bounds are reached.
-const BOUNDS: JsonBounds = JsonBounds { max_bytes: 2048, max_depth: 16 };
+const BOUNDS: JsonBounds = JsonBounds { max_bytes: 2048, max_depth: 16, max_tree_bytes: 1 << 20 };
 
 /// A body is accepted exactly when serde_json reads it, every string of it and every object without equal
 /// keys, and it keeps to the bounds; and then it has a frame, or a refusal that is no parse error.

@@ -188,3 +188,50 @@ pub const GATE: &str = r#"(module
         (drop (call $poll_oneoff (i32.const 200) (i32.const 256) (i32.const 1) (i32.const 300)))
         (br $closed)))
     (call $write (i32.const 1) (i32.const 48) (i32.const 15))))"#;
+
+/// A typed tool as a component, which describes itself with this name and schema after it has done `describe`,
+/// and answers every call with `{}`.
+pub fn typed(name: &str, schema: &Value, describe: &str) -> Vec<u8> {
+    let texts = [name, "1.0.0", "A tool of the tests.", &schema.to_string()];
+    let (mut at, mut data, mut record) = (4096, String::new(), String::new());
+    for (index, text) in texts.iter().enumerate() {
+        let escaped: String = text.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+        data.push_str(&format!("(data (i32.const {at}) \"{escaped}\")"));
+        let (place, length) = (256 + index * 8, text.len());
+        record.push_str(&format!(
+            "(i32.store (i32.const {place}) (i32.const {at})) (i32.store (i32.const {}) (i32.const {length}))",
+            place + 4
+        ));
+        at += length;
+    }
+    let pages = at / 65536 + 2;
+    let text = format!(
+        r#"(component
+          (type $descriptor' (record (field "name" string) (field "version" string)
+            (field "description" string) (field "arguments-schema" string)))
+          (export $descriptor "descriptor" (type $descriptor'))
+          (type $error' (record (field "code" string) (field "message" string) (field "detail" (option string))))
+          (export $error "tool-error" (type $error'))
+          (core module $m
+            (memory (export "memory") {pages})
+            {data}
+            (data (i32.const 512) "{{}}")
+            (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 1024))
+            (func (export "describe") (result i32) {describe} {record} (i32.const 256))
+            (func (export "invoke") (param i32 i32) (result i32)
+              (i32.store (i32.const 600) (i32.const 0))
+              (i32.store (i32.const 604) (i32.const 512))
+              (i32.store (i32.const 608) (i32.const 2))
+              (i32.const 600)))
+          (core instance $i (instantiate $m))
+          (alias core export $i "memory" (core memory $memory))
+          (alias core export $i "realloc" (core func $realloc))
+          (func $describe (result $descriptor)
+            (canon lift (core func $i "describe") (memory $memory) (realloc $realloc)))
+          (func $invoke (param "arguments" string) (result (result string (error $error)))
+            (canon lift (core func $i "invoke") (memory $memory) (realloc $realloc)))
+          (export "describe" (func $describe))
+          (export "invoke" (func $invoke)))"#
+    );
+    wat::parse_str(text).expect("WAT")
+}

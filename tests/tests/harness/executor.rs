@@ -197,7 +197,7 @@ impl Executor {
     /// Starts one where another has been, and waits until it listens.
     pub fn start_in(home: Home) -> Self {
         let process = Process::spawn("executor", &mut home.command());
-        let address = process.listens_on();
+        let address = process.serves_on();
         Self { process, home, address }
     }
 
@@ -218,7 +218,7 @@ impl Executor {
         under.args(arguments).arg(plain.get_program()).args(plain.get_args()).current_dir(home.folder());
         under.env_remove("RUST_LOG").env("TMPDIR", home.temporary());
         let process = Process::spawn("executor", &mut under);
-        let address = process.listens_on();
+        let address = process.serves_on();
         Self { process, home, address }
     }
 

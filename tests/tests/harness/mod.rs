@@ -31,7 +31,7 @@ pub use a2e::{A2ePeer, A2eSession, a2e, a2e_call, a2e_handshake, a2e_members};
 pub use binary::{
     cache, clients, guest, guest_wasip2, program, run, run_in, run_with_input, seeds, tools, vectors,
 };
-pub use catalogue::{Catalogue, GATE, Tool, saying};
+pub use catalogue::{Catalogue, GATE, Tool, saying, typed};
 pub use collector::{Collector, Span};
 pub use executor::{Executor, Home, Options, isolation};
 pub use exposition::Exposition;

@@ -83,6 +83,12 @@ impl Process {
         rest.split('/').next().expect("an address").parse().expect("an address")
     }
 
+    /// As [`Self::listens_on`], once all of its tools can be called as well.
+    pub fn serves_on(&self) -> std::net::SocketAddr {
+        self.line_with("all tools are prepared");
+        self.listens_on()
+    }
+
     /// As [`Self::listens_on`], or nothing when it ends before.
     pub fn listens_on_unless_it_ends(&mut self) -> Option<std::net::SocketAddr> {
         eventually("it listens or ends", || {

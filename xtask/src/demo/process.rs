@@ -27,11 +27,16 @@ pub(super) struct Process {
 struct Reaped(Option<Child>);
 
 impl Process {
-    /// Starts a program and waits until it says where it listens.
+    /// Starts a program and waits until it says where it listens, and then until it says `ready`.
     ///
     /// # Errors
     /// When it does not start, ends, or does not listen in time.
-    pub(super) fn start(name: &'static str, mut command: Command, log: &Path) -> Result<Self, Failure> {
+    pub(super) fn start(
+        name: &'static str,
+        mut command: Command,
+        log: &Path,
+        ready: &str,
+    ) -> Result<Self, Failure> {
         let file = File::create(log).at(log)?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let child = command
@@ -43,7 +48,7 @@ impl Process {
         let began = run::now();
         let address = loop {
             let text = fs::read_to_string(log).at(log)?;
-            if let Some(address) = listens_on(&text) {
+            if let Some(address) = listens_on(&text).filter(|_| text.contains(ready)) {
                 break address;
             }
             let ended = reaped.0.as_mut().and_then(|child| child.try_wait().ok().flatten());
@@ -128,7 +133,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo broken >&2; exit 3"]);
-        let failure = Process::start("executor", command, &folder.path().join("log")).unwrap_err();
+        let failure = Process::start("executor", command, &folder.path().join("log"), "").unwrap_err();
         assert!(failure.to_string().contains("ended before it listened"), "{failure}");
     }
 }

@@ -34,15 +34,20 @@ const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
 const MAPS: [&str; 6] =
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
 
+/// Refuses a text that is too long to be read as a schema.
+pub(super) fn check_length(bytes: usize) -> Result<(), String> {
+    if bytes > MAX_BYTES {
+        return Err(format!("it has {bytes} bytes, and {MAX_BYTES} are the most"));
+    }
+    Ok(())
+}
+
 /// Refuses a schema whose worst case no limit holds.
 ///
 /// # Errors
 /// A sentence with the place in the schema.
 pub(super) fn check(schema: &Value) -> Result<(), String> {
-    let bytes = schema.to_string().len();
-    if bytes > MAX_BYTES {
-        return Err(format!("it has {bytes} bytes, and {MAX_BYTES} are the most"));
-    }
+    check_length(schema.to_string().len())?;
     let mut subschemas = Vec::new();
     collect(schema, "", 0, &mut subschemas)?;
     let patterns = subschemas.iter().map(|(_, object)| count_patterns(object)).sum::<usize>();

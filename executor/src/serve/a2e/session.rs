@@ -18,12 +18,12 @@ use crate::govern::{Caller, Credential};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::run::{Answer, Happening, Watcher};
 use crate::serve::doorway::in_own_name;
+use crate::serve::doorway::read_message;
 use crate::tool::Digest;
 use crate::wire::a2e::decode::{self, Body, Handshake, Malformed, Message, ToolCall};
 use crate::wire::a2e::encode::{self, Accepted, Happened, Reason};
 use crate::wire::a2e::fault::{self, Code, Failure};
 use crate::wire::a2e::{TOOLS, means_tools};
-use crate::wire::strict_json;
 use serde_json::Map;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -178,7 +178,7 @@ impl Session {
     /// Takes one line, or says that it was too long to be kept.
     pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>) {
         let bounds = &self.host.bounds;
-        let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| strict_json::check(line, bounds));
+        let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| read_message(line, bounds));
         let mut state = self.lock();
         state.active = Instant::now();
         if state.phase == Phase::Gone {

@@ -149,7 +149,7 @@ struct Sender<'a> {
 }
 
 /// What became of a command or a query.
-type Outcome = Result<(Status, Value, Option<Failure>), Failure>;
+type Outcome = Result<(Status, Box<RawValue>, Option<Failure>), Failure>;
 
 async fn post(
     State(door): State<Arc<Nexus>>,
@@ -459,16 +459,13 @@ impl Nexus {
             return Ok(encode::report(&receipt));
         }
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
-        Ok((
-            Status::Partial,
-            json!({
-                "intentId": intent,
-                "state": "escalated",
-                "riskScore": risk_score,
-                "message": "a person has to decide: the intent runs when an approver allows it",
-            }),
-            None,
-        ))
+        let waits = json!({
+            "intentId": intent,
+            "state": "escalated",
+            "riskScore": risk_score,
+            "message": "a person has to decide: the intent runs when an approver allows it",
+        });
+        Ok((Status::Partial, encode::answer(&waits), None))
     }
 
     async fn cancel(&self, sender: &Sender<'_>, intent: IntentId) -> Outcome {
@@ -579,14 +576,7 @@ impl Nexus {
                 put("metrics", encode::metrics(&receipt));
                 done(answer)
             }
-            Question::State => {
-                let (_, data, error) = encode::report(&receipt);
-                put("report", data);
-                if let Some(error) = error {
-                    put("error", json!({ "code": error.code.as_str(), "message": error.message }));
-                }
-                done(answer)
-            }
+            Question::State => Ok((Status::Success, encode::finished(intent, &receipt), None)),
         }
     }
 }
@@ -604,7 +594,7 @@ struct Unaccepted {
 
 #[allow(clippy::unnecessary_wraps, reason = "it is one of the ways in which a message is answered")]
 fn done(data: Value) -> Outcome {
-    Ok((Status::Success, data, None))
+    Ok((Status::Success, encode::answer(&data), None))
 }
 
 fn failed(fault: Fault) -> Failure {

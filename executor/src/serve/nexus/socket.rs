@@ -3,8 +3,8 @@
 use super::{Nexus, Told, Way};
 use crate::govern::Credential;
 use crate::serve::connections::Connection;
+use crate::serve::doorway::read_message;
 use crate::serve::http::{MOST_AT_ONCE, NOT_KNOWN, Pings, bounded};
-use crate::wire::strict_json;
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -142,7 +142,7 @@ async fn listen(
         let (door, line, answers) = (Arc::clone(door), Arc::clone(line), answers.clone());
         let work = connection.works();
         tokio::spawn(async move {
-            let text = strict_json::check(&bytes, &door.port.bounds);
+            let text = read_message(&bytes, &door.port.bounds);
             door.take(&caller, text, Way::Socket(&line), &answers).await;
             drop((work, place));
         });

@@ -405,7 +405,7 @@ fn part(field: Field<'_>) -> Result<Part, Fault> {
     Ok(match kind {
         Kind::Text => Part::Text { text: part.need("text")?.text()?, metadata },
         Kind::File => Part::File { file: file(part.need("file")?)?, metadata },
-        Kind::Data => Part::Data { data: part.need("data")?.map()?, metadata },
+        Kind::Data => Part::Data { data: Value::Object(part.need("data")?.map()?).into(), metadata },
     })
 }
 
@@ -437,14 +437,14 @@ fn call(message: &Message, around: Option<&Metadata>, at: &str) -> Result<Option
         (None, None) => None,
     };
     let data = message.parts.iter().enumerate().filter_map(|(index, part)| match part {
-        Part::Data { data, metadata: _ } => Some((format!("{at}/parts/{index}/data"), data)),
+        Part::Data { data, metadata: _ } => Some((format!("{at}/parts/{index}/data"), data.to_map())),
         Part::Text { .. } | Part::File { .. } => None,
     });
     if let Some((tool_at, tool)) = named {
         let mut data = data;
         let (arguments_at, arguments) = match (data.next(), data.next()) {
             (None, _) => (at.to_owned(), Map::new()),
-            (Some((at, data)), None) => (at, data.clone()),
+            (Some((at, data)), None) => (at, data),
             (Some(_), Some((second, _))) => return Err(one_call(second)),
         };
         let tool = tool_name(tool, &tool_at)?;
@@ -453,7 +453,7 @@ fn call(message: &Message, around: Option<&Metadata>, at: &str) -> Result<Option
     let mut calls = data.map(|(at, data)| unwrapped(at, data)).filter(|(_, data)| data.contains_key("tool"));
     match (calls.next(), calls.next()) {
         (None, _) => Ok(None),
-        (Some((at, data)), None) => asked(data, &at).map(Some),
+        (Some((at, data)), None) => asked(&data, &at).map(Some),
         (Some(_), Some((second, _))) => Err(one_call(second)),
     }
 }
@@ -463,13 +463,10 @@ fn one_call(at: String) -> Fault {
 }
 
 /// The document wraps data into `{content, mimeType}`.
-fn unwrapped(at: String, data: &Map<String, Value>) -> (String, &Map<String, Value>) {
-    match data.get("content") {
-        Some(Value::Object(content))
-            if data.get("mimeType").and_then(Value::as_str) == Some("application/json") =>
-        {
-            (format!("{at}/content"), content)
-        }
+fn unwrapped(at: String, mut data: Map<String, Value>) -> (String, Map<String, Value>) {
+    let is_json = data.get("mimeType").and_then(Value::as_str) == Some("application/json");
+    match data.get_mut("content") {
+        Some(Value::Object(content)) if is_json => (format!("{at}/content"), std::mem::take(content)),
         Some(_) | None => (at, data),
     }
 }

@@ -183,11 +183,11 @@ pub fn artifacts(receipt: &Receipt) -> Vec<Artifact> {
 /// The result of a tool that gave one.
 fn result(end: &End) -> Option<Artifact> {
     let part = match end {
-        End::Returned(Value::Object(object)) => Part::data(object.clone()),
-        End::Returned(Value::String(text)) => Part::text(text.clone()),
-        End::Returned(value @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_))) => {
-            Part::data(Map::from_iter([("result".to_owned(), value.clone())]))
-        }
+        End::Returned(result) => match result.as_string() {
+            Some(text) => Part::text(text),
+            None if result.is_object() => Part::Data { data: result.clone(), metadata: None },
+            None => Part::Data { data: result.as_member("result"), metadata: None },
+        },
         End::ToolError { .. }
         | End::Exited { .. }
         | End::ResultNotJson

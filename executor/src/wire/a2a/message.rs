@@ -2,7 +2,9 @@
 //!
 //! What a client sends is never read by these derived readers, but by [`super::decode`].
 
-use serde::{Deserialize, Serialize};
+use crate::json::JsonText;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
@@ -20,7 +22,7 @@ pub enum Role {
 }
 
 /// A piece of a message or of an artifact.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Part {
     /// Text for people.
@@ -41,8 +43,8 @@ pub enum Part {
     },
     /// JSON for programs.
     Data {
-        /// The object.
-        data: Map<String, Value>,
+        /// The object, as text.
+        data: JsonText,
         /// What else was said of it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         metadata: Option<Metadata>,
@@ -59,7 +61,37 @@ impl Part {
     /// An object.
     #[must_use]
     pub fn data(data: Map<String, Value>) -> Self {
-        Self::Data { data, metadata: None }
+        Self::Data { data: Value::Object(data).into(), metadata: None }
+    }
+}
+
+/// A part as it is read. A reader of tagged enums would make a tree of the data first.
+#[derive(Deserialize)]
+struct ReadPart {
+    kind: PartKind,
+    text: Option<String>,
+    file: Option<File>,
+    data: Option<JsonText>,
+    metadata: Option<Metadata>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum PartKind {
+    Text,
+    File,
+    Data,
+}
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let ReadPart { kind, text, file, data, metadata } = ReadPart::deserialize(deserializer)?;
+        let read = match kind {
+            PartKind::Text => text.map(|text| Self::Text { text, metadata }),
+            PartKind::File => file.map(|file| Self::File { file, metadata }),
+            PartKind::Data => data.map(|data| Self::Data { data, metadata }),
+        };
+        read.ok_or_else(|| D::Error::custom("a part has nothing of its kind"))
     }
 }
 

@@ -208,7 +208,7 @@ fn artifact(artifact: &Artifact) -> Value {
             }
             FileContent::Uri(_) => ("file", 0),
         },
-        Some(Part::Data { data, metadata: _ }) => ("data", json!(data).to_string().len()),
+        Some(Part::Data { data, metadata: _ }) => ("data", data.as_str().len()),
         Some(Part::Text { text, metadata: _ }) => ("text", text.len()),
         None => ("data", 0),
     };

@@ -70,7 +70,8 @@ fn part() -> impl Strategy<Value = Part> {
     prop_oneof![
         (".{0,40}", of(map())).prop_map(|(text, metadata)| Part::Text { text, metadata }),
         (file, of(map())).prop_map(|(file, metadata)| Part::File { file, metadata }),
-        (map(), of(map())).prop_map(|(data, metadata)| Part::Data { data, metadata }),
+        (map(), of(map()))
+            .prop_map(|(data, metadata)| Part::Data { data: Value::Object(data).into(), metadata }),
     ]
 }
 

@@ -1,5 +1,6 @@
 //! The messages of this door as they are written. Nothing outside this folder sees them.
 
+use crate::json::JsonText;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -91,7 +92,7 @@ pub(super) struct ToolCallResponse<'a> {
 pub(super) struct ToolResult<'a> {
     pub(super) success: bool,
     pub(super) tool_name: &'a str,
-    pub(super) data: Option<&'a Value>,
+    pub(super) data: Option<&'a JsonText>,
     pub(super) summary: Value,
     pub(super) truncated: bool,
     pub(super) exit_code: Option<i32>,

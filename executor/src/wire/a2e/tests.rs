@@ -437,7 +437,7 @@ fn a_result_says_what_became_of_the_run() {
         assert_eq!((&answer["req_id"], &answer["created_at"]), (&json!("r1"), &json!(TS)));
         answer["data"].clone()
     };
-    let data = answer(&receipt(End::Returned(json!({ "content": "my-host" }))), None);
+    let data = answer(&receipt(End::Returned(json!({ "content": "my-host" }).into())), None);
     assert_eq!((&data["success"], &data["tool_name"]), (&json!(true), &json!("read_file")));
     assert_eq!((&data["data"], &data["duration_ms"]), (&json!({ "content": "my-host" }), &json!(45)));
     assert_eq!(
@@ -449,7 +449,7 @@ fn a_result_says_what_became_of_the_run() {
         (&data["summary"]["intent_id"], &data["summary"]["status"]),
         (&json!(INTENT), &json!("SUCCESS"))
     );
-    let mut talkative = receipt(End::Returned(json!(1)));
+    let mut talkative = receipt(End::Returned(json!(1).into()));
     talkative.outcome.output = Output {
         logs: vec![LogLine { level: LogLevel::Info, message: "one".into() }],
         progress: Some(Progress { percent: Some(100.0), message: "done".into() }),

@@ -7,6 +7,7 @@ use super::decode::ProofClaims;
 use super::{message, usage};
 use crate::call::Call;
 use crate::ident::{AgentDid, IntentId};
+use crate::json::JsonText;
 use crate::outcome::{Artifact, End, LogLine, Metrics, Outcome, Output, Receipt};
 use crate::tool::{Declared, Descriptor};
 use crate::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
@@ -314,7 +315,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
 }
 
 /// What a tool itself handed out: a result, or an error of its own with its code.
-fn parts_of(end: &End) -> (Option<&Value>, Option<message::ToolError<'_>>) {
+fn parts_of(end: &End) -> (Option<&JsonText>, Option<message::ToolError<'_>>) {
     match end {
         End::Returned(value) => (Some(value), None),
         End::ToolError { code, message, detail } => {

@@ -3,6 +3,7 @@
 //! They borrow, they are made in [`super::encode`] and [`super::usage`] by taking the vocabulary
 //! apart without a rest, and they never leave the door.
 
+use crate::json::JsonText;
 use crate::quantity::Timeout;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -87,7 +88,7 @@ pub(super) struct Report<'a> {
     pub(super) intent_id: String,
     pub(super) status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) result: Option<&'a Value>,
+    pub(super) result: Option<&'a JsonText>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

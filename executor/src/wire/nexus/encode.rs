@@ -5,6 +5,7 @@ use super::keys::{AgentKeys, Sealed};
 use super::message::{ALGORITHM, EVENT_TYPE, EventName, Guarantee, Kind, SignatureScope, Status, VERSION};
 use crate::call::Priority;
 use crate::ident::IntentId;
+use crate::json::JsonText;
 use crate::outcome::{Artifact, End, Receipt};
 use crate::tool::Descriptor;
 use crate::wire::raw;
@@ -57,7 +58,7 @@ pub enum Body<'a> {
         /// What became of it.
         status: Status,
         /// The answer.
-        data: Option<Value>,
+        data: Option<Box<RawValue>>,
         /// What went wrong.
         error: Option<Failure>,
         /// How long it took, in milliseconds.
@@ -118,7 +119,7 @@ struct Said<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<Value>,
+    data: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -271,24 +272,30 @@ pub fn event_payload(data: &Value) -> Box<RawValue> {
 
 /// What became of a run, whatever it was: the status of the response, its data, and its error.
 #[must_use]
-pub fn report(receipt: &Receipt) -> (Status, Value, Option<Failure>) {
-    let Receipt { agent: _, intent, tool, approved_by: _, outcome } = receipt;
-    let mut data = json!({
-        "intentId": intent.to_string(),
-        "tool": tool.as_str(),
-        "status": outcome.end.status().as_str(),
-        "truncated": outcome.output.truncated,
-        "metrics": metrics(receipt),
-    });
-    if let Some(data) = data.as_object_mut() {
-        if let End::Returned(result) = &outcome.end {
-            data.insert("result".to_owned(), result.clone());
-        }
-        if !outcome.output.artifacts.is_empty() {
-            let artifacts = outcome.output.artifacts.iter().map(artifact);
-            data.insert("artifacts".to_owned(), artifacts.collect::<Vec<_>>().into());
-        }
+pub fn report(receipt: &Receipt) -> (Status, Box<RawValue>, Option<Failure>) {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Report<'a> {
+        intent_id: String,
+        tool: &'a str,
+        status: &'static str,
+        truncated: bool,
+        metrics: Value,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        result: Option<&'a JsonText>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        artifacts: Vec<Value>,
     }
+    let Receipt { agent: _, intent, tool, approved_by: _, outcome } = receipt;
+    let data = raw(&Report {
+        intent_id: intent.to_string(),
+        tool: tool.as_str(),
+        status: outcome.end.status().as_str(),
+        truncated: outcome.output.truncated,
+        metrics: metrics(receipt),
+        result: if let End::Returned(result) = &outcome.end { Some(result) } else { None },
+        artifacts: outcome.output.artifacts.iter().map(artifact).collect(),
+    });
     let error = fault::of_receipt(receipt);
     let status = match (&error, outcome.output.truncated) {
         (Some(_), _) => Status::Failure,
@@ -296,6 +303,35 @@ pub fn report(receipt: &Receipt) -> (Status, Value, Option<Failure>) {
         (None, false) => Status::Success,
     };
     (status, data, error)
+}
+
+/// The answer to a question about a run that is over: its report.
+#[must_use]
+pub fn finished(intent: IntentId, receipt: &Receipt) -> Box<RawValue> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Finished {
+        resource_id: String,
+        state: &'static str,
+        status: &'static str,
+        report: Box<RawValue>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<Value>,
+    }
+    let (_, report, error) = report(receipt);
+    raw(&Finished {
+        resource_id: intent.to_string(),
+        state: "finished",
+        status: receipt.outcome.end.status().as_str(),
+        report,
+        error: error.map(|error| json!({ "code": error.code.as_str(), "message": error.message })),
+    })
+}
+
+/// An answer that was made here.
+#[must_use]
+pub fn answer(data: &Value) -> Box<RawValue> {
+    raw(data)
 }
 
 /// What a run used.

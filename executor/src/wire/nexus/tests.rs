@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const KEY: [u8; 32] = [7; 32];
 const ID: &str = "550e8400-e29b-41d4-a716-446655440000";
-const BOUNDS: JsonBounds = JsonBounds { max_bytes: 1 << 20, max_depth: 64 };
+const BOUNDS: JsonBounds = JsonBounds { max_bytes: 1 << 20, max_depth: 64, max_tree_bytes: 64 << 20 };
 
 fn keys() -> AgentKeys {
     AgentKeys::new(b"secret", Some(&KEY)).unwrap()
@@ -442,7 +442,7 @@ fn answers_are_signed_and_sealed_as_they_were_asked_for() {
             let response = Body::Response {
                 request,
                 status: Status::Failure,
-                data: Some(json!({ "x": 1 })),
+                data: Some(encode::answer(&json!({ "x": 1 }))),
                 error: Some(failure.clone()),
                 processing_ms: 7,
             };

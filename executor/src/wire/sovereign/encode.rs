@@ -2,8 +2,9 @@
 
 use super::decode::Form;
 use super::fault::{self, Failure};
-use super::message::{AgentCard, Flat, Metadata, Reason, Response};
+use super::message::{AgentCard, Flat, Metadata, Outcome, Reason, Response, Success};
 use super::skills;
+use crate::json::JsonText;
 use crate::outcome::{Artifact, End, LogLine, Progress, Receipt};
 use crate::tool::Descriptor;
 use crate::wire::jsonrpc::Id;
@@ -42,8 +43,8 @@ impl Reply {
     pub fn report(&self, receipt: &Receipt, tools: &[Descriptor]) -> String {
         let result = match (&receipt.outcome.end, fault::of_receipt(receipt)) {
             (_, Some(failure)) => return self.failure(&failure),
-            (End::Returned(result), None) => result,
-            (_, None) => &Value::Null,
+            (End::Returned(result), None) => result.clone(),
+            (_, None) => JsonText::null(),
         };
         let status_code = receipt.outcome.end.status().as_str();
         if self.form == Form::Legacy {
@@ -51,17 +52,14 @@ impl Reply {
                 request_id: self.id.raw(),
                 success: true,
                 status_code,
-                data: Some(result.clone()),
+                data: Some(&result),
                 error: None,
                 error_code: None,
                 error_data: None,
             });
         }
-        let mut answer = json!({ "success": true, "status_code": status_code, "data": result });
-        if let (Some(answer), false) = (answer.as_object_mut(), receipt.outcome.output.artifacts.is_empty()) {
-            let artifacts = receipt.outcome.output.artifacts.iter().map(artifact);
-            answer.insert("artifacts".to_owned(), artifacts.collect::<Vec<_>>().into());
-        }
+        let artifacts = receipt.outcome.output.artifacts.iter().map(artifact).collect();
+        let answer = Outcome::Success(Success { success: true, status_code, data: &result, artifacts });
         let metadata = Metadata {
             agent_card: Some(agent_card(tools)),
             context_hints: hints(receipt),
@@ -116,10 +114,16 @@ impl Reply {
             partial: Some(true),
             remaining: Some(-1),
         };
-        self.response(Some(json!({ "chunk": chunk, "index": index })), None, metadata)
+        let part = Outcome::Partial(json!({ "chunk": chunk, "index": index }));
+        self.response(Some(part), None, metadata)
     }
 
-    fn response(&self, result: Option<Value>, error: Option<Reason<'_>>, metadata: Metadata<'_>) -> String {
+    fn response(
+        &self,
+        result: Option<Outcome<'_>>,
+        error: Option<Reason<'_>>,
+        metadata: Metadata<'_>,
+    ) -> String {
         let (jsonrpc, metadata) = match self.form {
             Form::Sovereign | Form::Legacy => ("3.0", Some(metadata)),
             Form::JsonRpc2 => ("2.0", None),

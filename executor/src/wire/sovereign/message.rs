@@ -1,5 +1,6 @@
 //! The messages of this door as they are written. Nothing outside this folder sees them.
 
+use crate::json::JsonText;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -10,12 +11,29 @@ pub(super) struct Response<'a> {
     pub(super) jsonrpc: &'static str,
     pub(super) id: &'a RawValue,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) result: Option<Value>,
+    pub(super) result: Option<Outcome<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<Reason<'a>>,
     /// Clients of 2.0 know none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) metadata: Option<Metadata<'a>>,
+}
+
+/// What a run came to, or a part of it.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Outcome<'a> {
+    Success(Success<'a>),
+    Partial(Value),
+}
+
+#[derive(Serialize)]
+pub(super) struct Success<'a> {
+    pub(super) success: bool,
+    pub(super) status_code: &'a str,
+    pub(super) data: &'a JsonText,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) artifacts: Vec<Value>,
 }
 
 #[derive(Serialize)]
@@ -53,7 +71,7 @@ pub(super) struct Flat<'a> {
     pub(super) success: bool,
     pub(super) status_code: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) data: Option<Value>,
+    pub(super) data: Option<&'a JsonText>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

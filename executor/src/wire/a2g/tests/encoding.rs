@@ -31,7 +31,7 @@ fn a_denial_stays_a_denial() {
 
 #[test]
 fn the_documents_report_with_usage_behind_it() {
-    let receipt = receipt(End::Returned(json!({ "bytes_written": 13, "path": "/tmp/test.txt" })));
+    let receipt = receipt(End::Returned(json!({ "bytes_written": 13, "path": "/tmp/test.txt" }).into()));
     let report = value(&encode::report(&receipt));
     assert_eq!(without(report.clone(), "/usage"), document_report());
     decode::report(&report.to_string()).unwrap();
@@ -88,7 +88,7 @@ fn slack_is_never_below_zero() {
 
 #[test]
 fn a_null_result_and_an_empty_scope_say_so() {
-    let mut receipt = receipt(End::Returned(Value::Null));
+    let mut receipt = receipt(End::Returned(Value::Null.into()));
     let usage = &mut receipt.outcome.usage;
     usage.filesystem.clear();
     usage.filesystem_emptied_by = Some(Layer::StandingPolicy);
@@ -103,7 +103,7 @@ fn a_null_result_and_an_empty_scope_say_so() {
 
 #[test]
 fn a_network_is_told_with_all_that_came_of_it() {
-    let mut receipt = receipt(End::Returned(Value::Null));
+    let mut receipt = receipt(End::Returned(Value::Null.into()));
     let without = value(&encode::report(&receipt))["usage"].take();
     assert!(without.get("contacted").is_none() && without["limits"].get("network").is_none());
     let rule = |pattern: &str, set_by| HostRule { pattern: pattern.to_owned(), set_by };
@@ -158,7 +158,7 @@ fn a_network_is_told_with_all_that_came_of_it() {
 
 #[test]
 fn logs_artifacts_and_truncation_are_there_only_when_they_are() {
-    let quiet = value(&encode::report(&receipt(End::Returned(json!(1)))));
+    let quiet = value(&encode::report(&receipt(End::Returned(json!(1).into()))));
     let loud = value(&encode::report(&talkative_receipt()));
     for member in ["logs", "artifacts", "truncated", "error", "tool_error"] {
         assert!(quiet.get(member).is_none(), "{member}");
@@ -175,7 +175,7 @@ fn logs_artifacts_and_truncation_are_there_only_when_they_are() {
 fn the_gateways_answer_is_the_verdict_with_the_report() {
     let verdict = decode::verdict(&document_verdict().to_string()).unwrap();
     assert_eq!(encode::intent_answer(&verdict, None).get(), document_verdict().to_string());
-    let receipt = receipt(End::Returned(json!(1)));
+    let receipt = receipt(End::Returned(json!(1).into()));
     let answer = value(&encode::intent_answer(&verdict, Some(&receipt)));
     assert_eq!(answer["report"], value(&encode::report(&receipt)));
     assert_eq!(without(answer, "/report"), document_verdict());

@@ -148,7 +148,7 @@ fn receipt(end: End) -> Receipt {
 
 /// The same run with everything that a report may carry beside its result.
 fn talkative_receipt() -> Receipt {
-    let mut receipt = receipt(End::Returned(json!("done")));
+    let mut receipt = receipt(End::Returned(json!("done").into()));
     receipt.outcome.output = Output {
         logs: vec![LogLine { level: LogLevel::Warn, message: "slow".to_owned() }],
         progress: None,

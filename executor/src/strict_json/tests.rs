@@ -82,7 +82,7 @@ fn one_key_in_two_objects_is_no_duplicate() {
 
 #[test]
 fn size_and_depth_are_refused_one_past_their_bounds() {
-    let bounds = JsonBounds { max_bytes: 10, max_depth: 3 };
+    let bounds = JsonBounds { max_bytes: 10, max_depth: 3, max_tree_bytes: 1 << 20 };
     let accepts = |body: &str| check(body.as_bytes(), &bounds).is_ok();
     assert!(accepts(r#""12345678""#) && !accepts(r#""123456789""#));
     assert!(accepts("[[[1]]]") && !accepts("[[[[1]]]]"));

@@ -6,8 +6,9 @@
 //! disagree about what a governor granted.
 //!
 //! It builds nothing but the keys of the objects that are open at the moment, in one pass and
-//! without recursion. Numbers are checked for their grammar only: `1e309` is JSON, and the decoder
-//! of the field in which it stands is the one that refuses it, with a pointer to the field.
+//! without recursion, and counts what the value would take as a tree. Numbers are checked for their
+//! grammar only: `1e309` is JSON, and the decoder of the field in which it stands is the one that
+//! refuses it, with a pointer to the field. Where no decoder follows ([`check_finite`]), it is refused.
 
 use crate::fault::Fault;
 use crate::ident::excerpt;
@@ -22,7 +23,15 @@ pub struct JsonBounds {
     /// The most objects and arrays inside each other. Values over 120 have no effect on what the
     /// decoders read, because `serde_json` stops at 128.
     pub max_depth: usize,
+    /// The most bytes that the body may take as a tree, as this reader estimates it.
+    pub max_tree_bytes: usize,
 }
+
+/// Memory that a value takes in a list of values that grows: `serde_json::Value` is 72 bytes, and a list has
+/// room for up to twice as many as it holds.
+const VALUE_BYTES: usize = 110;
+/// Memory that an object takes for its first member and the room for three more.
+const OBJECT_BYTES: usize = 500;
 
 impl JsonBounds {
     /// The fault of a body that was not kept to its end, because it was too long by then.
@@ -33,9 +42,9 @@ impl JsonBounds {
 }
 
 impl Default for JsonBounds {
-    /// 1 MiB and 64 levels.
+    /// 1 MiB, 64 levels, and 64 MiB as a tree.
     fn default() -> Self {
-        Self { max_bytes: 1 << 20, max_depth: 64 }
+        Self { max_bytes: 1 << 20, max_depth: 64, max_tree_bytes: 64 << 20 }
     }
 }
 
@@ -44,13 +53,52 @@ impl Default for JsonBounds {
 /// # Errors
 /// [`Fault::Parse`] that names what is wrong and where, by line and column.
 pub fn check<'a>(body: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, Fault> {
+    scan(body, bounds, false)
+}
+
+/// As [`check`], for a value that nobody decodes: a number that no double can hold is refused as well, because
+/// readers of the message that it will stand in may not read it.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_finite<'a>(body: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, Fault> {
+    scan(body, bounds, true)
+}
+
+/// A JSON text without the white space between its tokens. The text has passed [`check`].
+#[must_use]
+pub fn compact(text: &str) -> Cow<'_, str> {
+    let (mut kept, mut start, mut at, mut is_in_string) = (String::new(), 0, 0, false);
+    while let Some(byte) = text.as_bytes().get(at) {
+        match byte {
+            b'"' => is_in_string = !is_in_string,
+            // The escaped character is no end of the string.
+            b'\\' => at += 1,
+            b' ' | b'\t' | b'\n' | b'\r' if !is_in_string => {
+                kept.push_str(text.get(start..at).unwrap_or_default());
+                start = at + 1;
+            }
+            _other => {}
+        }
+        at += 1;
+    }
+    if start == 0 {
+        return Cow::Borrowed(text);
+    }
+    kept.push_str(text.get(start..).unwrap_or_default());
+    Cow::Owned(kept)
+}
+
+fn scan<'a>(body: &'a [u8], bounds: &JsonBounds, is_finite: bool) -> Result<&'a str, Fault> {
     if body.len() > bounds.max_bytes {
         let (has, most) = (body.len(), bounds.max_bytes);
         return Err(Fault::Parse(format!("the body has {has} bytes, and at most {most} are read")));
     }
     let text = std::str::from_utf8(body)
         .map_err(|error| Fault::Parse(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
-    let mut scanner = Scanner { text, at: 0, keys: Keys::default(), max_depth: bounds.max_depth };
+    let (max_depth, max_tree_bytes) = (bounds.max_depth, bounds.max_tree_bytes);
+    let mut scanner =
+        Scanner { text, at: 0, keys: Keys::default(), max_depth, is_finite, tree_bytes: 0, max_tree_bytes };
     match scanner.document() {
         Ok(()) => Ok(text),
         Err(refusal) => Err(Fault::Parse(refusal.message(text))),
@@ -128,6 +176,9 @@ struct Scanner<'a> {
     at: usize,
     keys: Keys<'a>,
     max_depth: usize,
+    is_finite: bool,
+    tree_bytes: usize,
+    max_tree_bytes: usize,
 }
 
 impl<'a> Scanner<'a> {
@@ -147,6 +198,7 @@ impl<'a> Scanner<'a> {
     /// value (`true`).
     fn value_or_opening(&mut self) -> Result<bool, Refusal> {
         self.skip_space();
+        self.pay(VALUE_BYTES)?;
         match self.peek() {
             Some(b'{') => {
                 self.enter()?;
@@ -167,6 +219,16 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Counts memory that the value would take as a tree.
+    fn pay(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.tree_bytes = self.tree_bytes.saturating_add(bytes);
+        if self.tree_bytes > self.max_tree_bytes {
+            let what = format!("more values than {} MB hold,", self.max_tree_bytes >> 20);
+            return Err(Refusal { at: self.at, what: what.into() });
+        }
+        Ok(())
+    }
+
     /// Counts one level of depth and steps over the bracket.
     fn enter(&mut self) -> Result<(), Refusal> {
         if self.keys.open.len() >= self.max_depth {
@@ -185,6 +247,7 @@ impl<'a> Scanner<'a> {
             return Ok(false);
         }
         if closing == b'}' {
+            self.pay(OBJECT_BYTES)?;
             self.key()?;
         }
         Ok(true)
@@ -243,6 +306,13 @@ impl<'a> Scanner<'a> {
 
     /// A string in double quotes; whether it holds an escape.
     fn string(&mut self) -> Result<bool, Refusal> {
+        let start = self.at;
+        let escaped = self.string_to_its_end()?;
+        self.pay(self.at - start)?;
+        Ok(escaped)
+    }
+
+    fn string_to_its_end(&mut self) -> Result<bool, Refusal> {
         self.at += 1;
         let mut escaped = false;
         loop {
@@ -301,8 +371,18 @@ impl<'a> Scanner<'a> {
         Ok(code)
     }
 
-    /// A number by its grammar; its size does not matter here.
+    /// A number by its grammar, and by its size where no decoder follows.
     fn number(&mut self) -> Result<(), Refusal> {
+        let start = self.at;
+        self.digits_and_signs()?;
+        let number = self.text.get(start..self.at).unwrap_or_default();
+        if self.is_finite && !number.parse::<f64>().is_ok_and(f64::is_finite) {
+            return Err(Refusal { at: start, what: "a number beyond all doubles".into() });
+        }
+        Ok(())
+    }
+
+    fn digits_and_signs(&mut self) -> Result<(), Refusal> {
         self.eat(b'-');
         if !self.eat(b'0') {
             self.digits()?;

@@ -1,0 +1,76 @@
+//! Files of this process's memory and of a tool's folder, read and copied within bounds.
+//!
+//! Compiled code is held in sealed memory files: every zygote maps the same pages, and the server holds no
+//! copy in its own memory.
+
+use super::CatalogError;
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Result, Write};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Bytes that are copied at once.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// A file in memory, open for reading and writing.
+pub(super) fn memory_file() -> Result<File> {
+    Ok(File::from(memfd_create("a2g-code", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?))
+}
+
+/// Makes a memory file final: nobody can write, grow or shrink it any more.
+pub(super) fn seal(file: &File) -> Result<()> {
+    Ok(fcntl_add_seals(file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?)
+}
+
+/// A sealed memory file with these bytes.
+///
+/// # Errors
+/// When the machine has no room for it.
+pub fn sealed(bytes: &[u8]) -> Result<File> {
+    let mut file = memory_file()?;
+    file.write_all(bytes)?;
+    seal(&file)?;
+    Ok(file)
+}
+
+/// A sealed copy of a part of another file.
+pub(super) fn sealed_part(of: &File, offset: u64, length: u64) -> Result<File> {
+    let mut file = memory_file()?;
+    copy(of, offset, length, &mut file)?;
+    seal(&file)?;
+    Ok(file)
+}
+
+/// Copies a part of a file, whose own position stays where it was.
+pub(super) fn copy(from: &File, offset: u64, length: u64, to: &mut impl Write) -> Result<()> {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let (mut at, end) = (offset, offset.saturating_add(length));
+    while at < end {
+        let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(CHUNK_BYTES);
+        let Some(chunk) = chunk.get_mut(..wanted) else { break };
+        from.read_exact_at(chunk, at)?;
+        to.write_all(chunk)?;
+        at += wanted as u64;
+    }
+    Ok(())
+}
+
+/// Reads a regular file of at most `max_bytes`. A FIFO or a device is not waited for.
+pub(super) fn read_regular(path: &Path, max_bytes: u64) -> std::result::Result<Vec<u8>, CatalogError> {
+    let io = |error| CatalogError::io(path, error);
+    let not_blocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = OpenOptions::new().read(true).custom_flags(not_blocking).open(path).map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
+    if !metadata.is_file() {
+        return Err(CatalogError::NotAFile(path.to_owned()));
+    }
+    let mut bytes = Vec::new();
+    let too_large = |bytes| CatalogError::TooLarge { path: path.to_owned(), bytes, max_bytes };
+    if metadata.len() > max_bytes {
+        return Err(too_large(metadata.len()));
+    }
+    // The file may grow while it is read.
+    let read = file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(io)? as u64;
+    if read > max_bytes { Err(too_large(read)) } else { Ok(bytes) }
+}

@@ -1,0 +1,92 @@
+//! A try of a tool before it enters a catalogue: its code is loaded in a zygote of its own, and a typed tool is
+//! asked what it is, in a child of that zygote. Nothing of the tool runs in the server.
+
+use super::ring::Ring;
+use super::{Ahead, Isolation, Module};
+use crate::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
+use crate::clock::Clock;
+use crate::ident::ToolName;
+use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
+use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
+use crate::sandbox::Code;
+use crate::tool::Contract;
+use std::io::Result;
+use std::sync::Arc;
+
+/// The name that a tool has in its own zygote: its real one may not be known yet.
+const NAME: &str = "probed";
+/// Memory of `describe`.
+const MEMORY_MB: u64 = 64;
+/// How long `describe` may take.
+const TIMEOUT_SECONDS: u64 = 5;
+/// The four texts of a description together, in bytes.
+const MAX_DESCRIPTION_BYTES: usize = 320 << 10;
+
+/// A typed tool's name, version, description and argument schema; `None` for a command.
+type Described = Option<[String; 4]>;
+
+/// Loads `code` for guests that count their instructions when they `meter_fuel`, and describes a typed tool.
+///
+/// # Errors
+/// The machine's, when there can be no zygote; and in words, why the code cannot be linked or the tool does not
+/// describe itself.
+pub async fn probe(
+    code: Code<'_>,
+    meters_fuel: bool,
+    clock: Arc<dyn Clock>,
+) -> Result<std::result::Result<Described, String>> {
+    let name = ToolName::parse(NAME).map_err(std::io::Error::other)?;
+    let permit = permit()?;
+    let budgets = permit.grant().budgets();
+    let (largest_file, handles) = (budgets.written.bytes(), budgets.handles);
+    let ahead = Ahead { waiting: 1, largest_file, handles, meters_fuel };
+    let module = Module { name: &name, code, isolation: Isolation::Process };
+    let (ring, unusable) = Ring::start(&[module], ahead, None, clock).await?;
+    let described = match (unusable.into_iter().next(), code.contract) {
+        (Some((_name, reason)), _) => Err(reason),
+        (None, Contract::Command) => Ok(None),
+        (None, Contract::Typed) => ring.describe(&name, permit).await.and_then(short),
+    };
+    ring.close().await;
+    Ok(described)
+}
+
+/// A description, unless it is longer than anybody wants to hold.
+fn short(texts: [String; 4]) -> std::result::Result<Described, String> {
+    let bytes = texts.iter().map(String::len).sum::<usize>();
+    if bytes > MAX_DESCRIPTION_BYTES {
+        return Err(format!("its description has {bytes} bytes, and {MAX_DESCRIPTION_BYTES} are the most"));
+    }
+    Ok(Some(texts))
+}
+
+/// A permit for `describe`: some memory and time, and nothing else.
+fn permit() -> Result<Permit> {
+    let ceilings = ceilings().map_err(std::io::Error::other)?;
+    let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings).map_err(std::io::Error::other)?;
+    Ok(Permit::new(grant, Roots::none()))
+}
+
+fn ceilings() -> std::result::Result<Ceilings, OutOfRange> {
+    Ok(Ceilings {
+        memory: MemoryLimit::from_mb(MEMORY_MB)?,
+        cpu: CpuPercent::new(100)?,
+        timeout: Timeout::from_seconds(TIMEOUT_SECONDS)?,
+        output: OutputLimit::from_bytes(64 << 10)?,
+        network: false,
+        hosts: HostClaims::default(),
+        network_budgets: NetworkBudgets::NONE,
+        areas: Vec::new(),
+        access: Access::ReadOnly,
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1)?,
+            created: 1,
+            handles: 1024,
+            subscriptions: 128,
+            random_bytes: 1 << 20,
+            directory_entries: 1,
+            fuel: None,
+            hard_links: false,
+        },
+    })
+}

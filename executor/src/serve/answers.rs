@@ -1,0 +1,72 @@
+//! Answers that wait to be taken, each counted against a share of its caller.
+
+use super::doorway::SMALL_MESSAGE_BYTES;
+use crate::govern::Caller;
+use crate::memory::{Held, Shares};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use http_body::{Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// The answers of all callers.
+#[derive(Debug, Clone)]
+pub(super) struct Answers(Arc<Shares>);
+
+impl Answers {
+    /// With so many bytes for each caller.
+    pub(super) fn new(share: u64) -> Self {
+        Self(Shares::new(share))
+    }
+
+    /// Counts an answer until what this gives is dropped. `None` when its caller has not taken as many as its share
+    /// holds. A short answer is not counted.
+    pub(super) fn hold(&self, caller: &Caller, bytes: usize) -> Option<Option<Held>> {
+        if bytes <= SMALL_MESSAGE_BYTES {
+            return Some(None);
+        }
+        self.0.hold(caller.name(), bytes as u64).map(Some)
+    }
+
+    /// The answer, counted until it is taken, or the news that the caller takes none. An answer in pieces is made
+    /// as it is taken.
+    pub(super) fn counted(&self, caller: &Caller, answer: Response) -> Response {
+        let bytes = answer.body().size_hint().exact().unwrap_or(0);
+        match self.hold(caller, usize::try_from(bytes).unwrap_or(usize::MAX)) {
+            Some(None) => answer,
+            Some(Some(held)) => answer.map(|body| Body::new(HeldBody { body, _held: held })),
+            None => {
+                let message = "take the answers that are on their way first, and ask again\n";
+                (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], message).into_response()
+            }
+        }
+    }
+}
+
+/// A body that counts until it is dropped.
+struct HeldBody {
+    body: Body,
+    _held: Held,
+}
+
+impl HttpBody for HeldBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,237 @@
+//! The catalogue as a server has it: tools that are prepared while it serves, the process that compiles them,
+//! what describes them, and entries that are broken.
+
+use crate::harness::{
+    Catalogue, Executor, Home, HttpClient, Options, Process, Tool, blocked, error, eventually, execute,
+    intent, program, result, saying, typed,
+};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+
+/// A command whose compilation takes some seconds: many functions, each with a long body.
+fn slow_to_compile(functions: usize) -> Vec<u8> {
+    let step = "(local.set 0 (i32.add (i32.mul (local.get 0) (i32.const 31)) (i32.load (local.get 0))))";
+    let body = step.repeat(400);
+    let functions =
+        (0..functions).map(|n| format!("(func $f{n} (param i32) (result i32) {body} (local.get 0))"));
+    let text = format!(
+        r#"(module
+            (func $write (import "wasi_snapshot_preview1" "fd_write") (param i32 i32 i32 i32) (result i32))
+            (memory (export "memory") 1)
+            (data (i32.const 16) "7")
+            {}
+            (func (export "_start")
+              (i32.store (i32.const 0) (i32.const 16))
+              (i32.store (i32.const 4) (i32.const 1))
+              (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#,
+        functions.collect::<String>()
+    );
+    wat::parse_str(text).expect("WAT")
+}
+
+fn tool_command(arguments: &[&str], config: &Path) -> (bool, String) {
+    let mut command = Command::new(program());
+    command.env_remove("RUST_LOG").arg("tool").args(arguments).arg("--config").arg(config);
+    let output = command.output().expect("it runs");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).expect("UTF-8"))
+}
+
+/// Keeps guests out of the folder where the cache is.
+const SCOPE: &str = "[ceilings]\nfilesystem_scope = [\"/workspace/**\"]\n";
+
+/// `tool add` of one tool to a new catalogue with a cache of its own.
+fn add(tool: &Tool, settings: &str) -> (bool, String) {
+    let folder = tempfile::tempdir().expect("a temp folder");
+    tool.write(&folder.path().join("source"), false);
+    let config = folder.path().join("executor.toml");
+    std::fs::write(&config, format!("[catalog]\ntools = \"tools\"\ncache = \"cache\"\n{settings}\n{SCOPE}"))
+        .unwrap();
+    let source = folder.path().join("source");
+    tool_command(&["add", source.to_str().unwrap()], &config)
+}
+
+fn proc_of(pid: &str, file: &str) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()
+}
+
+/// The processes that were started by `parent` and have a word in their command line.
+fn children(parent: u32, word: &str) -> Vec<String> {
+    let all = std::fs::read_dir("/proc").expect("/proc").filter_map(|entry| {
+        let pid = entry.ok()?.file_name().into_string().ok()?;
+        let stat = proc_of(&pid, "stat")?;
+        let ppid = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<u32>().ok()?;
+        (ppid == parent && proc_of(&pid, "cmdline")?.contains(word)).then_some(pid)
+    });
+    all.collect()
+}
+
+#[test]
+fn a_server_serves_while_tools_are_prepared_in_a_confined_process() {
+    let cache = tempfile::tempdir().expect("a temp folder");
+    let catalogue = Catalogue::empty().add(Tool::command("quick", &saying(1, "1", 0)));
+    let options =
+        |catalogue: &Catalogue| Options::new().catalogue(catalogue).set("catalog.cache", json!(cache.path()));
+    // Compiled once, so that the next server has it in the cache.
+    drop(Executor::start(options(&catalogue)));
+    let catalogue = catalogue.add(Tool::command_bytes("slow", slow_to_compile(400)));
+    let home = Home::new(options(&catalogue));
+    let mut server = Process::spawn("executor", &mut home.command());
+    let mut client = HttpClient::connect(server.listens_on());
+    let compiler = eventually("the compiler runs", || children(server.child().id(), "compile-module").pop());
+    let status = eventually("it is confined", || {
+        let status = proc_of(&compiler, "status").expect("it still compiles");
+        status.contains("Seccomp:\t2").then_some(status)
+    });
+    for line in ["NoNewPrivs:\t1", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
+        assert!(status.contains(line), "no `{line}` in {status}");
+    }
+    let open = std::fs::read_dir(format!("/proc/{compiler}/fd")).expect("it still compiles");
+    let open = open.map(|entry| std::fs::read_link(entry.unwrap().path()).unwrap()).collect::<Vec<_>>();
+    assert_eq!(open.len(), 3, "{open:?}");
+    assert!(open.iter().all(|file| file.to_string_lossy().starts_with("/memfd:")), "{open:?}");
+    assert_eq!(proc_of(&compiler, "environ").as_deref(), Some(""));
+    let limits = proc_of(&compiler, "limits").expect("it still compiles");
+    let limit = |name: &str| {
+        let line = limits.lines().find(|line| line.starts_with(name)).expect("a limit");
+        line[name.len()..].split_whitespace().next().expect("a value").to_owned()
+    };
+    assert_eq!((limit("Max cpu time"), limit("Max data size")), ("20".into(), (1_u64 << 30).to_string()));
+    let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).expect("a namespace");
+    assert_ne!(network(&compiler), network("self"));
+    // Meanwhile the server answers, runs what is ready, and says of the rest when to come again.
+    assert_eq!(client.request("GET", "/health", &[], b"").status, 200);
+    result(&client.rpc("a2g/execute", &execute("quick", json!({}))));
+    let told = client.rpc("a2g/execute", &execute("slow", json!({})));
+    let told = error(&told, -32003);
+    assert!(told["message"].as_str().unwrap().contains("being prepared"), "{told}");
+    assert!(told["data"]["retry_after_ms"].as_u64().is_some_and(|ms| ms >= 100), "{told}");
+    let listed = client.rpc("a2g/tools", &json!({}));
+    let names = result(&listed)["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]);
+    assert_eq!(names.collect::<Vec<_>>(), ["quick"]);
+    server.line_with("compiling `slow`");
+    server.line_with("all tools are prepared");
+    result(&client.rpc("a2g/execute", &execute("slow", json!({}))));
+}
+
+#[test]
+fn a_compilation_ends_at_its_limits_and_says_which() {
+    let slow = Tool::command_bytes("slow", slow_to_compile(1500));
+    for (setting, named) in [
+        ("compile_seconds = 1", "catalog.compile_seconds"),
+        ("compile_memory_mb = 32", "catalog.compile_memory_mb"),
+    ] {
+        let (added, said) = add(&slow, setting);
+        assert!(!added && said.contains(named), "{setting}: {said}");
+    }
+    let (added, said) = add(&Tool::command_bytes("none", b"\0asm nonsense".to_vec()), "");
+    assert!(!added && said.contains("cannot be compiled"), "{said}");
+}
+
+/// `describe` is the tool's own code: it has a process of its own, some memory and some seconds.
+#[test]
+fn a_tool_that_describes_itself_for_ever_or_too_long_is_refused() {
+    let spin = "(loop $again (br $again))";
+    let trap = "(unreachable)";
+    let exhaust =
+        "(loop $again (br_if $again (i32.ne (memory.grow (i32.const 16)) (i32.const -1)))) (unreachable)";
+    for (describe, says) in [(spin, "time limit"), (trap, "unreachable"), (exhaust, "unreachable")] {
+        let (added, said) = add(&Tool::typed_bytes("odd", typed("odd", &json!({}), describe)), "");
+        assert!(!added && said.contains(says), "{says}: {said}");
+    }
+    let long = json!({ "description": "x".repeat(400 << 10) });
+    let (added, said) = add(&Tool::typed_bytes("odd", typed("odd", &long, "")), "");
+    assert!(!added && said.contains("bytes"), "{said}");
+    let (added, said) = add(&Tool::typed_bytes("odd", typed("odd", &json!({ "type": "object" }), "")), "");
+    assert!(added, "{said}");
+}
+
+#[test]
+fn an_entry_that_is_broken_is_left_out_and_the_others_are_served() {
+    let catalogue = Catalogue::empty().add(Tool::command("good", &saying(1, "1", 0)));
+    let folder = catalogue.folder();
+    let tool = Tool::command("other", &saying(1, "1", 0));
+    for name in ["bad name", "fifo", "huge", "unreadable", "deep"] {
+        tool.write(&folder.join(name), true);
+    }
+    let fifo = |path: &Path| {
+        let _was_there = std::fs::remove_file(path);
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    let rename = |name: &str| {
+        let manifest = folder.join(name).join("tool.toml");
+        let text = std::fs::read_to_string(&manifest).unwrap().replace("\"other\"", &format!("\"{name}\""));
+        std::fs::write(manifest, text).unwrap();
+    };
+    ["fifo", "huge", "deep"].into_iter().for_each(rename);
+    fifo(&folder.join("fifo/tool.wasm"));
+    fifo(&folder.join("unreadable/tool.toml"));
+    std::fs::File::create(folder.join("huge/tool.wasm")).unwrap().set_len(65 << 20).unwrap();
+    let deep = (0..66).fold(json!({}), |inner, _| json!({ "not": inner }));
+    let deep = Tool::command("deep", &saying(1, "1", 0)).schema(deep);
+    deep.write(&folder.join("deep"), true);
+    let executor = Executor::start(Options::new().catalogue(&catalogue));
+    result(&executor.rpc("a2g/execute", &execute("good", json!({}))));
+    assert!(executor.stderr().contains("bad name"), "{}", executor.stderr());
+    let (listed, said) = tool_command(&["list", "--json"], &executor.home().config());
+    assert!(listed, "{said}");
+    let listed: Value = serde_json::from_str(said.get(said.find('[').unwrap()..).unwrap()).expect("JSON");
+    for (name, reason) in [
+        ("bad name", "tool name"),
+        ("fifo", "not a regular file"),
+        ("unreadable", "not a regular file"),
+        ("huge", "are the most"),
+        ("deep", "nested deeper"),
+    ] {
+        let entry = listed.as_array().unwrap().iter().find(|tool| tool["name"] == name);
+        let entry = entry.unwrap_or_else(|| panic!("no `{name}` in {listed}"));
+        assert!(entry["error"].as_str().unwrap().contains(reason), "{entry}");
+        if name != "bad name" {
+            let refused = executor.rpc("a2g/execute", &execute(name, json!({})));
+            assert!(!error(&refused, -32001)["message"].as_str().unwrap().contains("/tmp"), "{refused}");
+        }
+    }
+}
+
+/// A component of `componentize-py` has fourteen core instances; the bound is 64.
+#[test]
+fn a_component_may_have_many_instances_up_to_a_stated_bound() {
+    let component = |instances: usize| {
+        let more = (1..instances).map(|n| format!("(core instance $i{n} (instantiate $more))"));
+        let text = format!(
+            r#"(component
+              (core module $more (memory 1) (table 4 funcref))
+              (core module $m (func (export "run") (result i32) (i32.const 0)))
+              (core instance $i (instantiate $m))
+              {}
+              (func $run (result (result)) (canon lift (core func $i "run")))
+              (instance $command (export "run" (func $run)))
+              (export "wasi:cli/run@0.2.0" (instance $command)))"#,
+            more.collect::<String>()
+        );
+        Tool::command_bytes("many", wat::parse_str(text).expect("WAT"))
+    };
+    let catalogue = Catalogue::empty().add(component(16));
+    let executor = Executor::start(Options::new().catalogue(&catalogue));
+    result(&executor.rpc("a2g/execute", &execute("many", json!({}))));
+    let (added, said) = add(&component(65), "");
+    assert!(!added && said.contains("65") && said.contains("64"), "{said}");
+}
+
+/// An agent that may do nothing learns nothing of a tool's schema.
+#[test]
+fn an_agent_that_is_denied_is_not_told_about_the_schema() {
+    let executor = Executor::start(Options::new());
+    let wrong = json!({ "path": 5 });
+    let mut denied = intent("write_file", json!({ "path": "/etc/x", "wrong": 1 }));
+    blocked(&executor.rpc("a2g/intent", &denied), "verdict_denied");
+    denied["arguments"] = wrong.clone();
+    let _either = executor.rpc("a2g/intent", &denied);
+    let params = {
+        let mut params = execute("write_file", wrong);
+        params["verdict"]["verdict"] = json!("DENIED");
+        params
+    };
+    blocked(&executor.rpc("a2g/execute", &params), "verdict_denied");
+}

@@ -1,0 +1,72 @@
+//! Results that would take many times their length if the server made values of them.
+
+use super::bench::Bench;
+use super::guest::Guest;
+use crate::harness::{Options, eventually};
+
+/// How much more memory the server may take while one such result passes through, in MB.
+const MAX_GROWTH_MB: u64 = 100;
+/// How much of it may be left some seconds later, in KiB.
+const MAX_LEFT_KIB: u64 = 24 << 10;
+
+/// Answers a list of 900,000 objects: as values they would take 600 MB.
+fn objects() -> Guest {
+    let chunk = r"{\22\22:0},".repeat(1000);
+    Guest::new(format!(
+        r#"(local $left i32)
+        (local.set $left (i32.const 900))
+        (call $say @"[")
+        (loop $more (call $say @"{chunk}") (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+        (call $say @"0]")"#
+    ))
+    .silent()
+}
+
+fn says(text: &str) -> Guest {
+    let escaped: String = text.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    Guest::new(format!(r#"(call $say @"{escaped}")"#)).silent()
+}
+
+#[test]
+fn a_list_of_many_objects_takes_a_few_times_its_length_and_goes_again() {
+    let options = Options::new().set("ceilings.max_output_bytes", 8 << 20);
+    let bench = Bench::start_with(options, [("objects", objects())]);
+    bench.assert_well("the first run");
+    let before = bench.status("VmRSS");
+    let one = || {
+        let report = bench.call("objects").grant("timeout_seconds", 60).send().success();
+        assert_eq!(report.0["result"].as_array().map(Vec::len), Some(900_001));
+    };
+    let grown = bench.peak_since(one);
+    assert!(grown < MAX_GROWTH_MB, "6.3 MB of result made the server grow by {grown} MB");
+    let grown = bench.peak_since(|| std::thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(one)))));
+    assert!(grown < 2 * MAX_GROWTH_MB, "three of them made the server grow by {grown} MB");
+    eventually("the memory goes back to the system", || {
+        (bench.status("VmRSS") < before + MAX_LEFT_KIB).then_some(())
+    });
+}
+
+#[test]
+fn the_output_of_a_run_is_a_mebibyte_at_most_unless_the_operator_allows_more() {
+    let bench = Bench::start([("objects", objects())]);
+    let report = bench.call("objects").send().limit("output");
+    let limit = report.in_force("max_output_bytes");
+    assert_eq!((&limit["granted"], &limit["set_by"]), (&(1 << 20).into(), &"executor".into()));
+}
+
+/// A result is passed on as text, so it has to be one that every reader of the report reads alike.
+#[test]
+fn a_result_that_readers_could_read_differently_is_none() {
+    let deep = "[".repeat(49) + &"]".repeat(49);
+    let refused = [r#"{"a":1,"a":2}"#, r#"{"a":1,"\u0061":2}"#, "[1e400]", r#""\ud800""#, &deep, "1 2", "{"];
+    let kept = "{\n  \"a\" : [ 1.50 , \"b \\\" c\" ]\n}\n";
+    let named = (0..refused.len()).map(|n| format!("odd{n}")).collect::<Vec<_>>();
+    let guests = named.iter().zip(refused).map(|(name, text)| (name.as_str(), says(text)));
+    let bench = Bench::start(guests.chain([("kept", says(kept))]));
+    for (name, text) in named.iter().zip(refused) {
+        let report = bench.call(name).send().failure("standard output is not one JSON value");
+        assert!(report.0.get("result").is_none(), "{text}: {report:?}");
+    }
+    let report = bench.call("kept").send().success();
+    assert_eq!(report.0["result"].to_string(), r#"{"a":[1.5,"b \" c"]}"#);
+}
