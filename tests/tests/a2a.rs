@@ -791,7 +791,6 @@ fn what_is_no_request_runs_nothing() {
         (&*with("\"messageId\"", "\"messageIdd\""), -32602),
         (&*with("\"write_file\"", "\"no_tool\""), -32602),
         (&*with("\"write_file\"", "7"), -32602),
-        (&*with("\"content\":\"x\"", "\"content\":7"), -32602),
         (
             &*with(
                 "\"message\":{",
@@ -827,6 +826,12 @@ fn what_is_no_request_runs_nothing() {
     assert_eq!(client.get("/a2a/rpc").status, 405);
     executor.assert_workspace_is_empty("what is no request");
     assert_eq!(client.result("tasks/list", json!({}))["total"], 0);
+    // Arguments are looked at once the governor has approved, when there is a task.
+    let task =
+        client.result("message/send", call("write_file", json!({ "path": "/workspace/x", "content": 7 })));
+    assert_eq!(state(&task), "rejected");
+    assert_eq!(task["status"]["message"]["parts"][1]["data"]["pointer"], "/arguments/content", "{task}");
+    executor.assert_workspace_is_empty("arguments that break the schema");
     assert!(executor.reports().is_empty());
     // And it goes on.
     assert_eq!(state(&client.post(&good).json()["result"]), "completed");

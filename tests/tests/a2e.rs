@@ -62,7 +62,9 @@ impl Served {
     }
 
     fn options(&self) -> Options {
-        Options::new().catalogue(&self.catalogue).policies(self.policies.path())
+        let options = Options::new().catalogue(&self.catalogue).policies(self.policies.path());
+        // Room for what `floods` says.
+        options.set("ceilings.max_output_bytes", 8 << 20)
     }
 
     fn with(&self, door: Value) -> Options {

@@ -77,7 +77,6 @@ async fn serve(folder: &Path) {
         capacity: config.capacity,
         accept_unsigned: Some(AcceptUnsigned::given_on_the_command_line()),
         signatures: None,
-        output_share: u64::MAX,
     };
     let trust = Trust::read(&config.trust, config.did.clone()).unwrap();
     let local = LocalGovernor::new(PolicySet::builtin().unwrap(), Arc::clone(&clock));

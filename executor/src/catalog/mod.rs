@@ -105,8 +105,10 @@ impl CatalogError {
     #[must_use]
     pub fn public_message(&self) -> String {
         match self {
-            Self::Io { .. } | Self::NotAFile(_) | Self::TooLarge { .. } => {
-                "its files cannot be read".to_owned()
+            Self::Io { .. } => "its module cannot be read".to_owned(),
+            Self::NotAFile(_) => "one of its files is not a regular file".to_owned(),
+            Self::TooLarge { path: _, bytes, max_bytes } => {
+                format!("one of its files has {bytes} bytes, and {max_bytes} are the most that is read")
             }
             Self::Manifest { .. } => "its `tool.toml` is not valid".to_owned(),
             Self::CacheNotPrivate { .. } => "the executor's compile cache is not private".to_owned(),

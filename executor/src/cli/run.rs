@@ -106,7 +106,6 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         capacity: Capacity { concurrent: 1, concurrent_per_agent: 1, queue: 1, queue_per_agent: 1 },
         accept_unsigned: arguments.policy.is_none().then(AcceptUnsigned::given_on_the_command_line),
         signatures: None,
-        output_share: u64::MAX,
     };
     // No proof comes from a command line.
     let trust = Trust::of_nobody(config.did.clone());

@@ -245,7 +245,6 @@ async fn serve(
         capacity: config.capacity,
         accept_unsigned,
         signatures: config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?.map(Arc::new),
-        output_share: config.memory.bytes() / 2,
     };
     memory::set_budget(config.memory.bytes());
     tokio::spawn(give_memory_back());

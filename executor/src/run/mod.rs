@@ -43,7 +43,7 @@ use crate::verdict::{Directive, Policy, Proof, Verdict};
 use escalations::Escalations;
 use futures_util::FutureExt as _;
 use observers::Observers;
-use output::{ExpectedOutput, NoRoom, OutputRoom};
+use output::ExpectedOutput;
 use refusals::Refusals;
 use running::{Entered, Running};
 use serde_json::Value;
@@ -61,6 +61,9 @@ const UNDECIDED: &str = "nobody decided about it before its verdict expired";
 const RETRY_AFTER_MS: u64 = 500;
 /// When a caller whose tool is being compiled should come again.
 const PREPARING_RETRY_MS: u64 = 1_000;
+/// The answer to a new call, or a question for a stored receipt, when memory is used up.
+const NO_MEMORY: &str = "the executor holds as much as it may (`server.max_memory_mb`): messages, results that are not \
+                         taken, and output that is still to come";
 /// How long an intent that waits for a person is believed to wait when nothing changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// How long an intent may be neither waiting nor open, between the two.
@@ -79,8 +82,6 @@ pub struct Settings {
     pub accept_unsigned: Option<AcceptUnsigned>,
     /// How intents have to be signed, when they have to be.
     pub signatures: Option<Arc<IntentSignatures>>,
-    /// Bytes of output that one agent's open runs may hand out together.
-    pub output_share: u64,
 }
 
 /// A catalogue, and its tools where they run.
@@ -118,7 +119,7 @@ pub struct Executor {
     standing: Standing,
     journal: Journal,
     slots: Arc<Slots>,
-    output: Arc<OutputRoom>,
+    output: ExpectedOutput,
     running: Running,
     escalations: Escalations,
     refusals: Refusals,
@@ -176,7 +177,7 @@ impl Executor {
         let metrics = Metrics::new(journal.metrics());
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
-            output: OutputRoom::new(settings.output_share),
+            output: ExpectedOutput::default(),
             settings,
             loaded: RwLock::new(Arc::new(loaded)),
             governor,
@@ -724,7 +725,7 @@ impl Executor {
         if memory::has_room(0) {
             return Ok(());
         }
-        Err(self.busy("the executor holds as much as it may (`server.max_memory_mb`)"))
+        Err(self.busy(NO_MEMORY))
     }
 
     /// Waits for the receipt of an intent that is known already, with the verdict of the governor when
@@ -858,7 +859,9 @@ impl Executor {
         }
         let roots = self.open(&admitted, &grant)?;
         let place = self.place(&admitted.call().agent)?;
-        let output = self.room_for_output(&admitted.call().agent, &grant)?;
+        if !self.output.has_room(grant.output().value.bytes()) {
+            return Err(self.busy(NO_MEMORY));
+        }
         let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
         match claimed.map_err(|error| self.unrecorded(&error))? {
             Claim::New => {}
@@ -867,8 +870,7 @@ impl Executor {
         let Call { intent, agent, .. } = admitted.call();
         let running = self.running.enter(*intent, agent.clone());
         let approved_by = None;
-        let claimed =
-            Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, output, running };
+        let claimed = Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, running };
         Ok(Taken::Claimed(Box::new(claimed)))
     }
 
@@ -895,22 +897,6 @@ impl Executor {
         })
     }
 
-    /// Room for what a run may hand out, or the news that there is none.
-    fn room_for_output(&self, agent: &AgentDid, grant: &Grant) -> Result<ExpectedOutput, Fault> {
-        self.output.expect(agent, grant.output().value.bytes()).map_err(|no_room| {
-            self.busy(match no_room {
-                NoRoom::Agent => {
-                    "the runs of this agent that are open may hand out as much output as its share of \
-                     `server.max_memory_mb`"
-                }
-                NoRoom::Server => {
-                    "the executor holds as much as it may (`server.max_memory_mb`): results that are not taken, \
-                     messages, and output that is still to come"
-                }
-            })
-        })
-    }
-
     /// The life of a claimed intent: it ends in a receipt or is released.
     async fn claimed(
         self: Arc<Self>,
@@ -918,8 +904,7 @@ impl Executor {
         mut clocked: Clocked,
         watcher: Watcher,
     ) -> Result<Arc<Receipt>, Fault> {
-        let Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, output, running } =
-            claimed;
+        let Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, running } = claimed;
         let call = admitted.call();
         let queued = self.clock.monotonic();
         // An intent that is cancelled while it waits needs no slot.
@@ -939,6 +924,7 @@ impl Executor {
             }
         };
         let queue = clocked.elsewhere(queued, self.clock.monotonic());
+        let output = self.output.begin(grant.output().value.bytes());
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
             self.release(call.intent).await?;
             return Err(expired);
@@ -1048,7 +1034,6 @@ struct Claimed {
     grant: Grant,
     roots: Roots,
     place: Place,
-    output: ExpectedOutput,
     running: Entered,
 }
 

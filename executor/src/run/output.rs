@@ -1,59 +1,40 @@
-//! Room for the output of runs: how much those that are open may still hand out, and whether one more fits.
+//! Output that runs may still hand out, beside the memory that is in use.
 //!
-//! ```text
-//! room for one more ◀─ its agent's share
-//!                   ◀─ the heap that is in use + the output that open runs may still hand out ≤ the budget
-//! ```
-//! Output that has arrived is part of the heap, whoever holds it.
+//! Output that has arrived is part of the heap, whoever holds it. What running guests may still add to it is
+//! counted here, so that a new call finds room for its own.
 
-use crate::ident::AgentDid;
-use crate::memory::{self, Held, Shares};
+use crate::memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// All expected output.
-#[derive(Debug)]
-pub(super) struct OutputRoom {
-    shares: Arc<Shares>,
-    expected: AtomicU64,
-}
+/// The output that all running guests may still hand out, in bytes.
+#[derive(Debug, Default)]
+pub(super) struct ExpectedOutput(Arc<AtomicU64>);
 
-/// The output that one run may still hand out.
+/// The part of one run.
 #[derive(Debug)]
-pub(super) struct ExpectedOutput {
-    room: Arc<OutputRoom>,
+pub(super) struct OutputShare {
+    all: Arc<AtomicU64>,
     bytes: u64,
-    _share: Held,
 }
 
-/// Why there is no room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoRoom {
-    /// The agent's share is used up.
-    Agent,
-    /// The budget of the whole server is.
-    Server,
-}
-
-impl OutputRoom {
-    /// With so many bytes for each agent.
-    pub(super) fn new(share: u64) -> Arc<Self> {
-        Arc::new(Self { shares: Shares::new(share), expected: AtomicU64::new(0) })
+impl ExpectedOutput {
+    /// Whether a run of so much output would stay within the budget. One that may hand out more than the budget
+    /// has room when no other runs.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        let others = self.0.load(Relaxed);
+        memory::has_room(if others == 0 { 0 } else { others.saturating_add(bytes) })
     }
 
-    /// Room for the output of one more run. A run that may hand out more than the budget has room when no other is
-    /// open.
-    pub(super) fn expect(self: &Arc<Self>, agent: &AgentDid, bytes: u64) -> Result<ExpectedOutput, NoRoom> {
-        let share = self.shares.hold(agent.as_str(), bytes).ok_or(NoRoom::Agent)?;
-        let others = self.expected.fetch_add(bytes, Relaxed);
-        let expected = ExpectedOutput { room: Arc::clone(self), bytes, _share: share };
-        let needed = if others == 0 { 0 } else { others.saturating_add(bytes) };
-        if memory::has_room(needed) { Ok(expected) } else { Err(NoRoom::Server) }
+    /// Counts a run that begins, until what this gives is dropped.
+    pub(super) fn begin(&self, bytes: u64) -> OutputShare {
+        self.0.fetch_add(bytes, Relaxed);
+        OutputShare { all: Arc::clone(&self.0), bytes }
     }
 }
 
-impl Drop for ExpectedOutput {
+impl Drop for OutputShare {
     fn drop(&mut self) {
-        self.room.expected.fetch_sub(self.bytes, Relaxed);
+        self.all.fetch_sub(self.bytes, Relaxed);
     }
 }

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use http_body::{Frame, SizeHint};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// The answers of all callers.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ impl Answers {
         let bytes = answer.body().size_hint().exact().unwrap_or(0);
         match self.hold(caller, usize::try_from(bytes).unwrap_or(usize::MAX)) {
             Some(None) => answer,
-            Some(Some(held)) => answer.map(|body| Body::new(HeldBody { body, _held: held })),
+            Some(Some(held)) => answer.map(|body| Body::new(HeldBody { body, held: Arc::new(held) })),
             None => {
                 let message = "take the answers that are on their way first, and ask again\n";
                 (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], message).into_response()
@@ -45,10 +45,22 @@ impl Answers {
     }
 }
 
-/// A body that counts until it is dropped.
+/// A body whose pieces count until the last of them is written: the connection takes them from the body at once,
+/// and writes them when the other side reads.
 struct HeldBody {
     body: Body,
-    _held: Held,
+    held: Arc<Held>,
+}
+
+struct HeldPiece {
+    piece: Bytes,
+    _held: Arc<Held>,
+}
+
+impl AsRef<[u8]> for HeldPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.piece
+    }
 }
 
 impl HttpBody for HeldBody {
@@ -59,7 +71,9 @@ impl HttpBody for HeldBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let count = |piece| Bytes::from_owner(HeldPiece { piece, _held: Arc::clone(&self.held) });
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(count))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -228,6 +228,18 @@ impl Executor {
         self.home
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// One number of `/proc/PID/status`, such as `VmRSS` in KiB.
+    pub fn status(&self, name: &str) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("it runs");
+        let line = text.lines().find(|line| line.starts_with(&format!("{name}:"))).expect("a known name");
+        line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -41,6 +41,11 @@ impl Process {
         Self { name, child, captured }
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The child.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child

@@ -13,6 +13,9 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// More bytes than any test sends, and an integer that every reader of JSON has exactly.
+const MUCH: u64 = 1 << 52;
+
 const TOOL: &str = "hostile_tcp";
 
 /// A peer of a test's own, which does with each connection what its function does, and then waits until the
@@ -421,7 +424,7 @@ fn bytes_end_at_the_limit_both_ways() {
     let bench = start(options(&[&endless]).set("network.max_received_bytes", LIMIT));
     let peak = bench.peak_since(|| {
         let report = bench.take(&json!([
-            { "connect": at(&endless) }, { "read": [0, u64::MAX] }, { "connect": at(&endless) }, { "read": [1, 10] },
+            { "connect": at(&endless) }, { "read": [0, MUCH] }, { "connect": at(&endless) }, { "read": [1, 10] },
         ]));
         assert_eq!(step(&report, 1)["read"], LIMIT, "{report:?}");
         assert!(step(&report, 1)["error"].is_string() && step(&report, 3)["error"].is_string(), "{report:?}");
@@ -472,7 +475,7 @@ fn much_arrives_whole_and_what_nobody_takes_waits() {
     let text = "abcdefghijklmnop".repeat(256);
     let report = bench.take(&json!([
         { "connect": at(&peer) }, { "write": [0, text, SIZE / 4096] }, { "shutdown": [0, "write"] },
-        { "read": [0, u64::MAX] },
+        { "read": [0, MUCH] },
     ]));
     assert_eq!(step(&report, 3)["read"], SIZE + 6, "{report:?}");
     assert!(step(&report, 3)["first"].as_str().is_some_and(|text| text.starts_with("right z")), "{report:?}");
@@ -534,7 +537,7 @@ fn a_slow_peer_holds_nobody_longer_than_the_run() {
     });
     let bench = start(options(&[&silent, &drips]));
     for peer in [&silent, &drips] {
-        let call = bench.steps(&json!([{ "connect": at(peer) }, { "read": [0, u64::MAX] }]));
+        let call = bench.steps(&json!([{ "connect": at(peer) }, { "read": [0, MUCH] }]));
         let answer = call.grant("timeout_seconds", 1).send();
         assert!(answer.took < Duration::from_secs(5), "{:?}", answer.took);
         let report = answer.limit("time");
@@ -574,7 +577,7 @@ fn a_peer_that_does_not_let_go_keeps_nothing_open() {
 fn a_run_that_is_over_has_no_connection() {
     let peer = Peer::start(|stream| drop(stream.write_all(b"x")));
     let bench = start(options(&[&peer]));
-    let steps = json!([{ "connect": at(&peer) }, { "read": [0, u64::MAX] }]);
+    let steps = json!([{ "connect": at(&peer) }, { "read": [0, MUCH] }]);
     let meanwhile = |work: &dyn Fn(&str)| {
         let before = peer.connections();
         let call = bench.steps(&steps).undisturbed();

@@ -1,0 +1,115 @@
+//! The server's memory: what callers make it hold is bounded, nobody pays for the others, and it comes back.
+
+use crate::callers::{List, agent, ask, bearer, rpc};
+use crate::harness::{
+    AGENT, Catalogue, Executor, GATE, Options, Tool, error, eventually, execute, id_of, result,
+};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+const OTHER: &str = "did:aeon:other:1.0:abc123";
+
+/// Objects that take about sixty times their text as values.
+fn dense(bytes: usize) -> Value {
+    json!({ "x": vec![json!({ "": 0 }); bytes / 7] })
+}
+
+#[test]
+fn a_message_that_would_be_too_large_as_values_is_refused_before_it_is_one() {
+    let executor = Executor::start(Options::new().set("server.max_body_bytes", 4 << 20));
+    let before = executor.status("VmHWM");
+    let dense = json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/execute", "params": dense(3 << 20) });
+    let refused = executor.client().post(dense.to_string().as_bytes()).json();
+    assert!(error(&refused, -32700)["message"].as_str().unwrap().contains("more values than"), "{refused}");
+    let grown = executor.status("VmHWM") - before;
+    assert!(grown < 40 << 10, "the server grew by {grown} KiB");
+    let many = json!({ "path": "/workspace/x", "content": "x".repeat(3 << 20) });
+    result(&executor.rpc("a2g/execute", &execute("write_file", many)));
+}
+
+#[test]
+fn when_memory_is_used_up_new_calls_wait_and_cancels_do_not() {
+    let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
+    let options = Options::new().catalogue(&catalogue).set("server.max_memory_mb", 48);
+    let executor = Executor::start(options.set("executor.concurrent", 8));
+    let calls = [0; 8].map(|_| execute("gate", dense(400_000)));
+    std::thread::scope(|scope| {
+        let waiting = calls.each_ref().map(|call| scope.spawn(|| executor.rpc("a2g/execute", call)));
+        eventually("no more is taken", || {
+            let response = executor.rpc("a2g/execute", &execute("gate", dense(100_000)));
+            let told = error(&response, -32003);
+            assert!(told["data"]["retry_after_ms"].is_u64(), "{told}");
+            told["message"].as_str().unwrap().contains("server.max_memory_mb").then_some(())
+        });
+        assert_eq!(executor.client().request("GET", "/health", &[], b"").status, 200);
+        let small = executor
+            .rpc("a2g/execute", &execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
+        error(&small, -32003);
+        let peak = executor.status("VmHWM");
+        assert!(peak < 400 << 10, "{peak} KiB");
+        // Whatever runs can be stopped, and then there is room again.
+        for call in &calls {
+            result(&executor.rpc("a2g/cancel", &json!({ "intent_id": id_of(call) })));
+        }
+        let ended = waiting.map(|waiting| waiting.join().unwrap());
+        assert!(ended.iter().all(|response| response.get("error").is_some()), "{ended:?}");
+    });
+    let write = execute("write_file", json!({ "path": "/workspace/x", "content": "x" }));
+    eventually("there is room again", || executor.rpc("a2g/execute", &write).get("result").map(drop));
+    eventually("the memory goes back", || (executor.status("VmRSS") < 64 << 10).then_some(()));
+}
+
+/// A caller that asks for large answers and takes none is refused more of them; the others are not.
+#[test]
+fn answers_that_one_caller_does_not_take_are_its_own_loss() {
+    let says = r#"(module
+      (func $write (import "wasi_snapshot_preview1" "fd_write") (param i32 i32 i32 i32) (result i32))
+      (memory (export "memory") 193)
+      (func (export "_start")
+        (memory.fill (i32.const 65536) (i32.const 120) (i32.const 12582912))
+        (i32.store8 (i32.const 65536) (i32.const 34)) (i32.store8 (i32.const 12648447) (i32.const 34))
+        (i32.store (i32.const 0) (i32.const 65536)) (i32.store (i32.const 4) (i32.const 12582912))
+        (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#;
+    let list = List::new();
+    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
+    let catalogue = Catalogue::with_tools().add(Tool::command("says", says));
+    let options = list.options().catalogue(&catalogue).set("server.max_memory_mb", 96);
+    let executor = Executor::start(options.set("ceilings.max_output_bytes", 16 << 20));
+    let mut client = executor.client();
+    let call = execute("says", json!({}));
+    let said = rpc(&mut client, &greedy, "a2g/execute", &call);
+    assert_eq!(result(&said)["result"].as_str().map(str::len), Some((12 << 20) - 2));
+    drop(said);
+    let body =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/status", "params": { "intent_id": id_of(&call) } });
+    let body = body.to_string();
+    let request = format!(
+        "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: {}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        bearer(&greedy),
+        body.len()
+    );
+    let asks = || {
+        let mut connection = TcpStream::connect(executor.address()).expect("a connection");
+        connection.write_all(request.as_bytes()).expect("a request");
+        connection
+    };
+    let untaken: Vec<_> = (0..6).map(|_| asks()).collect();
+    let refused = eventually("it is refused more", || {
+        let mut connection = asks();
+        let mut head = [0; 12];
+        connection.read_exact(&mut head).expect("an answer");
+        (&head == b"HTTP/1.1 503").then_some(connection)
+    });
+    drop(refused);
+    let mut write = execute("write_file", json!({ "path": "/workspace/x", "content": "x" }));
+    write["intent"]["agent_did"] = json!(OTHER);
+    assert_eq!(result(&rpc(&mut client, &other, "a2g/execute", &write))["status"], "SUCCESS");
+    drop(untaken);
+    let status = json!({ "intent_id": id_of(&call) });
+    eventually("it is answered again", || {
+        let answer = ask(&mut executor.client(), Some(&bearer(&greedy)), "a2g/status", &status);
+        (answer.status == 200).then_some(())
+    });
+}
