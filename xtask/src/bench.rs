@@ -2,7 +2,7 @@
 //!
 //! It never pretends: whatever it prints has been measured.
 
-use crate::run::{self, Failure, Workspace};
+use crate::run::{self, AtPath as _, Failure, Workspace};
 use crate::{setup, test, tools};
 
 pub(crate) const HELP: &str = "\
@@ -16,7 +16,8 @@ Sets up, builds the tools and the executor, then runs the benchmark and prints i
   journal      calls with the journal on the disk, on a RAM disk, and without it, beside an fdatasync
   protocols    what each of the other protocols' doors adds to a call over A2G
   subscribers  the memory that a thousand streams and WebSockets take on which nothing comes
-  memory       what the server grows by over 10,000 runs, and what 200 runs take that sleep at once";
+  memory       what the server grows by over 10,000 runs, what 200 runs take that sleep at once, and
+               the most that it takes, and the slowest /health, in all hostile tests";
 
 /// What can be measured by itself.
 pub(crate) const PARTS: [&str; 6] = ["sandbox", "doors", "journal", "protocols", "subscribers", "memory"];
@@ -38,5 +39,38 @@ fn measure(workspace: &Workspace, part: Option<&str>) -> Result<(), Failure> {
     let mut cargo = workspace.cargo();
     cargo.args(["bench", "--locked", "--profile", "dev", "-p", "a2g-executor", "--bench", "overhead"]);
     cargo.args(part.map(|part| ["--", part]).into_iter().flatten());
-    run::visibly("run the benchmark", &mut cargo)
+    run::visibly("run the benchmark", &mut cargo)?;
+    match part {
+        None | Some("memory") => hostile(workspace),
+        Some(_) => Ok(()),
+    }
+}
+
+/// The most memory that any server of the hostile tests has had, in MB, and the time that its slowest `/health`
+/// may have taken beside an attack, in milliseconds.
+const HOSTILE_PEAK_GOAL_MB: u64 = 150;
+const HOSTILE_HEALTH_GOAL_MS: u64 = 100;
+
+/// Runs the hostile tests, one after the other, and prints what their servers took.
+fn hostile(workspace: &Workspace) -> Result<(), Failure> {
+    let figures = workspace.notes().join("hostile-figures");
+    std::fs::create_dir_all(workspace.notes()).at(&workspace.notes())?;
+    std::fs::write(&figures, "").at(&figures)?;
+    let mut cargo = workspace.cargo();
+    cargo.args(["test", "--locked", "--workspace", "--test", "main", "hostile", "--", "--test-threads=1"]);
+    cargo.env("A2G_HOSTILE_FIGURES", &figures);
+    run::logged(workspace, "run the hostile tests", &mut cargo, None)?;
+    let text = std::fs::read_to_string(&figures).at(&figures)?;
+    let columns = text.lines().filter_map(|line| line.split_once(' '));
+    let columns = columns.filter_map(|(peak, health)| Some((peak.parse().ok()?, health.parse().ok()?)));
+    let (peak, health) =
+        columns.fold((0, 0), |(peak, health): (u64, u64), (one, other)| (peak.max(one), health.max(other)));
+    let row = |what: &str, figure: u64, goal: u64| {
+        let missed = if figure <= goal { "" } else { ", missed" };
+        println!("{what:<58} {figure:>8} {:>14}", format!("{goal}{missed}"));
+    };
+    println!("\n{:<58} {:>8} {:>14}", "(h) the hostile tests, one after the other", "", "goal");
+    row("the most memory that a server had, in MB", peak >> 10, HOSTILE_PEAK_GOAL_MB);
+    row("the slowest /health beside a case, in ms", health / 1000, HOSTILE_HEALTH_GOAL_MS);
+    Ok(())
 }

@@ -10,8 +10,9 @@ use super::side::{Books, Health, Idle, Outside};
 use crate::harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A started executor.
@@ -32,6 +33,8 @@ pub(super) struct Bench {
     /// What was granted of files, each with the number of folders that inline runs keep open for it.
     grants: Mutex<BTreeMap<String, usize>>,
     is_inline: bool,
+    /// The most memory that the server has had, in KiB, as far as it was remembered.
+    peak_kib: AtomicU64,
 }
 
 /// The harmless tool of every bench: it answers `[7]`.
@@ -98,6 +101,7 @@ impl Bench {
             is_killed: AtomicBool::new(false),
             grants: Mutex::default(),
             is_inline: ring.is_none(),
+            peak_kib: AtomicU64::new(0),
         };
         // The first run opens what stays open. What the test prepares after it is no guest's doing.
         bench.assert_harmless("a start");
@@ -137,7 +141,9 @@ impl Bench {
         if !self.is_killed.load(Ordering::SeqCst) {
             // With the report of this one nothing more of the others is on its way.
             self.assert_harmless("the whole case");
-            self.health.take().expect("a bench ends once").finish();
+            let slowest = self.health.take().expect("a bench ends once").finish();
+            self.note_peak();
+            note_figures(self.peak_kib.load(Ordering::SeqCst), slowest);
             self.books.assert_balanced();
             let mut more = MORE_DESCRIPTORS;
             if self.is_inline {
@@ -183,6 +189,11 @@ impl Bench {
         line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     }
 
+    /// Remembers the most memory that the server has had, which a reset forgets.
+    fn note_peak(&self) {
+        self.peak_kib.fetch_max(self.status("VmHWM"), Ordering::SeqCst);
+    }
+
     /// How many descriptors the server has open.
     pub(super) fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.process)).expect("it runs").count()
@@ -190,12 +201,20 @@ impl Bench {
 
     /// The most memory that the server has had since this was last asked, in MB.
     pub(super) fn peak_since(&self, work: impl FnOnce()) -> u64 {
+        self.note_peak();
         let reset = format!("/proc/{}/clear_refs", self.process);
         std::fs::write(reset, "5").expect("the peak of a child of ours can be reset");
         let before = self.status("VmRSS");
         work();
         self.status("VmHWM").saturating_sub(before) >> 10
     }
+}
+
+/// Adds a line with the figures of one server to the file that the benchmark names.
+fn note_figures(peak_kib: u64, slowest_health: Duration) {
+    let Some(path) = std::env::var_os("A2G_HOSTILE_FIGURES") else { return };
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).expect("a file");
+    writeln!(file, "{peak_kib} {}", slowest_health.as_micros()).expect("a line");
 }
 
 impl Drop for Bench {

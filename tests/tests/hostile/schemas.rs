@@ -33,7 +33,7 @@ fn branches_that_share_a_definition_cost_neither_time_nor_memory() {
     let shapes = (0..12_000).map(|mut number: usize| {
         let mut shape = json!([]);
         while number > 0 {
-            shape = if number % 2 == 0 { json!([shape]) } else { json!([[], shape]) };
+            shape = if number.is_multiple_of(2) { json!([shape]) } else { json!([[], shape]) };
             number /= 2;
         }
         shape

@@ -95,8 +95,8 @@ impl Health {
         During { health: self, answers: watch.answers }
     }
 
-    /// Ends, and checks that there was an answer in time whenever a call ran.
-    pub(super) fn finish(self) {
+    /// Ends, checks that there was an answer in time whenever a call ran, and gives the time of the slowest.
+    pub(super) fn finish(self) -> Duration {
         let (watch, changed) = &*self.watched;
         watch.lock().unwrap().over = true;
         changed.notify_all();
@@ -104,6 +104,7 @@ impl Health {
         let Watch { answers, slowest, .. } = &*watch.lock().unwrap();
         eprintln!("/health: {answers} answers while calls ran, the slowest after {slowest:?}");
         assert!(*slowest <= longest_health(), "/health took {slowest:?} while a call ran");
+        *slowest
     }
 }
 

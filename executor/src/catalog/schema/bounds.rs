@@ -95,13 +95,11 @@ fn collect<'a>(
             object.iter().filter(|(keyword, _)| !DATA.contains(&keyword.as_str())).try_for_each(
                 |(keyword, value)| {
                     let place = format!("{place}/{}", escape(keyword));
-                    match value {
-                        Value::Object(named) if MAPS.contains(&keyword.as_str()) => {
-                            named.iter().try_for_each(|(name, value)| {
-                                collect(value, &format!("{place}/{}", escape(name)), depth + 2, found)
-                            })
-                        }
-                        value => collect(value, &place, depth + 1, found),
+                    match value.as_object().filter(|_| MAPS.contains(&keyword.as_str())) {
+                        Some(named) => named.iter().try_for_each(|(name, value)| {
+                            collect(value, &format!("{place}/{}", escape(name)), depth + 2, found)
+                        }),
+                        None => collect(value, &place, depth + 1, found),
                     }
                 },
             )
