@@ -15,6 +15,7 @@ pub mod clock;
 pub mod fault;
 pub mod ident;
 pub mod limit;
+pub mod lines;
 pub mod outcome;
 pub mod quantity;
 pub mod tool;

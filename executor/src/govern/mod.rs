@@ -109,12 +109,23 @@ impl Governor {
             Self::Local(local, _) => local.decide(call),
             Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
                 tracing::warn!(governor = self.place(), %error, "the governor could not be asked");
+                let message = match error {
+                    RemoteError::Faulty { code, .. } => format!(
+                        "the governor answered with an error that is no verdict (code {code}), so nothing was run: try \
+                         again, and see its log"
+                    ),
+                    RemoteError::Unreachable(_)
+                    | RemoteError::Nonsense(_)
+                    | RemoteError::Refused(_)
+                    | RemoteError::Record(_) => {
+                        "the governor could not be asked, so nothing was run: try again when it answers".into()
+                    }
+                };
                 Fault::Refused {
                     intent: Some(call.intent),
                     risk_score: None,
                     blocked_by: BlockedBy::GovernorUnavailable,
-                    message: "the governor could not be asked, so nothing was run: try again when it answers"
-                        .into(),
+                    message,
                 }
             })?,
         };

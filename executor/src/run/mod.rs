@@ -8,7 +8,6 @@
 //! Execution is at most once; a repeated intent gets the one receipt.
 
 mod escalations;
-mod lines;
 mod observers;
 mod refusals;
 mod running;
@@ -16,7 +15,6 @@ mod slots;
 mod trace;
 mod watcher;
 
-pub use lines::Lines;
 pub use observers::{News, Subject};
 pub use slots::Capacity;
 pub use watcher::{Happening, Keeper, Watcher};
