@@ -141,6 +141,13 @@ fn every_role_may_call_what_it_is_for_and_nothing_else() {
     for (method, params, may) in [
         ("a2g/intent", intent("write_file", write("x", "x")), &["agent"][..]),
         ("a2g/execute", execute("write_file", write("x", "x")), &["agent"]),
+        ("a2g/register", json!({ "agent_did": AGENT }), &["agent"]),
+        (
+            "a2g/report",
+            json!({ "agent_did": AGENT, "intent_id": intent_id(), "status": "SUCCESS" }),
+            &["agent"],
+        ),
+        ("a2g/heartbeat", json!({ "agent_did": AGENT }), &["agent"]),
         ("a2g/cancel", json!({ "intent_id": intent_id() }), &["agent", "governor", "operator"]),
         ("a2g/status", json!({ "intent_id": intent_id() }), everybody),
         ("a2g/tools", json!({}), everybody),
@@ -178,6 +185,16 @@ fn an_agent_has_its_own_intents_and_no_others() {
     blocked(&rpc(&mut client, &theirs, "a2g/execute", &call), "caller_unauthorized");
     blocked(&rpc(&mut client, &theirs, "a2g/intent", &call["intent"]), "caller_unauthorized");
     executor.assert_workspace_is_empty("an intent in another's name");
+    let report = json!({ "agent_did": AGENT, "intent_id": id_of(&call), "status": "SUCCESS" });
+    for method in ["a2g/register", "a2g/report", "a2g/heartbeat"] {
+        blocked(&rpc(&mut client, &theirs, method, &report), "caller_unauthorized");
+        assert_eq!(
+            *result(&rpc(&mut client, &mine, method, &report)),
+            json!({ "accepted": true }),
+            "{method}"
+        );
+    }
+    error(&rpc(&mut client, &mine, "a2g/status", &json!({ "intent_id": id_of(&call) })), -32602);
     let journal = executor.home().journal();
     eventually("the refusal is in the journal", || {
         let listed = run(["journal", "list", "--refused", "--json", "--journal", journal.to_str().unwrap()]);

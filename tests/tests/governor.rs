@@ -2,7 +2,11 @@
 
 use crate::harness::*;
 use crate::methods::{self, ESCALATES, write};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 fn options(catalogue: &Catalogue, url: &str) -> Options {
     Options::new().signed_only().catalogue(catalogue).governor(url).set("governor.heartbeat_seconds", 1)
@@ -223,4 +227,45 @@ fn whoever_reaches_the_door_is_not_the_governor() {
     blocked(&client.rpc("g2a/directive", &directive), "caller_unauthorized");
     blocked(&client.rpc("a2g/execute", &execute("write_file", write("x", "x"))), "verdict_untrusted");
     executor.assert_workspace_is_empty("directives of strangers");
+}
+
+/// The public key of a file with a key pair, as a registration has it.
+fn public_key(pair: &Path) -> String {
+    let jwk: Value = serde_json::from_slice(&std::fs::read(pair).unwrap()).unwrap();
+    let x = URL_SAFE_NO_PAD.decode(jwk["x"].as_str().unwrap()).unwrap();
+    format!("ed25519:{}", x.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
+#[test]
+fn a_registration_has_the_public_key_of_a_file_that_is_kept() {
+    let governor = FakeGovernor::start(|_, _| Reply::Result(json!({})));
+    let registered = |nth: usize| {
+        eventually("it registers", || {
+            let seen = governor.seen().into_iter().filter(|(method, _)| method == "a2g/register");
+            seen.map(|(_, params)| params["public_key"].as_str().unwrap().to_owned()).nth(nth)
+        })
+    };
+    let made = |home: &Home| home.journal().with_file_name("journal.db.jwk");
+
+    let options = || Options::new().signed_only().governor(&governor.url());
+    let executor = Executor::start(options());
+    let first = registered(0);
+    let file = made(executor.home());
+    assert_eq!(first, public_key(&file));
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let executor = Executor::start_in(executor.killed());
+    assert_eq!(registered(1), first, "the key is made once");
+
+    let home = executor.killed();
+    set_mode(&file, 0o644);
+    let refused = home.command().output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && said.contains("chmod 600"), "{said}");
+
+    let keys = Keys::new();
+    let executor = Executor::start(options().set("journal.key", json!(keys.pair())));
+    assert_eq!(registered(2), public_key(&keys.pair()));
+    assert!(!made(executor.home()).exists(), "a configured key is enough");
+    let alone = Executor::start(Options::new());
+    assert!(!made(alone.home()).exists(), "the governor inside needs none");
 }

@@ -59,6 +59,8 @@ pub enum Governor {
 pub struct Introduction {
     /// The executor's own DID.
     pub agent: AgentDid,
+    /// Its public key, as [`TrustedKey::public_key`], when it has one.
+    pub public_key: Option<String>,
     /// The names of its tools.
     pub tools: Vec<String>,
 }

@@ -187,8 +187,9 @@ impl RemoteGovernor {
 
     /// Registers the executor.
     pub(super) async fn register(&self, introduction: &Introduction) -> Result<Option<Policy>, RemoteError> {
-        let Introduction { agent, tools } = introduction;
-        let answer = self.answered("a2g/register", encode::registration(agent, tools)).await?;
+        let Introduction { agent, public_key, tools } = introduction;
+        let registration = encode::registration(agent, public_key.as_deref(), tools);
+        let answer = self.answered("a2g/register", registration).await?;
         decode::registered(answer.get()).map_err(nonsense)
     }
 

@@ -510,6 +510,12 @@ impl Executor {
         self.standing.set(policy);
     }
 
+    /// The standing policy that binds an agent.
+    #[must_use]
+    pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
+        self.standing.policy_of(agent)
+    }
+
     /// Drops standing capabilities and stops what runs under them. Without an agent or an intent,
     /// everything is revoked. Gives the number of runs that were stopped.
     ///

@@ -8,7 +8,7 @@
 use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
 use super::doorway::{Arrived, AsksAgain, Doorway, Gate, OpenTo};
 use super::listen::{Listen, Listener};
-use super::rpc::Rpc;
+use super::rpc::{Followups, Rpc};
 use super::tls::Tls;
 use crate::clock::Clock;
 use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
@@ -317,11 +317,12 @@ async fn listen(
         let Some(caller) = door.caller(shown) else { return false };
         let (door, answers, work) = (Arc::clone(&door), answers.clone(), connection.works());
         tokio::spawn(async move {
-            let answer = door.rpc.answer(&bytes, &caller).await;
+            let followups = Arc::new(Followups::default());
+            let answer = door.rpc.converse(&bytes, &caller, &followups).await;
             // Whoever does not take the answer is not worked for.
             drop(work);
-            if let Some(answer) = answer {
-                let _nobody_reads = answers.send(answer.into()).await;
+            for message in answer.map(Arc::from).into_iter().chain(followups.take()) {
+                let _nobody_reads = answers.send(message).await;
             }
             drop(place);
         });
