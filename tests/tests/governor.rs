@@ -22,7 +22,7 @@ fn urls(governor: &Governor) -> [String; 2] {
 }
 
 #[test]
-fn a_governor_decides_and_gets_every_report_exactly_once() {
+fn a_governor_decides_and_keeps_every_report_once() {
     let catalogue = methods::catalogue();
     let governor = Governor::start(&[methods::policy()]);
     for url in urls(&governor) {

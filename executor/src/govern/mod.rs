@@ -154,7 +154,8 @@ impl Governor {
     pub async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
         match self {
             Self::Local(_, records) => {
-                records.record(|| encode::report(receipt).get().to_owned()).map_err(RemoteError::Record)
+                let recorded = records.record(|| encode::report(receipt).get().to_owned()).await;
+                recorded.map_err(RemoteError::Record)
             }
             Self::Remote(remote) => remote.report(receipt).await,
         }

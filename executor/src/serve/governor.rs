@@ -61,12 +61,9 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
             None => encode::verdict(&verdict),
         })
     })?;
-    register(&mut module, "a2g/report", |door, params, _| {
-        let head = decode::report(params)?;
-        door.records.record(|| params).map_err(|error| {
-            Fault::Internal(format!("the report of `{}` could not be recorded: {error}", head.intent))
-        })?;
-        Ok(encode::accepted())
+    module.register_async_method("a2g/report", |params: Params<'static>, door, _| async move {
+        let answer = record(&door, params.as_str().unwrap_or("{}")).await;
+        answer.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
     })?;
     register(&mut module, "a2g/heartbeat", |door, params, _| {
         let decode::Heartbeat { agent, journal, .. } = decode::heartbeat(params)?;
@@ -98,6 +95,16 @@ fn register(
             method(door, params.as_str().unwrap_or("{}"), extensions).map_err(|fault| error_object(&fault))
         })
         .map(drop)
+}
+
+/// Acknowledges a report that is on the disk.
+async fn record(door: &GovernorDoor, params: &str) -> Result<Encoded, Fault> {
+    let head = decode::report(params)?;
+    let recorded = door.records.record(|| params).await;
+    recorded.map_err(|error| {
+        Fault::Internal(format!("the report of `{}` could not be recorded: {error}", head.intent))
+    })?;
+    Ok(encode::accepted())
 }
 
 /// A proof of a verdict, for the executor that the agent names in `context.executor`. Without a key or a
