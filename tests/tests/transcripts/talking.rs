@@ -141,8 +141,14 @@ impl Talk {
             "http" => options,
             "acp" | "ungoverned" => options.set("doors.a2a", json!({ "dialect": "acp" })),
             "callers" => list.of(options),
-            "webhooks" => options
-                .set("doors.a2a", json!({ "webhook_domains": ["your-app.com", "hook.example"] }))
+            "webhooks" | "acp-webhooks" => options
+                .set(
+                    "doors.a2a",
+                    json!({
+                        "webhook_domains": ["your-app.com", "hook.example"],
+                        "dialect": if way == "webhooks" { "a2a" } else { "acp" },
+                    }),
+                )
                 // Nobody but the hook of this test is ever told.
                 .set("network.hosts", json!({ "your-app.com": ["127.0.0.1"], "hook.example": ["127.0.0.1"] }))
                 .set("network.allowed_addresses", json!([hook.address().to_string()])),
