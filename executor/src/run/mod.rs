@@ -32,7 +32,7 @@ use crate::govern::{
 use crate::ident::{AgentDid, IntentId};
 use crate::isolate::Isolate;
 use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
-use crate::metrics::{Levels, Metrics};
+use crate::metrics::{CallerMetrics, Levels, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
 use crate::verdict::{Directive, Policy, Proof, Verdict};
@@ -226,7 +226,7 @@ impl Executor {
     ///
     /// # Errors
     /// When the journal cannot be read.
-    pub fn figures(&self, connections: usize, unknown_callers: u64) -> Result<String, Fault> {
+    pub fn figures(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
         let (running, queued) = self.load();
         let oldest = self.journal.oldest_undelivered().map_err(|error| self.unrecorded(&error))?;
         let now = self.clock.now();
@@ -235,14 +235,13 @@ impl Executor {
             running,
             queued,
             connections,
-            unknown_callers,
             waiting: self.escalations.count(now),
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),
             undelivered: self.journal.undelivered(),
             oldest_undelivered: waited.unwrap_or_default(),
         };
-        self.metrics.text(&levels).map_err(|error| Fault::Internal(error.to_string()))
+        self.metrics.text(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
     }
 
     /// The clock.
@@ -381,7 +380,7 @@ impl Executor {
         {
             return Ok(Answer { verdict, receipt: Some(receipt) });
         }
-        self.escalations.check_denied(call.intent, self.clock.now())?;
+        self.escalations.check_denied(&call, self.clock.now())?;
         if let Some(waiting) = self.escalations.waiting(&call, self.clock.now())? {
             return Ok(Answer { verdict: Arc::new(waiting), receipt: None });
         }
@@ -675,12 +674,7 @@ impl Executor {
     async fn known(&self, call: &Call, known: Known) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
         let (followed, verdict) = match known {
             Known::Same(followed, verdict) => (followed, verdict),
-            Known::Conflict => {
-                return Err(Fault::InvalidRequest(format!(
-                    "the intent `{}` was used before with other content: every intent needs an id of its own",
-                    call.intent
-                )));
-            }
+            Known::Conflict => return Err(not_usable(call.intent)),
         };
         let over = |stage: &Stage| matches!(stage, Stage::Finished(_) | Stage::Forgotten | Stage::Released);
         let ended = match followed {
@@ -992,6 +986,15 @@ fn let_go(
         journal.refused(asked, BlockedBy::EscalationPending, why, now);
     }
     journal.let_go(ids(&gone))
+}
+
+/// The answer to a call whose intent has other content elsewhere, in the same words wherever that is and whoever's it is:
+/// an agent learns nothing of the intents of others.
+fn not_usable(intent: IntentId) -> Fault {
+    Fault::InvalidRequest(format!(
+        "the intent id `{intent}` cannot be used for this call: every intent needs a new one, such as a random UUID, and \
+         a repeat the same content"
+    ))
 }
 
 fn not_waiting() -> Fault {

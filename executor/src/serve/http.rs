@@ -13,12 +13,13 @@ use super::tls::Tls;
 use crate::clock::Clock;
 use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
 use crate::lines::Lines;
-use crate::metrics::MEDIA_TYPE;
+use crate::metrics::{CallerMetrics, MEDIA_TYPE};
 use crate::run::Executor;
 use crate::wire::strict_json::JsonBounds;
 use axum::Extension;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -30,7 +31,6 @@ use futures_util::{SinkExt, StreamExt};
 use http_body::Frame;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -60,8 +60,7 @@ pub(super) const MOST_AT_ONCE: usize = 64;
 #[derive(Debug, Clone)]
 pub struct KnownCallers {
     callers: Arc<RwLock<Arc<Callers>>>,
-    /// How often somebody was not known.
-    unknown: Arc<AtomicU64>,
+    metrics: CallerMetrics,
     /// Anybody can have lines written about what they show.
     lines: Arc<Lines>,
 }
@@ -72,7 +71,7 @@ impl KnownCallers {
     pub fn new(callers: Callers) -> Self {
         Self {
             callers: Arc::new(RwLock::new(Arc::new(callers))),
-            unknown: Arc::default(),
+            metrics: CallerMetrics::default(),
             lines: Arc::default(),
         }
     }
@@ -92,13 +91,16 @@ impl KnownCallers {
         self.now().identify(shown, at).is_ok_and(|now| *now == *caller)
     }
 
-    /// How often somebody called who was not known.
-    pub(super) fn unknown(&self) -> u64 {
-        self.unknown.load(Ordering::Relaxed)
+    /// How many were not known.
+    fn metrics(&self) -> &CallerMetrics {
+        &self.metrics
     }
 
     fn note(&self, reason: &NotKnown) {
-        self.unknown.fetch_add(1, Ordering::Relaxed);
+        self.metrics.unknown();
+        if let NotKnown::Token(refusal) = reason {
+            self.metrics.refused_token(refusal.as_str());
+        }
         let Some(left_out) = self.lines.one_more(Instant::now().into_std()) else { return };
         if left_out > 0 {
             tracing::info!(left_out, "more callers were not known than there is room for in the log");
@@ -214,7 +216,7 @@ async fn metrics(State(door): State<Arc<Door>>, Extension(caller): Extension<Arc
         return (StatusCode::FORBIDDEN, "the figures are for callers with the role `operator`\n")
             .into_response();
     }
-    match executor.figures(door.connections.open(), door.settings.callers.unknown()) {
+    match executor.figures(door.connections.open(), door.settings.callers.metrics()) {
         Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
         Err(fault) => {
             tracing::error!(?fault, "the figures cannot be read");
@@ -256,8 +258,12 @@ async fn upgrade(
     State(door): State<Arc<Door>>,
     Extension(connection): Extension<Arc<Connection>>,
     Extension(shown): Extension<Credential>,
-    upgrade: WebSocketUpgrade,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(rejection) => return not_an_upgrade(rejection),
+    };
     connection.known();
     bounded(upgrade, door.rpc.bounds()).on_upgrade(async move |socket| {
         tokio::select! {
@@ -265,6 +271,21 @@ async fn upgrade(
             () = connection.gives_way() => {}
         }
     })
+}
+
+/// The answer to `GET` or `HEAD` where a WebSocket is, the same for both.
+pub(super) fn not_an_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
+    match rejection {
+        WebSocketUpgradeRejection::MethodNotGet(_)
+        | WebSocketUpgradeRejection::InvalidConnectionHeader(_)
+        | WebSocketUpgradeRejection::InvalidUpgradeHeader(_) => {
+            let head = [(header::UPGRADE, "websocket"), (header::CONNECTION, "upgrade")];
+            let message =
+                "this is a WebSocket: ask with `Upgrade: websocket`, or send messages with `POST`\n";
+            (StatusCode::UPGRADE_REQUIRED, head, message).into_response()
+        }
+        other => other.into_response(),
+    }
 }
 
 /// A WebSocket with the limits that hold at every door.

@@ -11,6 +11,7 @@ pub mod a2g;
 mod connections;
 mod doorway;
 pub mod governor;
+mod heads;
 mod http;
 mod leftover;
 mod lines;
