@@ -3,7 +3,7 @@
 use crate::harness::*;
 use crate::methods::write;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -334,30 +334,40 @@ fn an_error_that_is_no_denial_is_no_verdict() {
     }
 }
 
-#[test]
-fn an_intent_is_asked_about_again_until_there_is_a_verdict() {
-    let failures = Mutex::new(BTreeSet::new());
-    let governor = FakeGovernor::start(move |method, params| {
+/// A governor that fails so often, each time in another way, before it approves an intent.
+fn failing(ways: &'static [fn() -> Reply]) -> FakeGovernor {
+    let failed = Mutex::new(BTreeMap::<String, usize>::new());
+    FakeGovernor::start(move |method, params| {
         if method != "a2g/intent" {
             return Reply::Result(json!({}));
         }
-        let mut failures = failures.lock().unwrap();
-        for (name, reply) in [
-            ("first", with(r#""error":{"code":-32603,"message":"the model is loading"}"#)),
-            ("second", Reply::Hangup),
-        ] {
-            if failures.insert((params["intent_id"].to_string(), name)) {
-                return reply;
-            }
-        }
-        Reply::Result(approval(params))
-    });
-    for url in [governor.url(), governor.web_socket_url()] {
+        let mut failed = failed.lock().unwrap();
+        let count = failed.entry(params["intent_id"].to_string()).or_default();
+        *count += 1;
+        ways.get(*count - 1).map_or_else(|| Reply::Result(approval(params)), |way| way())
+    })
+}
+
+#[test]
+fn an_intent_is_asked_about_again_until_there_is_a_verdict() {
+    fn busy() -> Reply {
+        with(r#""error":{"code":-32603,"message":"the model is loading"}"#)
+    }
+    fn status(line: &str) -> Reply {
+        Reply::Raw(
+            format!("HTTP/1.1 {line}\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{{}}").into_bytes(),
+        )
+    }
+    let anywhere = failing(&[busy, || Reply::Hangup]);
+    let over_http = failing(&[|| status("500 Oops"), || status("503 Later")]);
+    for (governor, url) in
+        [(&anywhere, anywhere.url()), (&anywhere, anywhere.web_socket_url()), (&over_http, over_http.url())]
+    {
         let executor = Executor::start(Options::new().signed_only().governor(&url));
         let call = intent("write_file", write("x", "x"));
         let answer = executor.rpc("a2g/intent", &call);
         assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{answer}");
-        assert_eq!(times_asked(&governor, &call), 3);
+        assert_eq!(times_asked(governor, &call), 3);
     }
 }
 

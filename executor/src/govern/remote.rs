@@ -209,9 +209,11 @@ impl RemoteGovernor {
     }
 
     async fn answered(&self, method: &str, params: Box<RawValue>) -> Result<Box<RawValue>, RemoteError> {
-        self.call(method, params).await.map_err(|error| match error {
-            ClientError::Call(error) => RemoteError::Refused(refusal(&error)),
-            error => unreachable(error),
+        self.call(method, params).await.map_err(|error| {
+            if let ClientError::Call(error) = &error {
+                return RemoteError::Refused(refusal(error));
+            }
+            unreachable(error)
         })
     }
 
