@@ -275,17 +275,18 @@ async fn upgrade(
 
 /// The answer to `GET` or `HEAD` where a WebSocket is, the same for both.
 pub(super) fn not_an_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
-    match rejection {
+    let asks_for_none = matches!(
+        rejection,
         WebSocketUpgradeRejection::MethodNotGet(_)
-        | WebSocketUpgradeRejection::InvalidConnectionHeader(_)
-        | WebSocketUpgradeRejection::InvalidUpgradeHeader(_) => {
-            let head = [(header::UPGRADE, "websocket"), (header::CONNECTION, "upgrade")];
-            let message =
-                "this is a WebSocket: ask with `Upgrade: websocket`, or send messages with `POST`\n";
-            (StatusCode::UPGRADE_REQUIRED, head, message).into_response()
-        }
-        other => other.into_response(),
+            | WebSocketUpgradeRejection::InvalidConnectionHeader(_)
+            | WebSocketUpgradeRejection::InvalidUpgradeHeader(_)
+    );
+    if !asks_for_none {
+        return rejection.into_response();
     }
+    let head = [(header::UPGRADE, "websocket"), (header::CONNECTION, "upgrade")];
+    let message = "this is a WebSocket: ask with `Upgrade: websocket`, or send messages with `POST`\n";
+    (StatusCode::UPGRADE_REQUIRED, head, message).into_response()
 }
 
 /// A WebSocket with the limits that hold at every door.
