@@ -55,6 +55,11 @@ struct Because {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Delivered {
     outcome: &'static str,
 }
@@ -84,8 +89,6 @@ pub struct Levels {
     pub waiting: usize,
     /// Connections that are open.
     pub connections: usize,
-    /// How often somebody called who was not known.
-    pub unknown_callers: u64,
     /// Receipts in the journal's chain, those of earlier processes and pruned ones among them.
     pub receipts: u64,
     /// Bytes of the journal's files.
@@ -117,6 +120,32 @@ impl JournalMetrics {
         self.commits.observe(took.as_secs_f64());
         #[allow(clippy::cast_precision_loss, reason = "there are 512 at most")]
         self.entries.observe(entries as f64);
+    }
+}
+
+/// Requests and messages of callers who are not known.
+#[derive(Debug, Clone, Default)]
+pub struct CallerMetrics {
+    unknown: Counter,
+    tokens: Family<Reason, Counter>,
+}
+
+impl CallerMetrics {
+    /// Counts one.
+    pub fn unknown(&self) {
+        self.unknown.inc();
+    }
+
+    /// Counts one more JSON Web Token that is not taken, by a word of a closed set.
+    pub fn refused_token(&self, reason: &'static str) {
+        self.tokens.get_or_create(&Reason { reason }).inc();
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let unknown = "Requests of callers who were not known";
+        registry.register("unknown_callers", unknown, self.unknown.clone());
+        let tokens = "JSON Web Tokens that were not taken, by reason";
+        registry.register("refused_tokens", tokens, self.tokens.clone());
     }
 }
 
@@ -224,10 +253,12 @@ impl Metrics {
     ///
     /// # Errors
     /// Never, as text can always be written.
-    pub fn text(&self, levels: &Levels) -> Result<String, std::fmt::Error> {
+    pub fn text(&self, levels: &Levels, callers: &CallerMetrics) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
+        let mut levels = levels.registry();
+        callers.register(&mut levels);
         encode_registry(&mut text, &self.registry)?;
-        encode_registry(&mut text, &levels.registry())?;
+        encode_registry(&mut text, &levels)?;
         encode_eof(&mut text)?;
         Ok(text)
     }
@@ -240,7 +271,6 @@ impl Levels {
             queued,
             waiting,
             connections,
-            unknown_callers,
             receipts,
             journal_bytes,
             heap_bytes,
@@ -263,8 +293,6 @@ impl Levels {
         registry.register_with_unit("heap", heap, Unit::Bytes, level_of(heap_bytes));
         let receipts = ConstCounter::new(receipts);
         registry.register("journal_receipts", "Receipts written, those of earlier processes too", receipts);
-        let unknown = ConstCounter::new(unknown_callers);
-        registry.register("unknown_callers", "Requests of callers who were not known", unknown);
         let oldest = ConstGauge::new(oldest_undelivered.as_secs_f64());
         let help = "Age of the oldest report that the governor does not have; 0 when it has all";
         registry.register_with_unit("oldest_undelivered_report", help, Unit::Seconds, oldest);
@@ -292,16 +320,19 @@ mod tests {
         metrics.refused(BlockedBy::VerdictDenied);
         metrics.delivered(false);
         metrics.busy();
-        let text = metrics
-            .text(&Levels { running: 2, waiting: 1, unknown_callers: 4, receipts: 7, ..Levels::default() })
-            .unwrap();
+        let callers = CallerMetrics::default();
+        callers.unknown();
+        callers.refused_token("expired");
+        let levels = Levels { running: 2, waiting: 1, receipts: 7, ..Levels::default() };
+        let text = metrics.text(&levels, &callers).unwrap();
         for line in [
             "a2g_refusals_total{blocked_by=\"verdict_denied\"} 1",
             "a2g_deliveries_total{outcome=\"failed\"} 1",
             "a2g_busy_total 1",
             "a2g_running 2",
             "a2g_waiting_intents 1",
-            "a2g_unknown_callers_total 4",
+            "a2g_unknown_callers_total 1",
+            "a2g_refused_tokens_total{reason=\"expired\"} 1",
             "a2g_journal_receipts_total 7",
             "a2g_journal_commit_seconds_bucket{le=\"0.0005\"} 0",
             "a2g_journal_commit_seconds_bucket{le=\"0.001\"} 1",

@@ -39,3 +39,13 @@ assert.equal(kept.artifacts[0].parts[0].data.content, "hi");
 const { result: other } = await client.sendMessage(message({ kind: "text", text: "bye" }));
 const { result: cancelled } = await client.cancelTask({ id: other.id });
 assert.equal(cancelled.status.state, "canceled");
+
+// An error of a streaming method arrives as an error, with its code.
+const fails = async (events) => {
+  for await (const event of events) assert.fail(`not an error: ${JSON.stringify(event)}`);
+  assert.fail("the stream has no event");
+};
+await assert.rejects(fails(client.resubscribeTask({ id: randomUUID() })), /Task not found.*\(Code: -32001\)/);
+for (const part of [call("no_such_tool", {}), call("write_file", { path: 7, content: "hi" })]) {
+  await assert.rejects(fails(client.sendMessageStream(message(part))), /\(Code: -32602\)/);
+}

@@ -6,6 +6,7 @@ import uuid
 
 import httpx
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.client.errors import A2AClientJSONRPCError
 from a2a.types import DataPart, Message, Part, Role, TaskIdParams, TaskQueryParams, TaskState, TextPart
 
 
@@ -51,12 +52,33 @@ async def converse(http, card, streaming):
         raise AssertionError("a task was canceled twice")
 
 
+async def code(events):
+    """The code and the message of the error that a stream is."""
+    try:
+        async for event in events:
+            raise AssertionError(f"not an error: {event}")
+    except A2AClientJSONRPCError as error:
+        return error.error.code, error.error.message
+    raise AssertionError("the stream has no event")
+
+
+async def fail(http, card):
+    """An error of a streaming method arrives as an error, with its code."""
+    client = ClientFactory(ClientConfig(httpx_client=http, streaming=True)).create(card)
+    found, said = await code(client.resubscribe(TaskIdParams(id=str(uuid.uuid4()))))
+    assert found == -32001 and said.startswith("Task not found"), said
+    for part in (call("no_such_tool"), call("write_file", path=7, content="hi")):
+        found, said = await code(client.send_message(message(part)))
+        assert found == -32602, said
+
+
 async def main(url):
     async with httpx.AsyncClient(timeout=60) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
         assert card.protocol_version == "0.3.0" and any(skill.id == "write_file" for skill in card.skills), card
         for streaming in (False, True):
             await converse(http, card, streaming)
+        await fail(http, card)
 
 
 asyncio.run(main(sys.argv[1]))

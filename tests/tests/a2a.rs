@@ -90,8 +90,15 @@ impl Client {
         let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": "r1" });
         let answer = self.post(&body.to_string());
         assert_eq!(answer.status, 200, "{}", answer.text());
-        let response = answer.json();
+        // An error of a streaming method is the one event of its stream.
+        let streams = answer.headers.contains(&("content-type".to_owned(), "text/event-stream".to_owned()));
+        let text = answer.text();
+        let text = if streams { text.strip_prefix("data: ").expect("an event") } else { &*text };
+        let response: Value =
+            serde_json::from_str(text.trim_end()).unwrap_or_else(|error| panic!("{error}: {text}"));
         assert_eq!((&response["jsonrpc"], &response["id"]), (&json!("2.0"), &json!("r1")), "{response}");
+        let fails = response.get("error").is_some();
+        assert_eq!(streams, fails && ["message/stream", "tasks/resubscribe"].contains(&method), "{response}");
         response
     }
 
@@ -456,10 +463,15 @@ fn a_person_permits_a_call_or_does_not() {
     let refused = agent.rpc(ANSWER, answer(&task, "approved"));
     assert_eq!(refused["error"]["data"]["blocked_by"], "caller_unauthorized", "{refused}");
     assert_eq!(executor.file("asked"), None);
-    let listening = agent.stream("tasks/resubscribe", json!({ "id": task })).rest();
-    assert_eq!(listening.len(), 1, "it waits, so the stream ends: {listening:?}");
+    // A stream stays open until the decision.
+    let mut listening = agent.stream("tasks/resubscribe", json!({ "id": task }));
+    assert_eq!(state(&listening.next().unwrap()["result"]), "input-required");
     let permitted = approver.result(ANSWER, answer(&task, "approved"));
     assert!(["working", "completed"].contains(&state(&permitted)), "{permitted}");
+    let told = listening.rest();
+    let states =
+        told.iter().filter(|update| update["kind"] == "status-update").map(state).collect::<Vec<_>>();
+    assert_eq!((states.first(), states.last()), (Some(&"working"), Some(&"completed")), "{told:?}");
     agent.until(&task, "completed");
     assert_eq!(executor.file("asked").as_deref(), Some(ESCALATES));
     assert_eq!(approver.code(ANSWER, answer(&task, "approved")), -32602);
@@ -470,8 +482,12 @@ fn a_person_permits_a_call_or_does_not() {
     assert!(decision["metadata"]["summary"].is_array() && decision["governorsInvolved"].is_array());
 
     let denied = id(&agent.call("write_file", write("denied", ESCALATES)));
+    let mut listening = agent.stream("tasks/resubscribe", json!({ "id": denied }));
+    assert_eq!(state(&listening.next().unwrap()["result"]), "input-required");
     assert_eq!(state(&approver.result(ANSWER, answer(&denied, "denied"))), "rejected");
     assert_eq!(state(&agent.task(&denied)), "rejected");
+    let told = listening.rest();
+    assert_eq!((told.len(), state(&told[0]), &told[0]["final"]), (1, "rejected", &json!(true)), "{told:?}");
     let canceled = id(&agent.call("write_file", write("canceled", ESCALATES)));
     assert_eq!(
         approver.code("tasks/cancel", json!({ "id": canceled })),
@@ -539,10 +555,18 @@ fn a_stream_tells_the_task_and_what_changes_to_the_end() {
     // What is over is told once.
     let over = client.stream("tasks/resubscribe", json!({ "id": task })).rest();
     assert_eq!((over.len(), state(&over[0])), (1, "completed"));
-    // A call that cannot be is an error, and no stream.
-    let mut client = Client::of(&executor);
-    assert_eq!(client.code("message/stream", call("no_tool", json!({}))), -32602);
-    assert_eq!(client.code("tasks/resubscribe", json!({ "id": intent_id() })), -32001);
+    // An error is the one event of its stream: clients of these methods read nothing else.
+    for (method, params, code) in [
+        ("message/stream", call("no_tool", json!({})), -32602),
+        ("message/stream", json!({}), -32602),
+        ("tasks/resubscribe", json!({ "id": intent_id() }), -32001),
+        ("tasks/resubscribe", json!({ "id": 7 }), -32602),
+    ] {
+        let event = Client::of(&executor).rpc(method, params.clone());
+        assert_eq!(event["error"]["code"], code, "{params}: {event}");
+        let not_found = event["error"]["message"].as_str().unwrap().starts_with("Task not found");
+        assert_eq!(not_found, code == -32001, "{event}");
+    }
     let plain = client.stream("message/stream", text("Explain this code")).rest();
     assert_eq!((plain.len(), state(&plain[0])), (1, "input-required"));
 }
@@ -1052,13 +1076,13 @@ fn webhooks_are_told_of_what_they_asked_for() {
     assert_eq!(client.code("tasks/pushNotificationConfig/get", named(other_id)), -32602);
 
     client.result("message/send", of_task(call("read_file", json!({ "path": "/workspace/no" })), &task));
-    let told = hook.wait_for(4);
-    let kinds = told.iter().map(|event| event["event"].as_str().unwrap()).collect::<Vec<_>>();
-    assert_eq!(kinds, ["status_change", "status_change", "status_change", "message"], "{told:?}");
-    assert_eq!(told[0]["data"], json!({ "old_state": "input-required", "new_state": "submitted" }));
-    assert_eq!(told[2]["data"], json!({ "old_state": "working", "new_state": "failed" }));
-    assert_eq!(told[3]["data"]["message_role"], "assistant");
-    assert!(told.iter().all(|event| event["task_id"] == task && event["timestamp"].is_string()));
+    let told = hook.wait_for(3);
+    assert_eq!(told.iter().map(state).collect::<Vec<_>>(), ["submitted", "working", "failed"], "{told:?}");
+    for posted in &told {
+        valid("Task", posted);
+        assert_eq!(posted["id"], task);
+    }
+    assert_eq!(told[2], client.task(&task), "what is posted is the task");
     let (headers, _) = hook.told.lock().unwrap()[0].clone();
     for (name, value) in
         [("x-a2a-notification-token", "your-bearer-token"), ("authorization", "Bearer your-bearer-token")]
@@ -1070,18 +1094,14 @@ fn webhooks_are_told_of_what_they_asked_for() {
     params["configuration"] =
         json!({ "pushNotificationConfig": { "url": hook.url(), "enabledEvents": ["artifact"] } });
     assert_eq!(state(&client.result("message/send", params.clone())), "completed");
-    let told = hook.wait_for(5);
-    assert_eq!(told[4]["event"], "artifact");
-    assert_eq!(
-        (&told[4]["data"]["artifact_type"], &told[4]["data"]["artifact_name"]),
-        (&json!("data"), &json!("result"))
-    );
+    let told = hook.wait_for(4);
+    assert_eq!((state(&told[3]), &told[3]["artifacts"][0]["artifactId"]), ("completed", &json!("result")));
     let mut waits = text("Hello!");
     waits["configuration"] =
         json!({ "pushNotificationConfig": { "url": hook.url(), "enabledEvents": ["input_required"] } });
     client.result("message/send", waits);
-    let told = hook.wait_for(6);
-    assert_eq!(told[5]["data"]["input_types"], json!(["application/json", "text/plain"]), "{told:?}");
+    let told = hook.wait_for(5);
+    assert_eq!(state(&told[4]), "input-required", "{told:?}");
 
     // Nobody else is posted to: not an unlisted host, nor a listed one with a private address.
     for url in [
@@ -1112,7 +1132,7 @@ fn a_webhook_that_fails_is_told_again_and_no_redirect_is_followed() {
     params["configuration"] =
         json!({ "pushNotificationConfig": { "url": hook.url(), "enabledEvents": ["artifact"] } });
     client.result("message/send", params);
-    assert_eq!(hook.wait_for(1)[0]["event"], "artifact");
+    assert_eq!(state(&hook.wait_for(1)[0]), "completed");
 
     let moved = Hook::start(&[302]);
     let (executor, ..) = governed(|options| moved.of(options));

@@ -4,6 +4,7 @@ use crate::harness::*;
 use crate::methods::{self, Jsonrpsee, write};
 use jsonrpsee::http_client::HttpClientBuilder;
 use serde_json::{Value, json};
+use std::io::{BufRead as _, BufReader};
 
 #[test]
 fn every_method_is_served_over_http() {
@@ -134,6 +135,43 @@ fn a_policy_takes_effect_as_a_notification_and_an_execute_never_runs_as_one() {
     assert_eq!(client.post(notification("g2a/policy", policy).as_bytes()).status, 204);
     let refused = client.rpc("a2g/execute", &execute("write_file", write("asked", "x")));
     assert!(blocked(&refused, "standing_policy").contains("`none`"), "{refused}");
+}
+
+/// A method that a path answers with 405 is not among those that it allows, and the others are.
+#[test]
+fn what_a_path_allows_is_what_it_answers() {
+    let executor = Executor::start(Options::new());
+    let ask = |method: &str, path: &str| {
+        let host = executor.address();
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n");
+        let mut reader = BufReader::new(HttpClient::send_only(host, request.as_bytes()));
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert_ne!(reader.read_line(&mut head).unwrap(), 0, "{method} {path}: {head}");
+        }
+        let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let allow = head.lines().find_map(|line| line.strip_prefix("allow: ")).unwrap_or_default().to_owned();
+        (status, allow)
+    };
+    for path in [
+        "/jsonrpc",
+        "/metrics",
+        "/health",
+        "/a2a/rpc",
+        "/run",
+        "/capabilities",
+        "/a2e/session",
+        "/a2e/stream",
+    ] {
+        let (status, allow) = ask("PATCH", path);
+        assert_eq!(status, 405, "{path}");
+        let allowed = allow.split(',').map(str::trim).collect::<Vec<_>>();
+        for method in ["GET", "HEAD", "POST", "PUT", "DELETE"] {
+            let (status, _) = ask(method, path);
+            assert_eq!(status != 405, allowed.contains(&method), "{method} {path}: {status}, {allow}");
+        }
+    }
+    assert_eq!((ask("GET", "/jsonrpc").0, ask("HEAD", "/jsonrpc").0), (426, 426));
 }
 
 #[test]

@@ -390,14 +390,19 @@ fn a_verdict_that_may_not_run_blocks_for_its_own_reason() {
         "/workspace/\0",
         "~/**",
         "C:\\**",
+        "C:/workspace/**",
+        "\\\\host\\share\\**",
+        "//host/share/**",
         "/workspace/**/..",
     ];
     for pattern in patterns {
+        let foreign =
+            pattern.starts_with("C:") || pattern.starts_with(['\\', '/']) && pattern.contains("host");
         cases.push((
             format!("scope {pattern:?}"),
             changed(scope, json!([pattern])),
             "scope_unenforceable",
-            "",
+            if foreign { "another system or host" } else { "" },
         ));
         cases.push((
             format!("scope {pattern:?} beside a good one"),

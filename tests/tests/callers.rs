@@ -141,6 +141,13 @@ fn every_role_may_call_what_it_is_for_and_nothing_else() {
     for (method, params, may) in [
         ("a2g/intent", intent("write_file", write("x", "x")), &["agent"][..]),
         ("a2g/execute", execute("write_file", write("x", "x")), &["agent"]),
+        ("a2g/register", json!({ "agent_did": AGENT }), &["agent"]),
+        (
+            "a2g/report",
+            json!({ "agent_did": AGENT, "intent_id": intent_id(), "status": "SUCCESS" }),
+            &["agent"],
+        ),
+        ("a2g/heartbeat", json!({ "agent_did": AGENT }), &["agent"]),
         ("a2g/cancel", json!({ "intent_id": intent_id() }), &["agent", "governor", "operator"]),
         ("a2g/status", json!({ "intent_id": intent_id() }), everybody),
         ("a2g/tools", json!({}), everybody),
@@ -178,6 +185,16 @@ fn an_agent_has_its_own_intents_and_no_others() {
     blocked(&rpc(&mut client, &theirs, "a2g/execute", &call), "caller_unauthorized");
     blocked(&rpc(&mut client, &theirs, "a2g/intent", &call["intent"]), "caller_unauthorized");
     executor.assert_workspace_is_empty("an intent in another's name");
+    let report = json!({ "agent_did": AGENT, "intent_id": id_of(&call), "status": "SUCCESS" });
+    for method in ["a2g/register", "a2g/report", "a2g/heartbeat"] {
+        blocked(&rpc(&mut client, &theirs, method, &report), "caller_unauthorized");
+        assert_eq!(
+            *result(&rpc(&mut client, &mine, method, &report)),
+            json!({ "accepted": true }),
+            "{method}"
+        );
+    }
+    error(&rpc(&mut client, &mine, "a2g/status", &json!({ "intent_id": id_of(&call) })), -32602);
     let journal = executor.home().journal();
     eventually("the refusal is in the journal", || {
         let listed = run(["journal", "list", "--refused", "--json", "--journal", journal.to_str().unwrap()]);
@@ -210,6 +227,59 @@ fn an_agent_has_its_own_intents_and_no_others() {
     error(&rpc(&mut client, &theirs, "a2g/status", &id), -32602);
     assert_eq!(result(&rpc(&mut client, &theirs, "a2g/cancel", &id))["cancelled"], false);
     assert_eq!(result(&rpc(&mut client, &operator, "a2g/cancel", &id))["cancelled"], true);
+}
+
+/// Whatever became of an intent, another agent that uses its id is answered in the same words, which are those for an agent
+/// that uses an id of its own twice.
+#[test]
+fn the_intent_of_another_agent_is_not_told_of_by_its_id() {
+    let list = List::new();
+    let (mine, theirs) = (agent(&list, "mine", AGENT), agent(&list, "theirs", OTHER));
+    let approver = list.add("approver", &["--role", "approver"]);
+    let folder = methods::policy_folder(&[methods::policy()]);
+    let catalogue = methods::catalogue();
+    let executor = Executor::start(list.options().catalogue(&catalogue).policies(folder.path()));
+    let mut client = executor.client();
+    let asked = |call: &Value| rpc(&mut executor.client(), &mine, "a2g/intent", call);
+    let finished = intent("write_file", write("finished", "x"));
+    assert_eq!(result(&asked(&finished))["report"]["status"], "SUCCESS");
+    let [waiting, denied] = ["waiting", "denied"].map(|name| intent("write_file", write(name, ESCALATES)));
+    for call in [&waiting, &denied] {
+        assert_eq!(result(&asked(call))["verdict"], "ESCALATE");
+    }
+    let directive = json!({ "intent_id": denied["intent_id"], "decision": "DENIED" });
+    result(&rpc(&mut client, &approver, "g2a/directive", &directive));
+    let running = intent("gate", json!({ "path": "/workspace/x" }));
+    let gate = std::thread::spawn({
+        let (address, token, call) = (executor.address(), mine.clone(), running.clone());
+        move || rpc(&mut HttpClient::connect(address), &token, "a2g/intent", &call)
+    });
+    eventually("it runs", || executor.file("runs").filter(|runs| !runs.is_empty()));
+
+    let mut said = std::collections::BTreeSet::new();
+    for (state, call) in
+        [("finished", &finished), ("waiting", &waiting), ("denied", &denied), ("running", &running)]
+    {
+        let id = call["intent_id"].as_str().unwrap();
+        let mut other = intent("write_file", write("other", "x"));
+        other["intent_id"] = json!(id);
+        let by_mine = rpc(&mut client, &mine, "a2g/intent", &other);
+        other["agent_did"] = json!(OTHER);
+        let by_theirs = rpc(&mut client, &theirs, "a2g/intent", &other);
+        for answer in [by_mine, by_theirs] {
+            error(&answer, -32600);
+            said.insert(answer["error"].to_string().replace(id, "ID"));
+        }
+        let unknown = [id, &intent_id()].map(|id| {
+            let answer = rpc(&mut client, &theirs, "a2g/status", &json!({ "intent_id": id }));
+            answer["error"].to_string().replace(id, "ID")
+        });
+        assert_eq!(unknown[0], unknown[1], "{state}");
+    }
+    assert_eq!(said.len(), 1, "{said:#?}");
+    assert_eq!(executor.file("other"), None);
+    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    assert_eq!(result(&gate.join().unwrap())["report"]["status"], "SUCCESS");
 }
 
 #[test]

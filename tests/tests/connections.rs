@@ -179,3 +179,48 @@ fn whoever_takes_no_answers_gives_way_to_whoever_asks() {
     }
     eventually("who gave way is closed", || held.iter_mut().any(|socket| socket.is_gone()).then_some(()));
 }
+
+/// Sends these bytes on a new connection, and gives all that comes back until it is closed.
+fn spoken(executor: &Executor, bytes: &str) -> String {
+    let mut stream = HttpClient::send_only(executor.address(), bytes.as_bytes());
+    let mut said = String::new();
+    stream.read_to_string(&mut said).expect("it is closed");
+    said
+}
+
+/// A line of a head ends with CR and LF. A proxy in front that reads a bare LF in another way could be made to take one
+/// request for two.
+#[test]
+fn a_bare_line_feed_in_a_head_is_refused_and_one_in_a_body_is_not() {
+    let executor = Executor::start(Options::new());
+    let good = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let bad = [
+        "GET /health HTTP/1.1\nHost: localhost\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: localhost\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: localhost\r\n\n",
+        "GET /health HTTP/1.1\nHost: localhost\n\n",
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\nContent-Length: 5\r\n\r\n",
+        "\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ];
+    for bad in bad {
+        let said = spoken(&executor, bad);
+        assert!(said.starts_with("HTTP/1.1 400 "), "{bad:?}: {said}");
+        // Also where another request went before it, with and without a body.
+        let call = "{\"jsonrpc\":\"2.0\",\n\"method\":\"a2g/tools\",\n\n\"id\":1}";
+        let head = "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+        let length = format!("{head}Content-Length: {}\r\n\r\n{call}", call.len());
+        let chunked =
+            format!("{head}Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{call}\r\n0\r\n\r\n", call.len());
+        for before in [good, &length, &chunked] {
+            let said = spoken(&executor, &format!("{before}{bad}"));
+            assert!(said.starts_with("HTTP/1.1 200 "), "{before:?} {bad:?}: {said}");
+            assert!(said.contains("HTTP/1.1 400 "), "{before:?} {bad:?}: {said}");
+            assert_eq!(said.contains("write_file"), before != good, "the body came as it was sent: {said}");
+        }
+    }
+    let mut socket = executor.web_socket();
+    for _ in 0..3 {
+        let answer = socket.exchange("{\"jsonrpc\":\"2.0\",\n\n\"method\":\"a2g/tools\",\n\"id\":1}");
+        assert!(result(&answer)["tools"].is_array(), "{answer}");
+    }
+}

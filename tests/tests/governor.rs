@@ -2,8 +2,11 @@
 
 use crate::harness::*;
 use crate::methods::{self, ESCALATES, write};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 fn options(catalogue: &Catalogue, url: &str) -> Options {
     Options::new().signed_only().catalogue(catalogue).governor(url).set("governor.heartbeat_seconds", 1)
@@ -19,7 +22,7 @@ fn urls(governor: &Governor) -> [String; 2] {
 }
 
 #[test]
-fn a_governor_decides_and_gets_every_report_exactly_once() {
+fn a_governor_decides_and_keeps_every_report_once() {
     let catalogue = methods::catalogue();
     let governor = Governor::start(&[methods::policy()]);
     for url in urls(&governor) {
@@ -226,160 +229,43 @@ fn whoever_reaches_the_door_is_not_the_governor() {
     executor.assert_workspace_is_empty("directives of strangers");
 }
 
-/// An approval of the intent.
-fn approval(intent: &Value) -> Value {
-    verdict(intent["intent_id"].as_str().unwrap(), &manifest())
-}
-
-/// A response with this in the place of `result`.
-fn with(member: &str) -> Reply {
-    Reply::Body(format!(r#"{{"jsonrpc":"2.0",{member},"id":$ID}}"#))
-}
-
-/// What a governor answers by the name of the case, and what then blocks.
-fn nonsense(case: &str, intent: &Value) -> Option<(Reply, &'static str)> {
-    let good = approval(intent);
-    let changed = |member: &str, value: Value| {
-        let mut verdict = good.clone();
-        verdict[member] = value;
-        Reply::Result(verdict)
-    };
-    let unavailable = "governor_unavailable";
-    let duplicate = format!(r#""result":{}"#, good.to_string().replacen('{', r#"{"verdict":"DENIED","#, 1));
-    let escaped =
-        format!(r#""result":{}"#, good.to_string().replacen('{', r#"{"\u0076erdict":"DENIED","#, 1));
-    let deep = good.to_string().replace("\"max_memory_mb\":50", "\"max_memory_mb\":50,\"max_memory_mb\":500");
-    let error = r#""error":{"code":-32000,"message":"no","data":{"risk_score":0.9}}"#;
-    Some(match case {
-        "result_and_error" => (with(&format!(r#""result":{good},{error}"#)), "verdict_denied"),
-        "error_and_result" => (with(&format!(r#"{error},"result":{good}"#)), "verdict_denied"),
-        "result_and_null_error" => (with(&format!(r#""result":{good},"error":{{}}"#)), unavailable),
-        "error" => (with(error), "verdict_denied"),
-        "garbage" => (Reply::Body("<html>approved</html>".into()), unavailable),
-        "empty" => (Reply::Body(String::new()), unavailable),
-        "half" => (Reply::Body(r#"{"jsonrpc":"2.0","result":{"verdict":"APPROVED""#.into()), unavailable),
-        "no_http" => (Reply::Raw(b"APPROVED\r\n\r\n".to_vec()), unavailable),
-        "http_500" => (
-            Reply::Raw(b"HTTP/1.1 500 Oops\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}".to_vec()),
-            unavailable,
-        ),
-        "hangup" => (Reply::Hangup, unavailable),
-        "null" => (Reply::Result(Value::Null), unavailable),
-        "text" => (Reply::Result(json!("APPROVED")), unavailable),
-        "list" => (Reply::Result(json!([good])), unavailable),
-        "batch" => (Reply::Body(format!(r#"[{{"jsonrpc":"2.0","result":{good},"id":$ID}}]"#)), unavailable),
-        "another_id" => {
-            (Reply::Body(format!(r#"{{"jsonrpc":"2.0","result":{good},"id":987654}}"#)), unavailable)
-        }
-        "another_intent" => (changed("intent_id", json!(intent_id())), "verdict_mismatch"),
-        "expired" => (changed("expires_at", json!(in_seconds(-5))), "verdict_expired"),
-        "denied" => (changed("verdict", json!("DENIED")), "verdict_denied"),
-        "unknown_verdict" => (changed("verdict", json!("MAYBE")), unavailable),
-        "lower_case" => (changed("verdict", json!("approved")), unavailable),
-        "no_manifest" => (changed("capability_manifest", Value::Null), unavailable),
-        "no_expiry" => (changed("expires_at", Value::Null), unavailable),
-        "unknown_limit" => (changed("capability_manifest", json!({ "max_disk_mb": 5 })), unavailable),
-        "zero_limit" => (changed("capability_manifest", json!({ "max_memory_mb": 0 })), unavailable),
-        "unknown_condition" => (changed("conditions", json!(["be_nice"])), "condition_unknown"),
-        "everything" => {
-            (changed("capability_manifest", json!({ "filesystem_scope": ["/**"] })), "scope_unenforceable")
-        }
-        "duplicate" => (with(&duplicate), unavailable),
-        "duplicate_escaped" => (with(&escaped), unavailable),
-        "duplicate_deep" => (with(&format!(r#""result":{deep}"#)), unavailable),
-        "duplicate_result" => (with(&format!(r#""result":{{}},"result":{good}"#)), unavailable),
-        "too_long" => (changed("reason", json!("x".repeat(2 << 20))), unavailable),
-        "slow" => (Reply::Late(Duration::from_secs(15), Box::new(Reply::Result(good))), unavailable),
-        _ => return None,
-    })
-}
-
-const CASES: [&str; 32] = [
-    "result_and_error",
-    "error_and_result",
-    "result_and_null_error",
-    "error",
-    "garbage",
-    "empty",
-    "half",
-    "no_http",
-    "http_500",
-    "hangup",
-    "null",
-    "text",
-    "list",
-    "batch",
-    "another_id",
-    "another_intent",
-    "expired",
-    "denied",
-    "unknown_verdict",
-    "lower_case",
-    "no_manifest",
-    "no_expiry",
-    "unknown_limit",
-    "zero_limit",
-    "unknown_condition",
-    "everything",
-    "duplicate",
-    "duplicate_escaped",
-    "duplicate_deep",
-    "duplicate_result",
-    "too_long",
-    "slow",
-];
-
-#[test]
-fn whatever_a_governor_answers_beside_a_good_verdict_runs_nothing() {
-    let governor = FakeGovernor::start(|method, params| match method {
-        "a2g/intent" => match nonsense(params["arguments"]["content"].as_str().unwrap(), params) {
-            Some((reply, _)) => reply,
-            None => Reply::Result(approval(params)),
-        },
-        _ => Reply::Result(json!({})),
-    });
-    let executor = Executor::start(Options::new().signed_only().governor(&governor.url()));
-    let mut client = executor.client();
-    for case in CASES {
-        let call = intent("write_file", write("ran", case));
-        let (_, by) = nonsense(case, &call).unwrap();
-        let response = client.rpc("a2g/intent", &call);
-        assert_eq!(response["error"]["code"], -32000, "{case}: {response}");
-        assert_eq!(response["error"]["data"]["blocked_by"], by, "{case}: {response}");
-        assert_eq!(response["error"]["data"]["intent_id"], call["intent_id"], "{case}");
-        executor.assert_workspace_is_empty(case);
-    }
-    // The same governor, the same words, and a good verdict.
-    let call = intent("write_file", write("ran", "good"));
-    assert_eq!(result(&client.rpc("a2g/intent", &call))["report"]["status"], "SUCCESS");
-    let asked = governor.seen().into_iter().filter(|(method, _)| method == "a2g/intent").count();
-    assert_eq!(asked, CASES.len() + 1, "every intent was asked about once");
+/// The public key of a file with a key pair, as a registration has it.
+fn public_key(pair: &Path) -> String {
+    let jwk: Value = serde_json::from_slice(&std::fs::read(pair).unwrap()).unwrap();
+    let x = URL_SAFE_NO_PAD.decode(jwk["x"].as_str().unwrap()).unwrap();
+    format!("ed25519:{}", x.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
 #[test]
-fn a_report_is_sent_again_until_the_governor_takes_it() {
-    let tries = std::sync::atomic::AtomicUsize::new(0);
-    let governor = FakeGovernor::start(move |method, params| match method {
-        "a2g/intent" => Reply::Result(approval(params)),
-        "a2g/report" => match tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
-            0 => Reply::Hangup,
-            1 => with(r#""error":{"code":-32603,"message":"the disk is full"}"#),
-            _ => Reply::Result(Value::Null),
-        },
-        _ => Reply::Result(json!("welcome")),
-    });
-    let mut executor = Executor::start(Options::new().signed_only().governor(&governor.url()));
-    let call = intent("write_file", write("x", "x"));
-    let answer = executor.rpc("a2g/intent", &call);
-    let reports = || -> Vec<Value> {
-        governor.seen().into_iter().filter(|(method, _)| method == "a2g/report").map(|(_, r)| r).collect()
+fn a_registration_has_the_public_key_of_a_file_that_is_kept() {
+    let governor = FakeGovernor::start(|_, _| Reply::Result(json!({})));
+    let registered = |nth: usize| {
+        eventually("it registers", || {
+            let seen = governor.seen().into_iter().filter(|(method, _)| method == "a2g/register");
+            seen.map(|(_, params)| params["public_key"].as_str().unwrap().to_owned()).nth(nth)
+        })
     };
-    eventually("the report is taken", || (reports().len() == 3).then_some(()));
-    executor.process().terminate();
-    assert!(executor.process().ended().success());
-    let reports = reports();
-    assert_eq!(reports.len(), 3, "what was taken is not sent again");
-    for report in &reports {
-        assert_eq!(report, &result(&answer)["report"]);
-    }
+    let made = |home: &Home| home.journal().with_file_name("journal.db.jwk");
+
+    let options = || Options::new().signed_only().governor(&governor.url());
+    let executor = Executor::start(options());
+    let first = registered(0);
+    let file = made(executor.home());
+    assert_eq!(first, public_key(&file));
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let executor = Executor::start_in(executor.killed());
+    assert_eq!(registered(1), first, "the key is made once");
+
+    let home = executor.killed();
+    set_mode(&file, 0o644);
+    let refused = home.command().output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && said.contains("chmod 600"), "{said}");
+
+    let keys = Keys::new();
+    let executor = Executor::start(options().set("journal.key", json!(keys.pair())));
+    assert_eq!(registered(2), public_key(&keys.pair()));
+    assert!(!made(executor.home()).exists(), "a configured key is enough");
+    let alone = Executor::start(Options::new());
+    assert!(!made(alone.home()).exists(), "the governor inside needs none");
 }

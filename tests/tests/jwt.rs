@@ -6,7 +6,7 @@
 use crate::a2a;
 use crate::callers::{List, agent, ask, bearer, ends, rpc};
 use crate::harness::{
-    A2ePeer as _, A2eSession, AGENT, Answer, Executor, Home, HttpClient, Options, StdioClient,
+    A2ePeer as _, A2eSession, AGENT, Answer, Executor, Exposition, Home, HttpClient, Options, StdioClient,
     WebSocketClient, a2e_call, a2e_handshake, eventually, intent, program, result, set_mode,
 };
 use crate::methods::write;
@@ -251,6 +251,7 @@ fn a_token_by_each_kind_of_key_lets_its_subject_in_as_the_list_says() {
 fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
+    let operator = list.add("operator", &["--role", "operator"]);
     let executor = Executor::start(provider.options(&list).signed_only());
     let [ed25519, p256, rsa] = &provider.keys;
     let stranger = Key::ed25519();
@@ -403,6 +404,15 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
         200,
         "the good one is"
     );
+    // Each over HTTP and as a WebSocket.
+    let figures = executor.client().request("GET", "/metrics", &[("Authorization", &bearer(&operator))], b"");
+    let figures = Exposition::read(&figures.text());
+    for (reason, of) in
+        [("signature", 6.0), ("expired", 1.0), ("claims", 3.0), ("unlisted", 2.0), ("too_long", 1.0)]
+    {
+        let found = figures.value(&format!("a2g_refused_tokens_total{{reason=\"{reason}\"}}"));
+        assert!((found - 2.0 * of).abs() < f64::EPSILON, "{reason}: {found}");
+    }
     let log = executor.stderr();
     for (what, token, _) in &cases {
         let parts = token.split('.').filter(|part| part.len() > 12);

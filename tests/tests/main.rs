@@ -31,6 +31,7 @@ mod doors;
 mod durability;
 mod flood;
 mod governor;
+mod governor_answers;
 mod harness;
 mod hostile;
 mod json_suite;

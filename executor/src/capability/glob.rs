@@ -30,6 +30,9 @@ const INNER: &str = "\0";
 const LAST: &str = "\0\0";
 const ALONE: &str = "`**` has to stand alone between slashes";
 const NUL: &str = "it holds a NUL";
+const RELATIVE: &str = "it does not start with `/`";
+const FOREIGN: &str = "its root is that of another system or host: a path here starts with one `/`, such as \
+                       `/workspace/**`";
 
 /// An absolute pattern without alternatives.
 #[derive(Clone)]
@@ -72,6 +75,7 @@ impl Glob {
     /// it has too many components or alternatives.
     pub fn alternatives(pattern: &str) -> Result<Vec<Self>, ScopeError> {
         let malformed = |reason| ScopeError::malformed(pattern, reason);
+        check_root(pattern).map_err(malformed)?;
         let texts = mark(pattern).and_then(|marked| expand(&marked)).map_err(malformed)?;
         texts.iter().map(|text| Self::parse(text).map_err(malformed)).collect()
     }
@@ -82,6 +86,9 @@ impl Glob {
     /// # Errors
     /// As [`Self::alternatives`].
     pub fn blocking(pattern: &str) -> Result<Vec<Self>, ScopeError> {
+        if has_foreign_root(pattern) {
+            return Err(ScopeError::malformed(pattern, FOREIGN));
+        }
         let base = pattern.strip_suffix("/**").unwrap_or(pattern);
         if base.starts_with('/') {
             Self::alternatives(base)
@@ -316,6 +323,24 @@ impl Hash for Glob {
     }
 }
 
+/// Refuses a pattern with a root of another system, in words that say so. Where the root stands in a choice, the choice is
+/// read first.
+fn check_root(pattern: &str) -> Result<(), &'static str> {
+    if has_foreign_root(pattern) {
+        return Err(FOREIGN);
+    }
+    if pattern.starts_with(['/', '{']) { Ok(()) } else { Err(RELATIVE) }
+}
+
+/// Whether a pattern starts at a drive, `C:\` or `C:/`, or at another host, `\\host` or `//host`.
+fn has_foreign_root(pattern: &str) -> bool {
+    let drive = pattern.strip_prefix(|letter: char| letter.is_ascii_alphabetic());
+    let drive = drive.and_then(|rest| rest.strip_prefix(':'));
+    drive.is_some_and(|path| path.starts_with(['\\', '/']))
+        || pattern.starts_with(r"\\")
+        || pattern.starts_with("//")
+}
+
 /// The components of an absolute path, each of which has to be a name.
 pub(super) fn check_components(path: &str) -> Result<&str, &'static str> {
     if path.contains('\0') {
@@ -325,7 +350,7 @@ pub(super) fn check_components(path: &str) -> Result<&str, &'static str> {
 }
 
 fn names(text: &str) -> Result<&str, &'static str> {
-    let names = text.strip_prefix('/').ok_or("it does not start with `/`")?;
+    let names = text.strip_prefix('/').ok_or(RELATIVE)?;
     if matches!(names, "" | LAST) {
         return Err("its root is `/`");
     }

@@ -310,6 +310,10 @@ fn patterns() {
         "/a/{b/,c}**",
         "/a/**{/b,/c}",
         "/a/b\\",
+        "C:\\a\\**",
+        "c:/a/**",
+        "\\\\host\\a\\**",
+        "//host/a/**",
         &many,
         &deep,
         &nested,
@@ -318,6 +322,14 @@ fn patterns() {
     for text in malformed {
         assert!(matches!(Area::parse(text), Err(ScopeError::Malformed { .. })), "{text:?}");
     }
+    for text in ["C:\\a\\**", "c:/a", "\\\\host\\a", "//host/a/**"] {
+        for refused in [Area::parse(text).map(drop), Glob::blocking(text).map(drop)] {
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("another system or host"), "{text:?}: {said}");
+        }
+    }
+    // A name may have a colon in it, and a relative pattern a backslash before what has a meaning.
+    assert!(Area::parse("/a/c:/**").is_ok() && Glob::blocking("\\*.tmp").is_ok());
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::govern::{
     AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, IssuerSettings, KeyPair, Push,
     Records, RemoteGovernor, TokenIssuers, Trust,
 };
+use crate::ident::Issuer;
 use crate::isolate::Isolation;
 use crate::journal::{Journal, Recovered};
 use crate::memory;
@@ -254,6 +255,7 @@ async fn serve(
     let egress = workshop.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
     let journal = journal(config, workshop.clock.now())?;
+    let public_key = public_key(config, key.as_ref())?;
     let at_start = journal.head();
     let clock = Arc::clone(&workshop.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
@@ -279,8 +281,9 @@ async fn serve(
     });
     tokio::spawn(renew_at_hangup(hangup, Arc::clone(&catalogue), known));
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
-    let did = config.did.clone();
-    tokio::spawn(deliver::stay_registered(Arc::clone(&executor), did, config.heartbeat, key, at_start));
+    let (did, every) = (config.did.clone(), config.heartbeat);
+    let registering = Arc::clone(&executor);
+    tokio::spawn(deliver::stay_registered(registering, did, every, key, public_key, at_start));
     if let Some(door) = door {
         let tools = executor.tools().len();
         tracing::info!(tools, "the executor listens on {}", door.url());
@@ -350,6 +353,21 @@ fn journal(config: &Config, now: time::OffsetDateTime) -> anyhow::Result<Journal
     }
     tracing::info!(journal = %config.journal.display(), receipts = journal.head().number, undelivered, "journal");
     Ok(journal)
+}
+
+/// The public key with which the executor registers with a governor elsewhere: that of `journal.key`, or of a key of its
+/// own, which the first start makes beside the journal and which signs nothing.
+fn public_key(config: &Config, signs: Option<&KeyPair>) -> anyhow::Result<Option<String>> {
+    if let Some(key) = signs {
+        return Ok(Some(key.public().public_key()));
+    }
+    if config.governor.is_none() {
+        return Ok(None);
+    }
+    let mut path = config.journal.clone().into_os_string();
+    path.push(".jwk");
+    let key = KeyPair::read_or_create(Path::new(&path), Issuer::parse(config.did.as_str())?)?;
+    Ok(Some(key.public().public_key()))
 }
 
 /// Stops everything at once: nothing that would run now could be recorded.

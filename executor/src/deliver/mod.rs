@@ -82,18 +82,20 @@ fn jittered(pause: Duration) -> Duration {
 
 /// Registers the executor, again whenever the governor has forgotten it, and sends heartbeats.
 ///
-/// A heartbeat carries how far the journal goes, signed by `key` when there is one. The first one, right after
-/// the registration, says how far it went `at_start`, before anything ran: an older copy that was restored
+/// A heartbeat carries how far the journal goes, signed by `key` when there is one, and the registration
+/// `public_key`. The first heartbeat, right after the registration, says how far it went `at_start`, before anything ran: an older copy that was restored
 /// shows by it, also when it has gone past where the history was that is lost.
 pub async fn stay_registered(
     executor: Arc<Executor>,
     did: AgentDid,
     every: Duration,
     key: Option<KeyPair>,
+    public_key: Option<String>,
     at_start: Head,
 ) {
     let began = executor.clock().monotonic();
-    let introduction = Introduction { agent: did.clone(), tools: executor.tool_names() };
+    let introduction =
+        Introduction { agent: did.clone(), public_key, tools: executor.tool_names() };
     let mut untold = Some(at_start);
     loop {
         register(&executor, &introduction).await;

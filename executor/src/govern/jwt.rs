@@ -104,6 +104,27 @@ pub enum TokenRefusal {
     Unlisted(JwtSubject),
 }
 
+impl TokenRefusal {
+    /// A word for the metrics.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::TooLong(_) => "too_long",
+            Self::NotCompact => "not_compact",
+            Self::Header(_) => "header",
+            Self::NoIssuer => "no_issuer",
+            Self::UnknownKey { .. } | Self::NoKeyNamed(_) => "unknown_key",
+            Self::Signature => "signature",
+            Self::Claims(_) => "claims",
+            Self::OtherIssuer(_) => "other_issuer",
+            Self::OtherAudience(_) => "other_audience",
+            Self::TooEarly(_) => "too_early",
+            Self::Expired(_) => "expired",
+            Self::Unlisted(_) => "unlisted",
+        }
+    }
+}
+
 /// A token that was shown, taken apart. Nothing of it is believed yet.
 pub(super) struct Jwt {
     signed: Box<str>,

@@ -101,6 +101,13 @@ impl TrustedKey {
         jwk::encode_public(&PublicJwk { x: self.key.to_bytes(), kid, issuer }).get().to_owned()
     }
 
+    /// The key as `a2g/register` has it: `ed25519:` and 64 hexadecimal digits.
+    #[must_use]
+    pub fn public_key(&self) -> String {
+        let digits = self.key.to_bytes().map(|byte| format!("{byte:02x}"));
+        format!("ed25519:{}", digits.concat())
+    }
+
     /// The thumbprint of RFC 7638, whatever its id.
     #[must_use]
     pub fn thumbprint(&self) -> String {
@@ -239,6 +246,20 @@ impl KeyPair {
             .ok_or_else(|| KeyError::not_a_key(path, "`iss` is missing: for whom does it speak?"))?;
         let id = jwk.kid.unwrap_or_else(|| thumbprint(&key));
         Ok(Self { private, public: TrustedKey { id, issuer, key } })
+    }
+
+    /// Reads a file that [`KeyPair::create`] made, or makes it for `issuer` when it is not there.
+    ///
+    /// # Ambient Authority
+    /// As [`KeyPair::create`] and [`KeyPair::read`].
+    ///
+    /// # Errors
+    /// As [`KeyPair::create`] and [`KeyPair::read`].
+    pub fn read_or_create(path: &Path, issuer: Issuer) -> Result<Self, KeyError> {
+        match path.try_exists() {
+            Ok(false) => Self::create(path, issuer),
+            Ok(true) | Err(_) => Self::read(path),
+        }
     }
 
     /// Its public part.

@@ -59,6 +59,8 @@ pub enum Governor {
 pub struct Introduction {
     /// The executor's own DID.
     pub agent: AgentDid,
+    /// Its public key, as [`TrustedKey::public_key`], when it has one.
+    pub public_key: Option<String>,
     /// The names of its tools.
     pub tools: Vec<String>,
 }
@@ -109,12 +111,23 @@ impl Governor {
             Self::Local(local, _) => local.decide(call),
             Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
                 tracing::warn!(governor = self.place(), %error, "the governor could not be asked");
+                let message = match error {
+                    RemoteError::Faulty { code, .. } => format!(
+                        "the governor answered with an error that is no verdict (code {code}), so nothing was run: try \
+                         again, and see its log"
+                    ),
+                    RemoteError::Unreachable(_)
+                    | RemoteError::Nonsense(_)
+                    | RemoteError::Refused(_)
+                    | RemoteError::Record(_) => {
+                        "the governor could not be asked, so nothing was run: try again when it answers".into()
+                    }
+                };
                 Fault::Refused {
                     intent: Some(call.intent),
                     risk_score: None,
                     blocked_by: BlockedBy::GovernorUnavailable,
-                    message: "the governor could not be asked, so nothing was run: try again when it answers"
-                        .into(),
+                    message,
                 }
             })?,
         };
@@ -141,7 +154,8 @@ impl Governor {
     pub async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
         match self {
             Self::Local(_, records) => {
-                records.record(|| encode::report(receipt).get().to_owned()).map_err(RemoteError::Record)
+                let recorded = records.record(|| encode::report(receipt).get().to_owned()).await;
+                recorded.map_err(RemoteError::Record)
             }
             Self::Remote(remote) => remote.report(receipt).await,
         }

@@ -1,78 +1,243 @@
 //! The reports that the governor inside keeps: one JSON object a line, in a file of the operator's.
+//!
+//! ```text
+//! record ─ channel ─▶ thread: all that wait ─ write ─ fdatasync ─▶ each caller is told
+//! ```
+//! A report that was recorded is on the disk. Reports come at least once, and a repeat of one that the file has is not
+//! written again: the SHA-256 of the latest lines is kept, and read from the file at the start.
 
+use crate::tool::Digest;
+use sha2::Digest as _;
+use std::collections::{HashSet, VecDeque};
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Result, Seek as _, SeekFrom, Write as _};
+use std::io::{BufRead, BufReader, Error, Result, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::oneshot;
+
+/// How many reports are known again. A repeat of an older one is recorded twice: what comes again is what an executor
+/// could not deliver, and of that it keeps 10,000 by default.
+const MAX_KNOWN: usize = 100_000;
+/// How much of the end of the file is read at the start, in bytes.
+const MAX_READ: u64 = 256 << 20;
 
 /// Where reports go; nowhere, when the operator named no file.
 #[derive(Debug, Default)]
-pub struct Records(Option<Mutex<Lines>>);
+pub struct Records(Option<Sender<Waiting>>);
 
+/// A report that is to be recorded, and who waits for that.
 #[derive(Debug)]
-struct Lines {
-    file: File,
-    /// Whether the last line has no end: a crash or a full disk cut it off. Its report was not acknowledged, and
-    /// comes again; the next one must not become a part of it.
-    cut_off: bool,
+struct Waiting {
+    line: String,
+    recorded: oneshot::Sender<Result<()>>,
 }
 
 impl Records {
     /// Appends to a file, which is made when it is not there.
     ///
     /// # Ambient Authority
-    /// Opens `path` for appending.
+    /// Opens `path` for appending, reads the end of it, and starts a thread.
     ///
     /// # Errors
     /// When it cannot be opened.
     pub fn append_to(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
-        // What is no file, such as a pipe, has no last line, and what cannot be read shows none.
-        let cut_off = file.metadata()?.is_file() && last_byte(path).is_ok_and(|last| last != b'\n');
-        Ok(Self(Some(Mutex::new(Lines { file, cut_off }))))
+        let mut lines =
+            Lines { is_file: file.metadata()?.is_file(), file, cut_off: false, known: Known::default() };
+        if lines.is_file {
+            // A file that may not be read shows no lines.
+            lines.cut_off = lines.known.read(path).unwrap_or(false);
+        }
+        let (sender, waiting) = channel();
+        std::thread::Builder::new().name("records".to_owned()).spawn(move || lines.write_all(&waiting))?;
+        Ok(Self(Some(sender)))
     }
 
     /// Records one report, given as the JSON text of its params, which is only asked for when it
-    /// is kept.
+    /// is kept. A repeat is not recorded again.
     ///
     /// # Errors
     /// When it cannot be written; then it was not recorded and has to be sent again.
-    pub fn record<T: AsRef<str>>(&self, report: impl FnOnce() -> T) -> Result<()> {
+    pub async fn record<T: AsRef<str>>(&self, report: impl FnOnce() -> T) -> Result<()> {
         let Some(lines) = &self.0 else { return Ok(()) };
         // Text from a caller may have line ends between its tokens, and none inside a string.
-        let report = report().as_ref().replace(['\n', '\r'], " ");
-        let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = if lines.cut_off { "\n" } else { "" };
-        let written = lines.file.write_all(format!("{before}{report}\n").as_bytes());
-        lines.cut_off = written.is_err();
+        let line = report().as_ref().replace(['\n', '\r'], " ");
+        let (recorded, written) = oneshot::channel();
+        let gone = || Error::other("the thread that records reports has ended");
+        lines.send(Waiting { line, recorded }).map_err(|_| gone())?;
+        written.await.map_err(|_| gone())?
+    }
+}
+
+/// The file, and what is known of it.
+#[derive(Debug)]
+struct Lines {
+    file: File,
+    /// A pipe, for one, cannot be synced.
+    is_file: bool,
+    /// Whether the last line has no end: a crash or a full disk cut it off. Its report was not acknowledged, and
+    /// comes again; the next one must not become a part of it.
+    cut_off: bool,
+    known: Known,
+}
+
+impl Lines {
+    /// Records what comes, until nobody is left to send any. What waits together is synced together.
+    fn write_all(mut self, waiting: &Receiver<Waiting>) {
+        while let Ok(first) = waiting.recv() {
+            let all = std::iter::once(first).chain(waiting.try_iter()).collect();
+            self.write(all);
+        }
+    }
+
+    fn write(&mut self, all: Vec<Waiting>) {
+        let mut written = Vec::new();
+        for Waiting { line, recorded } in all {
+            let digest = Digest::of(line.as_bytes());
+            let repeats = self.known.has(&digest) || written.iter().any(|(other, _)| *other == digest);
+            match if repeats { Ok(()) } else { self.append(&line) } {
+                Ok(()) => written.push((digest, recorded)),
+                Err(error) => drop(recorded.send(Err(error))),
+            }
+        }
+        let synced = if self.is_file { self.file.sync_data() } else { Ok(()) };
+        for (digest, recorded) in written {
+            let told = match &synced {
+                Ok(()) => {
+                    self.known.insert(digest);
+                    Ok(())
+                }
+                Err(error) => Err(Error::new(error.kind(), error.to_string())),
+            };
+            let _gone = recorded.send(told);
+        }
+    }
+
+    fn append(&mut self, line: &str) -> Result<()> {
+        let before = if self.cut_off { "\n" } else { "" };
+        let written = self.file.write_all(format!("{before}{line}\n").as_bytes());
+        self.cut_off = written.is_err();
         written
     }
 }
 
-fn last_byte(path: &Path) -> Result<u8> {
-    let mut file = File::open(path)?;
-    file.seek(SeekFrom::End(-1))?;
-    let mut last = [0];
-    file.read_exact(&mut last)?;
-    Ok(last[0])
+/// The SHA-256 of the latest lines.
+#[derive(Debug, Default)]
+struct Known {
+    all: HashSet<Digest>,
+    /// Oldest first.
+    order: VecDeque<Digest>,
+}
+
+impl Known {
+    fn has(&self, line: &Digest) -> bool {
+        self.all.contains(line)
+    }
+
+    fn insert(&mut self, line: Digest) {
+        if !self.all.insert(line) {
+            return;
+        }
+        self.order.push_back(line);
+        if self.order.len() > MAX_KNOWN
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.all.remove(&oldest);
+        }
+    }
+
+    /// Reads the end of a file. `true` when its last line has no end.
+    fn read(&mut self, path: &Path) -> Result<bool> {
+        let mut file = File::open(path)?;
+        let start = file.metadata()?.len().saturating_sub(MAX_READ);
+        file.seek(SeekFrom::Start(start))?;
+        let mut reader = BufReader::new(file);
+        if start > 0 {
+            // The first line is a part of one.
+            next_line(&mut reader)?;
+        }
+        loop {
+            match next_line(&mut reader)? {
+                Line::Whole(digest) => self.insert(digest),
+                Line::CutOff => return Ok(true),
+                Line::End => return Ok(false),
+            }
+        }
+    }
+}
+
+/// What comes next in a file.
+enum Line {
+    Whole(Digest),
+    CutOff,
+    End,
+}
+
+/// Hashes the next line. It may be longer than memory has room for.
+fn next_line(reader: &mut impl BufRead) -> Result<Line> {
+    let (mut hash, mut is_empty) = (sha2::Sha256::new(), true);
+    loop {
+        let part = reader.fill_buf()?;
+        if part.is_empty() {
+            return Ok(if is_empty { Line::End } else { Line::CutOff });
+        }
+        is_empty = false;
+        let end = part.iter().position(|byte| *byte == b'\n');
+        hash.update(part.get(..end.unwrap_or(part.len())).unwrap_or(part));
+        let read = end.map_or(part.len(), |end| end + 1);
+        reader.consume(read);
+        if end.is_some() {
+            return Ok(Line::Whole(Digest(hash.finalize().into())));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_line_that_was_cut_off_takes_no_report_with_it() {
+    #[tokio::test]
+    async fn a_line_that_was_cut_off_takes_no_report_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reports.ndjson");
-        for _ in 0..2 {
-            Records::append_to(&path).unwrap().record(|| "{}").unwrap();
+        for report in ["{}", "{ }"] {
+            Records::append_to(&path).unwrap().record(|| report).await.unwrap();
         }
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(br#"{"half":"#).unwrap();
         let records = Records::append_to(&path).unwrap();
-        records.record(|| "{ }").unwrap();
-        records.record(|| "[\n]").unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "{}\n{}\n{\"half\":\n{ }\n[ ]\n");
+        records.record(|| "{  }").await.unwrap();
+        records.record(|| "[\n]").await.unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "{}\n{ }\n{\"half\":\n{  }\n[ ]\n");
+    }
+
+    #[tokio::test]
+    async fn a_repeat_is_recorded_once_also_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("reports.ndjson");
+        let long = format!("{{\"long\":\"{}\"}}", "x".repeat(100_000));
+        for _restart in 0..3 {
+            let records = Records::append_to(&path).unwrap();
+            for report in ["{}", "[\n]", &long, "{}"] {
+                records.record(|| report).await.unwrap();
+            }
+            let together = (0..100).map(|nth| records.record(move || format!("{}", nth % 10)));
+            assert!(futures_util::future::join_all(together).await.into_iter().all(|done| done.is_ok()));
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let expected = format!("{{}}\n[ ]\n{long}\n0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n");
+        assert!(text == expected, "{} bytes", text.len());
+    }
+
+    #[test]
+    fn the_oldest_is_forgotten_first() {
+        let digest = |nth: usize| Digest::of(nth.to_string().as_bytes());
+        let mut known = Known::default();
+        for nth in 0..=MAX_KNOWN {
+            known.insert(digest(nth));
+            known.insert(digest(nth));
+        }
+        assert_eq!((known.all.len(), known.order.len()), (MAX_KNOWN, MAX_KNOWN));
+        assert!(!known.has(&digest(0)) && known.has(&digest(1)) && known.has(&digest(MAX_KNOWN)));
     }
 }

@@ -1,8 +1,10 @@
 //! The client of a governor behind a URL, over HTTP or WebSocket.
 //!
-//! Whatever cannot be understood is an error, and an error never runs anything. A JSON-RPC error in
-//! answer to an intent is a denial, also when a result stands beside it, as one reference governor
-//! sends it.
+//! An answer that cannot be understood is an error, and an error never runs anything. A JSON-RPC error in answer to an
+//! intent is a denial when its code is one of the protocol's own refusals, also when a result stands beside it, as one
+//! reference governor sends it. Any other error says nothing about the intent, which is then asked about again.
+
+mod transport;
 
 use super::{Checkpoint, Introduction, Pulse};
 use crate::call::Call;
@@ -10,19 +12,28 @@ use crate::fault::Fault;
 use crate::outcome::Receipt;
 use crate::verdict::{Decision, Manifest, Policy, Risk, RiskLevel, Verdict};
 use crate::wire::a2g::{decode, encode};
-use crate::wire::strict_json::{self, JsonBounds};
-use jsonrpsee::core::client::{ClientT, Error as ClientError, Subscription, SubscriptionClientT};
+use jsonrpsee::core::client::{ClientT, Error as ClientError};
 use jsonrpsee::core::traits::ToRpcParams;
-use jsonrpsee::http_client::{HttpClient, HttpClientBuilder};
 use jsonrpsee::types::ErrorObjectOwned;
-use jsonrpsee::ws_client::{WsClient, WsClientBuilder};
 use serde_json::value::RawValue;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
+use transport::{Connection, HttpClient};
 
-/// How long one call to the governor may take.
+/// How long one call to the governor may take, and how long it may be asked about one intent.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pauses before an intent is asked about again that got no verdict.
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+];
+/// The codes of an error that is a denial: a policy violation, and capabilities that are used up.
+const DENIALS: [i32; 2] = [-32000, -32003];
+/// The code for an error inside of a peer.
+const INTERNAL_ERROR: i32 = -32603;
 /// The largest answer that is read, in bytes.
 const LARGEST_ANSWER: u32 = 1 << 20;
 /// The largest message that is sent: a report of the most output, with every byte of it escaped.
@@ -77,9 +88,17 @@ pub enum RemoteError {
     /// There is no connection, or it broke, or the answer did not come in time.
     #[error("no answer: {0}")]
     Unreachable(String),
-    /// The answer is not what the protocol says.
-    #[error("an answer that cannot be understood: {0}")]
+    /// The result is not what the protocol says.
+    #[error("a result that cannot be understood: {0}")]
     Nonsense(String),
+    /// The governor answered with an error that decides nothing.
+    #[error("an error that is no verdict: {code} `{message}`")]
+    Faulty {
+        /// Its code.
+        code: i32,
+        /// An excerpt of its message.
+        message: String,
+    },
     /// The governor answered with an error.
     #[error("refused: {0:?}")]
     Refused(Fault),
@@ -103,7 +122,7 @@ pub struct RemoteGovernor {
     shown: String,
     http: Option<HttpClient>,
     /// Connected when it is first needed, and again after it broke.
-    web_socket: Mutex<Option<Arc<WsClient>>>,
+    web_socket: Mutex<Option<Arc<Connection>>>,
     pushes: mpsc::Sender<Push>,
 }
 
@@ -123,14 +142,7 @@ impl RemoteGovernor {
     /// [`RemoteError::Unreachable`] when no client can be made for the URL.
     pub fn new(url: GovernorUrl) -> Result<(Self, mpsc::Receiver<Push>), RemoteError> {
         let http = match &url {
-            GovernorUrl::Http(url) => Some(
-                HttpClientBuilder::default()
-                    .request_timeout(CALL_TIMEOUT)
-                    .max_request_size(LARGEST_REPORT)
-                    .max_response_size(LARGEST_ANSWER)
-                    .build(url)
-                    .map_err(|error| RemoteError::Unreachable(error.to_string()))?,
-            ),
+            GovernorUrl::Http(url) => Some(transport::http(url).map_err(unreachable)?),
             GovernorUrl::WebSocket(_) => None,
         };
         let (pushes, receiver) = mpsc::channel(64);
@@ -144,23 +156,40 @@ impl RemoteGovernor {
         &self.shown
     }
 
-    /// Asks for a verdict.
+    /// Asks for a verdict, again for a while when there is none.
     pub(super) async fn decide(&self, call: &Call) -> Result<Verdict, RemoteError> {
+        let mut failed = RemoteError::Unreachable(format!("none within {} seconds", CALL_TIMEOUT.as_secs()));
+        let asked = async {
+            for pause in PAUSES {
+                match self.ask(call).await {
+                    Err(error) if error.may_pass() => {
+                        tracing::debug!(governor = self.shown, %error, "the governor is asked again");
+                        failed = error;
+                    }
+                    decided => return decided,
+                }
+                tokio::time::sleep(pause).await;
+            }
+            self.ask(call).await
+        };
+        let asked = tokio::time::timeout(CALL_TIMEOUT, asked).await;
+        asked.unwrap_or(Err(failed))
+    }
+
+    async fn ask(&self, call: &Call) -> Result<Verdict, RemoteError> {
         match self.call("a2g/intent", encode::intent(call)).await {
-            Ok(result) => decode::verdict(strictly(result)?.get()).map_err(nonsense),
-            Err(ClientError::Call(error)) => Ok(denial(call, &error)),
-            Err(error) if both_result_and_error(&error) => Ok(denial(
-                call,
-                &ErrorObjectOwned::owned(0, "the governor sent an error beside its result", None::<()>),
-            )),
-            Err(error) => Err(unreachable(&error)),
+            Ok(result) => decode::verdict(result.get()).map_err(nonsense),
+            Err(ClientError::Call(error)) if DENIALS.contains(&error.code()) => Ok(denial(call, &error)),
+            Err(ClientError::Call(error)) => Err(faulty(&error)),
+            Err(error) => Err(unreachable(error)),
         }
     }
 
     /// Registers the executor.
     pub(super) async fn register(&self, introduction: &Introduction) -> Result<Option<Policy>, RemoteError> {
-        let Introduction { agent, tools } = introduction;
-        let answer = self.answered("a2g/register", encode::registration(agent, tools)).await?;
+        let Introduction { agent, public_key, tools } = introduction;
+        let registration = encode::registration(agent, public_key.as_deref(), tools);
+        let answer = self.answered("a2g/register", registration).await?;
         decode::registered(answer.get()).map_err(nonsense)
     }
 
@@ -180,71 +209,53 @@ impl RemoteGovernor {
     }
 
     async fn answered(&self, method: &str, params: Box<RawValue>) -> Result<Box<RawValue>, RemoteError> {
-        let answer = self.call(method, params).await.map_err(|error| {
+        self.call(method, params).await.map_err(|error| {
             if let ClientError::Call(error) = &error {
                 return RemoteError::Refused(refusal(error));
             }
-            unreachable(&error)
-        })?;
-        strictly(answer)
+            unreachable(error)
+        })
     }
 
     async fn call(&self, method: &str, params: Box<RawValue>) -> Result<Box<RawValue>, ClientError> {
         if let Some(http) = &self.http {
             return http.request(method, Encoded(params)).await;
         }
-        self.web_socket().await?.request(method, Encoded(params)).await
+        self.web_socket().await?.client.request(method, Encoded(params)).await
     }
 
     /// The WebSocket, connected again if it broke.
-    async fn web_socket(&self) -> Result<Arc<WsClient>, ClientError> {
+    async fn web_socket(&self) -> Result<Arc<Connection>, ClientError> {
         let mut connection = self.web_socket.lock().await;
-        if let Some(client) = connection.as_ref().filter(|client| client.is_connected()) {
-            return Ok(Arc::clone(client));
+        if let Some(open) = connection.as_ref().filter(|open| open.is_usable()) {
+            return Ok(Arc::clone(open));
         }
-        let client = WsClientBuilder::default()
-            .request_timeout(CALL_TIMEOUT)
-            .connection_timeout(CALL_TIMEOUT)
-            .max_request_size(LARGEST_REPORT)
-            .max_response_size(LARGEST_ANSWER)
-            .enable_ws_ping(jsonrpsee::ws_client::PingConfig::default())
-            .build(self.url.as_str())
-            .await?;
-        let client = Arc::new(client);
-        for method in PUSHES {
-            let pushed = client.subscribe_to_method(method).await?;
-            tokio::spawn(forward(method, pushed, self.pushes.clone()));
-        }
-        *connection = Some(Arc::clone(&client));
-        Ok(client)
+        let open = Arc::new(Connection::open(self.url.as_str(), self.pushes.clone()).await?);
+        *connection = Some(Arc::clone(&open));
+        Ok(open)
     }
 }
 
-async fn forward(method: &'static str, mut pushed: Subscription<Box<RawValue>>, pushes: mpsc::Sender<Push>) {
-    while let Some(Ok(params)) = pushed.next().await {
-        if pushes.send(Push { method, params }).await.is_err() {
-            return;
+impl RemoteError {
+    /// Whether the governor may give a verdict when it is asked once more.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Faulty { .. } => true,
+            Self::Nonsense(_) | Self::Refused(_) | Self::Record(_) => false,
         }
     }
-}
-
-/// The governor's answers are read as strictly as any caller's message.
-fn strictly(answer: Box<RawValue>) -> Result<Box<RawValue>, RemoteError> {
-    strict_json::check(answer.get().as_bytes(), &JsonBounds::default()).map_err(nonsense)?;
-    Ok(answer)
 }
 
 fn nonsense(fault: Fault) -> RemoteError {
     RemoteError::Nonsense(format!("{fault:?}"))
 }
 
-fn unreachable(error: &ClientError) -> RemoteError {
+fn unreachable(error: ClientError) -> RemoteError {
     RemoteError::Unreachable(error.to_string())
 }
 
-/// jsonrpsee refuses such an answer as a whole; this is what it then says.
-fn both_result_and_error(error: &ClientError) -> bool {
-    matches!(error, ClientError::ParseError(error) if error.to_string().contains("mutually exclusive"))
+fn faulty(error: &ErrorObjectOwned) -> RemoteError {
+    RemoteError::Faulty { code: error.code(), message: crate::ident::excerpt(error.message()) }
 }
 
 fn refusal(error: &ErrorObjectOwned) -> Fault {

@@ -249,6 +249,15 @@ impl Standing {
         }
     }
 
+    /// The standing policy that binds an agent; `None` also for one that is revoked.
+    #[must_use]
+    pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
+        match self.state_of(agent)? {
+            State::Held(held) => Some(Policy { agent: Some(agent.clone()), ..held.policy.clone() }),
+            State::Revoked => None,
+        }
+    }
+
     fn state_of(&self, agent: &AgentDid) -> Option<State> {
         let book = self.book.read().unwrap_or_else(PoisonError::into_inner);
         book.by_agent.get(agent).or(book.everyone.as_ref()).cloned()

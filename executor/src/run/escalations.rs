@@ -3,7 +3,7 @@
 //! Whoever changes what waits tells the journal while nobody else can change it, so that the journal hears of
 //! changes in the order in which they were made. Its answers are waited for afterwards.
 
-use super::Whose;
+use super::{Whose, not_usable};
 use crate::call::Call;
 use crate::fault::Fault;
 use crate::govern::Escalated;
@@ -25,9 +25,17 @@ const MOST_OF_AN_AGENT: usize = MOST_WAITING / 4;
 pub(super) struct Escalations {
     waiting: Mutex<HashMap<IntentId, Held>>,
     /// What a person denied, until the verdict expires that they were asked about: the same is not put to them again.
-    denied: Mutex<HashMap<IntentId, (OffsetDateTime, Fault)>>,
+    denied: Mutex<HashMap<IntentId, Denied>>,
     /// Changes whenever something waits no longer.
     changes: watch::Sender<()>,
+}
+
+/// An intent that a person denied.
+#[derive(Debug)]
+struct Denied {
+    until: OffsetDateTime,
+    call: Call,
+    fault: Fault,
 }
 
 /// An intent that waits.
@@ -112,22 +120,24 @@ impl Escalations {
     /// Remembers that somebody denied an intent that waited. The latest are remembered.
     pub(super) fn deny(&self, escalated: &Escalated, denied: Fault, now: OffsetDateTime) {
         let mut all = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, (until, _)| *until > now);
+        all.retain(|_, denied| denied.until > now);
         if all.len() >= MOST_WAITING
-            && let Some(first) = all.iter().min_by_key(|(_, (until, _))| *until).map(|(intent, _)| *intent)
+            && let Some(first) = all.iter().min_by_key(|(_, denied)| denied.until).map(|(intent, _)| *intent)
         {
             all.remove(&first);
         }
         if let Some(until) = escalated.verdict().expires_at {
-            all.insert(escalated.call().intent, (until, denied));
+            let call = escalated.call().clone();
+            all.insert(call.intent, Denied { until, call, fault: denied });
         }
     }
 
-    /// Whether nobody denied an intent of late.
-    pub(super) fn check_denied(&self, intent: IntentId, now: OffsetDateTime) -> Result<(), Fault> {
+    /// Refuses a call that somebody denied of late, and one that has the intent of such a call.
+    pub(super) fn check_denied(&self, call: &Call, now: OffsetDateTime) -> Result<(), Fault> {
         let all = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
-        match all.get(&intent).filter(|(until, _)| *until > now) {
-            Some((_, denied)) => Err(denied.clone()),
+        match all.get(&call.intent).filter(|denied| denied.until > now) {
+            Some(denied) if same(&denied.call, call) => Err(denied.fault.clone()),
+            Some(_) => Err(not_usable(call.intent)),
             None => Ok(()),
         }
     }
@@ -137,10 +147,7 @@ impl Escalations {
         match self.lock().get(&call.intent).filter(|held| held.waits(now)) {
             None => Ok(None),
             Some(held) if same(held.call(), call) => Ok(Some(held.escalated.verdict().clone())),
-            Some(_) => Err(Fault::InvalidRequest(format!(
-                "the intent `{}` waits for a directive with other content: every intent needs an id of its own",
-                call.intent
-            ))),
+            Some(_) => Err(not_usable(call.intent)),
         }
     }
 

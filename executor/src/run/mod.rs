@@ -8,7 +8,6 @@
 //! Execution is at most once; a repeated intent gets the one receipt.
 
 mod escalations;
-mod lines;
 mod observers;
 mod output;
 mod refusals;
@@ -17,7 +16,6 @@ mod slots;
 mod trace;
 mod watcher;
 
-pub use lines::Lines;
 pub use observers::{News, Subject};
 pub use slots::Capacity;
 pub use watcher::{Happening, Keeper, Watcher};
@@ -36,7 +34,7 @@ use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::isolate::Isolate;
 use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
 use crate::memory;
-use crate::metrics::{Levels, Metrics};
+use crate::metrics::{CallerMetrics, Levels, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
 use crate::verdict::{Directive, Policy, Proof, Verdict};
@@ -259,7 +257,7 @@ impl Executor {
     ///
     /// # Errors
     /// When the journal cannot be read.
-    pub fn figures(&self, connections: usize, unknown_callers: u64) -> Result<String, Fault> {
+    pub fn figures(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
         let (running, queued) = self.load();
         let oldest = self.journal.oldest_undelivered().map_err(|error| self.unrecorded(&error))?;
         let now = self.clock.now();
@@ -268,7 +266,6 @@ impl Executor {
             running,
             queued,
             connections,
-            unknown_callers,
             waiting: self.escalations.count(now),
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),
@@ -276,7 +273,7 @@ impl Executor {
             heap_bytes: memory::in_use(),
             oldest_undelivered: waited.unwrap_or_default(),
         };
-        self.metrics.text(&levels).map_err(|error| Fault::Internal(error.to_string()))
+        self.metrics.text(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
     }
 
     /// The clock.
@@ -419,7 +416,7 @@ impl Executor {
         {
             return Ok(Answer { verdict, receipt: Some(receipt) });
         }
-        self.escalations.check_denied(call.intent, self.clock.now())?;
+        self.escalations.check_denied(&call, self.clock.now())?;
         if let Some(waiting) = self.escalations.waiting(&call, self.clock.now())? {
             return Ok(Answer { verdict: Arc::new(waiting), receipt: None });
         }
@@ -549,6 +546,12 @@ impl Executor {
             "standing policy"
         );
         self.standing.set(policy);
+    }
+
+    /// The standing policy that binds an agent.
+    #[must_use]
+    pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
+        self.standing.policy_of(agent)
     }
 
     /// Drops standing capabilities and stops what runs under them. Without an agent or an intent,
@@ -733,12 +736,7 @@ impl Executor {
     async fn known(&self, call: &Call, known: Known) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
         let (followed, verdict) = match known {
             Known::Same(followed, verdict) => (followed, verdict),
-            Known::Conflict => {
-                return Err(Fault::InvalidRequest(format!(
-                    "the intent `{}` was used before with other content: every intent needs an id of its own",
-                    call.intent
-                )));
-            }
+            Known::Conflict => return Err(not_usable(call.intent)),
         };
         let over = |stage: &Stage| matches!(stage, Stage::Finished(_) | Stage::Forgotten | Stage::Released);
         let ended = match followed {
@@ -1053,6 +1051,15 @@ fn let_go(
         journal.refused(asked, BlockedBy::EscalationPending, why, now);
     }
     journal.let_go(ids(&gone))
+}
+
+/// The answer to a call whose intent has other content elsewhere, in the same words wherever that is and whoever's it is:
+/// an agent learns nothing of the intents of others.
+fn not_usable(intent: IntentId) -> Fault {
+    Fault::InvalidRequest(format!(
+        "the intent id `{intent}` cannot be used for this call: every intent needs a new one, such as a random UUID, and \
+         a repeat the same content"
+    ))
 }
 
 fn not_waiting() -> Fault {

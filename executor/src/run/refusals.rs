@@ -1,9 +1,9 @@
 //! The one place that every refused call passes: it is logged with its reason, and a flood of refusals
 //! does not become a flood of lines.
 
-use super::lines::Lines;
 use crate::fault::Fault;
 use crate::journal::Asked;
+use crate::lines::Lines;
 use std::time::Instant;
 
 /// What was logged of late.

@@ -1,11 +1,11 @@
 //! The executor's A2G door: its methods, by name, and which roles may call each.
 
-use super::doorway::in_own_name;
-use super::rpc::error_object;
+use super::doorway::{in_own_name, not_in_the_name_of};
+use super::rpc::{Followups, error_object};
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Agent, Approver, Governor, Operator};
-use crate::ident::IntentId;
+use crate::ident::{AgentDid, IntentId};
 use crate::run::{Executor, Watcher, Whereabouts};
 use crate::wire::a2g::{decode, encode, openrpc};
 use jsonrpsee::RpcModule;
@@ -28,6 +28,22 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     let mut module = RpcModule::new(executor);
     register(&mut module, "a2g/execute", &[Agent], execute)?;
     register(&mut module, "a2g/intent", &[Agent], intent)?;
+    module.register_async_method(
+        "a2g/register",
+        |params: Params<'static>, executor, extensions| async move {
+            let answer = register_agent(&executor, &extensions, params.as_str().unwrap_or("{}"));
+            answer.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
+        },
+    )?;
+    register(&mut module, "a2g/report", &[Agent], async |executor, caller, params| {
+        let decode::ReportHead { agent, intent: _, status: _ } = decode::report(&params)?;
+        speaks_for(&executor, &caller, &agent)?;
+        Ok(encode::accepted())
+    })?;
+    register(&mut module, "a2g/heartbeat", &[Agent], async |executor, caller, params| {
+        speaks_for(&executor, &caller, &decode::agent_heartbeat(&params)?)?;
+        Ok(encode::accepted())
+    })?;
     register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, caller, params| {
         let intent = decode::intent_id(&params)?;
         let anyone = caller.is_any_of(&[Governor, Operator]);
@@ -114,6 +130,27 @@ fn permitted(
         words(&mut caller.roles()),
     );
     Err(executor.refuse(None, BlockedBy::CallerUnauthorized, message))
+}
+
+/// Answers an agent that takes the executor for its governor: with its standing policy, which goes out as `g2a/policy` as
+/// well where the connection stays open. Nothing is kept of the registration.
+fn register_agent(executor: &Executor, extensions: &Extensions, params: &str) -> Result<Encoded, Fault> {
+    let caller = permitted(executor, extensions, "a2g/register", &[Agent])?;
+    let agent = decode::register(params)?.agent;
+    speaks_for(executor, &caller, &agent)?;
+    let policy = executor.policy_of(&agent);
+    if let Some(policy) = &policy {
+        Followups::send(extensions, "g2a/policy", &encode::policy(policy));
+    }
+    Ok(encode::registered(policy.as_ref()))
+}
+
+/// Refuses a message in the name of an agent that is not the caller's.
+fn speaks_for(executor: &Executor, caller: &Caller, agent: &AgentDid) -> Result<(), Fault> {
+    if caller.speaks_for(agent) {
+        return Ok(());
+    }
+    Err(executor.refuse(None, BlockedBy::CallerUnauthorized, not_in_the_name_of(caller, agent)))
 }
 
 async fn execute(executor: Arc<Executor>, caller: Arc<Caller>, params: String) -> Result<Encoded, Fault> {

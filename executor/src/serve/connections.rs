@@ -4,13 +4,14 @@
 //! another, the one that has been idle for longest is closed, those first on which no caller was known yet:
 //! whoever sends heads and bodies slowly, or nothing at all, gives way to whoever asks for something.
 
+use super::heads::Heads;
 use super::leftover::Lent;
 use super::listen::{Listener, Stream};
 use super::tls::{self, Tls};
 use crate::memory;
 use axum::Router;
 use axum::extract::Request;
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
@@ -20,6 +21,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -262,6 +264,8 @@ where
 {
     let Terms { router, limits, tls: _, mut stopped } = terms;
     let known = Arc::clone(&connection);
+    let heads = Heads::default();
+    let upgraded = heads.upgraded();
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&known));
         request.extensions_mut().insert(certified.clone());
@@ -269,8 +273,12 @@ where
         let request = request.map(Lent::new);
         let body = request.body().clone();
         let answered = TowerToHyperService::new(router.clone()).call(request);
+        let upgraded = Arc::clone(&upgraded);
         async move {
             let mut answer = answered.await?;
+            if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+                upgraded.store(true, Ordering::Release);
+            }
             body.end(held_back, answer.headers_mut()).await;
             Ok::<_, Infallible>(answer)
         }
@@ -279,7 +287,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(limits.request)
         .max_buf_size(LONGEST_HEAD)
-        .serve_connection(TokioIo::new(Taken::new(stream, limits.request)), service)
+        .serve_connection(TokioIo::new(Taken::new(stream, limits.request, heads)), service)
         .with_upgrades();
     tokio::pin!(conversation);
     let ended = tokio::select! {
@@ -295,17 +303,19 @@ where
     }
 }
 
-/// A stream whose other side has to take what is written: one that takes nothing for long is gone.
+/// A stream whose other side has to take what is written: one that takes nothing for long is gone. What comes from
+/// there passes [`Heads`].
 struct Taken<S> {
     stream: S,
+    heads: Heads,
     patience: Duration,
     /// Until when something has to be taken, while nothing is.
     until: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Taken<S> {
-    fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, until: None }
+    fn new(stream: S, patience: Duration, heads: Heads) -> Self {
+        Self { stream, heads, patience, until: None }
     }
 
     /// What became of writing, or that it took too long.
@@ -330,7 +340,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Taken<S> {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        self.heads.check(into.filled_mut().get_mut(before..).unwrap_or_default());
+        read
     }
 }
 
@@ -373,7 +386,7 @@ mod tests {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let patience = Duration::from_millis(400);
         let (ours, mut theirs) = tokio::io::duplex(8);
-        let mut ours = Taken::new(ours, patience);
+        let mut ours = Taken::new(ours, patience, Heads::default());
         let slow = async {
             for _ in 0..4 {
                 tokio::time::sleep(patience / 4).await;

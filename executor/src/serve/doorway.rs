@@ -122,12 +122,16 @@ pub(super) fn in_own_name(executor: &Executor, caller: &Caller, call: &Call) -> 
     if caller.speaks_for(&call.agent) {
         return Ok(());
     }
-    let message = format!(
-        "`{}` does not send intents in the name of `{}`: add it to the caller's `agents`",
-        caller.name(),
-        call.agent
-    );
+    let message = not_in_the_name_of(caller, &call.agent);
     Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
+}
+
+/// The sentence about a caller that speaks in the name of an agent that is not its own.
+pub(super) fn not_in_the_name_of(caller: &Caller, agent: &AgentDid) -> String {
+    format!(
+        "`{}` does not send intents in the name of `{agent}`: add it to the caller's `agents`",
+        caller.name()
+    )
 }
 
 /// A name that another protocol gives to an agent, as a DID.

@@ -1,7 +1,7 @@
 //! The door of the governor to pair with: what an executor calls, and what an operator relays to
 //! the executors that are connected by WebSocket.
 
-use super::rpc::error_object;
+use super::rpc::{Followups, error_object, notification};
 use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::local::LocalGovernor;
@@ -10,7 +10,7 @@ use crate::verdict::{Decision, Verdict};
 use crate::wire::a2g::{decode, encode};
 use jsonrpsee::RpcModule;
 use jsonrpsee::core::{RegisterMethodError, RpcResult};
-use jsonrpsee::types::Params;
+use jsonrpsee::types::{Extensions, Params};
 use serde_json::value::RawValue;
 use std::sync::Arc;
 use tokio::sync::broadcast;
@@ -38,12 +38,16 @@ type Encoded = Box<RawValue>;
 /// When two methods have one name.
 pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMethodError> {
     let mut module = RpcModule::new(door);
-    register(&mut module, "a2g/register", |door, params| {
+    register(&mut module, "a2g/register", |door, params, extensions| {
         let registration = decode::register(params)?;
         let policy = door.governor.register(&registration.agent, &registration.capabilities_requested)?;
+        if let Some(policy) = &policy {
+            // The document sends it so; the member of the answer is ours.
+            Followups::send(extensions, "g2a/policy", &encode::policy(policy));
+        }
         Ok(encode::registered(policy.as_ref()))
     })?;
-    register(&mut module, "a2g/intent", |door, params| {
+    register(&mut module, "a2g/intent", |door, params, _| {
         let call = decode::intent(params)?;
         let verdict = door.governor.decide(&call);
         let (decision, why) = (verdict.decision.as_str(), verdict.reason.as_deref().unwrap_or_default());
@@ -57,27 +61,24 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
             None => encode::verdict(&verdict),
         })
     })?;
-    register(&mut module, "a2g/report", |door, params| {
-        let head = decode::report(params)?;
-        door.records.record(|| params).map_err(|error| {
-            Fault::Internal(format!("the report of `{}` could not be recorded: {error}", head.intent))
-        })?;
-        Ok(encode::accepted())
+    module.register_async_method("a2g/report", |params: Params<'static>, door, _| async move {
+        let answer = record(&door, params.as_str().unwrap_or("{}")).await;
+        answer.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
     })?;
-    register(&mut module, "a2g/heartbeat", |door, params| {
+    register(&mut module, "a2g/heartbeat", |door, params, _| {
         let decode::Heartbeat { agent, journal, .. } = decode::heartbeat(params)?;
         door.governor.heartbeat(&agent, journal.as_ref().map(|(count, root)| (*count, root.as_str())))?;
         Ok(encode::accepted())
     })?;
-    register(&mut module, "g2a/policy", |door, params| {
+    register(&mut module, "g2a/policy", |door, params, _| {
         decode::policy(params)?;
         relay(door, "g2a/policy", params)
     })?;
-    register(&mut module, "g2a/revoke", |door, params| {
+    register(&mut module, "g2a/revoke", |door, params, _| {
         decode::revoke(params)?;
         relay(door, "g2a/revoke", params)
     })?;
-    register(&mut module, "g2a/directive", |door, params| {
+    register(&mut module, "g2a/directive", |door, params, _| {
         door.governor.resolve(&decode::directive(params)?)?;
         relay(door, "g2a/directive", params)
     })?;
@@ -87,13 +88,23 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
 fn register(
     module: &mut RpcModule<GovernorDoor>,
     name: &'static str,
-    method: fn(&GovernorDoor, &str) -> Result<Encoded, Fault>,
+    method: fn(&GovernorDoor, &str, &Extensions) -> Result<Encoded, Fault>,
 ) -> Result<(), RegisterMethodError> {
     module
-        .register_method(name, move |params: Params<'_>, door, _| -> RpcResult<Encoded> {
-            method(door, params.as_str().unwrap_or("{}")).map_err(|fault| error_object(&fault))
+        .register_method(name, move |params: Params<'_>, door, extensions| -> RpcResult<Encoded> {
+            method(door, params.as_str().unwrap_or("{}"), extensions).map_err(|fault| error_object(&fault))
         })
         .map(drop)
+}
+
+/// Acknowledges a report that is on the disk.
+async fn record(door: &GovernorDoor, params: &str) -> Result<Encoded, Fault> {
+    let head = decode::report(params)?;
+    let recorded = door.records.record(|| params).await;
+    recorded.map_err(|error| {
+        Fault::Internal(format!("the report of `{}` could not be recorded: {error}", head.intent))
+    })?;
+    Ok(encode::accepted())
 }
 
 /// A proof of a verdict, for the executor that the agent names in `context.executor`. Without a key or a
@@ -117,7 +128,6 @@ fn denied(verdict: Verdict) -> Fault {
 
 /// Passes a message on to every executor that is connected by WebSocket.
 fn relay(door: &GovernorDoor, method: &str, params: &str) -> Result<Encoded, Fault> {
-    let message = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
-    let executors = door.pushes.send(message.into()).unwrap_or(0);
+    let executors = door.pushes.send(notification(method, params)).unwrap_or(0);
     Ok(encode::relayed(executors))
 }

@@ -9,17 +9,19 @@ use super::answers::Answers;
 use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
 use super::doorway::{Arrived, AsksAgain, Doorway, Gate, NO_ROOM, OpenTo, SMALL_MESSAGE_BYTES};
 use super::listen::{Listen, Listener};
-use super::rpc::Rpc;
+use super::rpc::{Followups, Rpc};
 use super::tls::Tls;
 use crate::clock::Clock;
 use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
+use crate::lines::Lines;
 use crate::memory::{self, Held};
-use crate::metrics::MEDIA_TYPE;
-use crate::run::{Executor, Lines};
+use crate::metrics::{CallerMetrics, MEDIA_TYPE};
+use crate::run::Executor;
 use crate::wire::strict_json::JsonBounds;
 use axum::Extension;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -31,7 +33,6 @@ use futures_util::{SinkExt, StreamExt};
 use http_body::Frame;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -61,8 +62,7 @@ pub(super) const MOST_AT_ONCE: usize = 64;
 #[derive(Debug, Clone)]
 pub struct KnownCallers {
     callers: Arc<RwLock<Arc<Callers>>>,
-    /// How often somebody was not known.
-    unknown: Arc<AtomicU64>,
+    metrics: CallerMetrics,
     /// Anybody can have lines written about what they show.
     lines: Arc<Lines>,
 }
@@ -73,7 +73,7 @@ impl KnownCallers {
     pub fn new(callers: Callers) -> Self {
         Self {
             callers: Arc::new(RwLock::new(Arc::new(callers))),
-            unknown: Arc::default(),
+            metrics: CallerMetrics::default(),
             lines: Arc::default(),
         }
     }
@@ -93,13 +93,16 @@ impl KnownCallers {
         self.now().identify(shown, at).is_ok_and(|now| *now == *caller)
     }
 
-    /// How often somebody called who was not known.
-    pub(super) fn unknown(&self) -> u64 {
-        self.unknown.load(Ordering::Relaxed)
+    /// How many were not known.
+    fn metrics(&self) -> &CallerMetrics {
+        &self.metrics
     }
 
     fn note(&self, reason: &NotKnown) {
-        self.unknown.fetch_add(1, Ordering::Relaxed);
+        self.metrics.unknown();
+        if let NotKnown::Token(refusal) = reason {
+            self.metrics.refused_token(refusal.as_str());
+        }
         let Some(left_out) = self.lines.one_more(Instant::now().into_std()) else { return };
         if left_out > 0 {
             tracing::info!(left_out, "more callers were not known than there is room for in the log");
@@ -220,7 +223,7 @@ async fn metrics(State(door): State<Arc<Door>>, Extension(caller): Extension<Arc
         return (StatusCode::FORBIDDEN, "the figures are for callers with the role `operator`\n")
             .into_response();
     }
-    match executor.figures(door.connections.open(), door.settings.callers.unknown()) {
+    match executor.figures(door.connections.open(), door.settings.callers.metrics()) {
         Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
         Err(fault) => {
             tracing::error!(?fault, "the figures cannot be read");
@@ -265,8 +268,12 @@ async fn upgrade(
     State(door): State<Arc<Door>>,
     Extension(connection): Extension<Arc<Connection>>,
     Extension(shown): Extension<Credential>,
-    upgrade: WebSocketUpgrade,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(rejection) => return not_an_upgrade(rejection),
+    };
     connection.known();
     bounded(upgrade, door.rpc.bounds()).on_upgrade(async move |socket| {
         tokio::select! {
@@ -274,6 +281,22 @@ async fn upgrade(
             () = connection.gives_way() => {}
         }
     })
+}
+
+/// The answer to `GET` or `HEAD` where a WebSocket is, the same for both.
+pub(super) fn not_an_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
+    let asks_for_none = matches!(
+        rejection,
+        WebSocketUpgradeRejection::MethodNotGet(_)
+            | WebSocketUpgradeRejection::InvalidConnectionHeader(_)
+            | WebSocketUpgradeRejection::InvalidUpgradeHeader(_)
+    );
+    if !asks_for_none {
+        return rejection.into_response();
+    }
+    let head = [(header::UPGRADE, "websocket"), (header::CONNECTION, "upgrade")];
+    let message = "this is a WebSocket: ask with `Upgrade: websocket`, or send messages with `POST`\n";
+    (StatusCode::UPGRADE_REQUIRED, head, message).into_response()
 }
 
 /// A WebSocket with the limits that hold at every door.
@@ -326,13 +349,17 @@ async fn listen(
         let Some(caller) = door.caller(shown) else { return false };
         let (door, answers, work) = (Arc::clone(&door), answers.clone(), connection.works());
         tokio::spawn(async move {
-            let answer = door.rpc.answer(&bytes, &caller).await;
+            let followups = Arc::new(Followups::default());
+            let answer = door.rpc.converse(&bytes, &caller, &followups).await;
             // Whoever does not take the answer is not worked for.
             drop(work);
-            if let Some(answer) = answer {
+            let answer = answer.map(|answer| {
                 let held = door.answers.hold(&caller, answer.len());
-                let answer = held.map(|held| (Arc::from(answer), held));
-                let _nobody_reads = answers.send(answer).await;
+                held.map(|held| (Arc::from(answer), held))
+            });
+            let followups = followups.take().into_iter().map(|message| Some((message, None)));
+            for message in answer.into_iter().chain(followups) {
+                let _nobody_reads = answers.send(message).await;
             }
             drop(place);
         });

@@ -12,6 +12,7 @@ mod answers;
 mod connections;
 mod doorway;
 pub mod governor;
+mod heads;
 mod http;
 mod leftover;
 mod lines;

@@ -13,7 +13,7 @@ use crate::wire::strict_json::JsonBounds;
 use jsonrpsee::core::server::{ConnectionId, MethodCallback, Methods};
 use jsonrpsee::types::{ErrorObjectOwned, Extensions, Params};
 use serde_json::value::RawValue;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A table of methods behind a strict reader.
 #[derive(Clone)]
@@ -22,6 +22,37 @@ pub struct Rpc {
     bounds: JsonBounds,
     /// The methods that also run when they are sent without an id.
     notifications: &'static [&'static str],
+}
+
+/// Notifications of a method to its caller, which follow its answer. Only a connection that stays open has them.
+#[derive(Debug, Default)]
+pub struct Followups(Mutex<Vec<Arc<str>>>);
+
+impl Followups {
+    /// Sends `method` after the answer to the call with these extensions, where its connection takes it.
+    pub(super) fn send(extensions: &Extensions, method: &str, params: &RawValue) {
+        if let Some(Self(messages)) = extensions.get::<Arc<Self>>().map(|followups| &**followups) {
+            let message = notification(method, params.get());
+            messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        }
+    }
+
+    /// Takes what was sent.
+    pub(super) fn take(&self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A notification with these params, as JSON text.
+pub(super) fn notification(method: &str, params: &str) -> Arc<str> {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).into()
+}
+
+/// The other side of a message.
+#[derive(Clone, Copy)]
+struct Peer<'a> {
+    caller: &'a Arc<Caller>,
+    followups: Option<&'a Arc<Followups>>,
 }
 
 impl Rpc {
@@ -39,14 +70,27 @@ impl Rpc {
 
     /// Answers one message of a caller; `None` when there is nothing to answer.
     pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<String> {
+        self.answer_peer(message, Peer { caller, followups: None }).await
+    }
+
+    /// As [`Self::answer`], over a connection that takes notifications after the answer.
+    pub async fn converse(
+        &self,
+        message: &[u8],
+        caller: &Arc<Caller>,
+        followups: &Arc<Followups>,
+    ) -> Option<String> {
+        self.answer_peer(message, Peer { caller, followups: Some(followups) }).await
+    }
+
+    async fn answer_peer(&self, message: &[u8], peer: Peer<'_>) -> Option<String> {
         let body = read_message(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
         match body {
             Err(fault) => Some(refusal(None, &fault)),
-            Ok(Body::One(entry)) => self.entry(entry, caller).await,
+            Ok(Body::One(entry)) => self.entry(entry, peer).await,
             Ok(Body::Batch(entries)) => {
-                let answers = futures_util::future::join_all(
-                    entries.into_iter().map(|entry| self.entry(entry, caller)),
-                );
+                let answers =
+                    futures_util::future::join_all(entries.into_iter().map(|entry| self.entry(entry, peer)));
                 let answers = answers.await.into_iter().flatten().collect::<Vec<_>>();
                 (!answers.is_empty()).then(|| format!("[{}]", answers.join(",")))
             }
@@ -59,12 +103,12 @@ impl Rpc {
         refusal(None, &self.bounds.too_long())
     }
 
-    async fn entry(&self, entry: Entry<'_>, caller: &Arc<Caller>) -> Option<String> {
+    async fn entry(&self, entry: Entry<'_>, peer: Peer<'_>) -> Option<String> {
         match entry {
             Err((id, fault)) => Some(refusal(id.as_ref(), &fault)),
             Ok(Request { id: None, method, params }) => {
                 if self.notifications.contains(&method.as_ref()) {
-                    let _nobody_asked = self.call(None, &method, params, caller).await;
+                    let _nobody_asked = self.call(None, &method, params, peer).await;
                 } else {
                     let method = crate::ident::excerpt(&method);
                     tracing::debug!(method, "a notification of a method that needs an id was dropped");
@@ -72,18 +116,12 @@ impl Rpc {
                 None
             }
             Ok(Request { id: Some(id), method, params }) => {
-                Some(self.call(Some(&id), &method, params, caller).await)
+                Some(self.call(Some(&id), &method, params, peer).await)
             }
         }
     }
 
-    async fn call(
-        &self,
-        id: Option<&Id>,
-        method: &str,
-        params: Option<&RawValue>,
-        caller: &Arc<Caller>,
-    ) -> String {
+    async fn call(&self, id: Option<&Id>, method: &str, params: Option<&RawValue>, peer: Peer<'_>) -> String {
         let Some(callback) = self.methods.method(method) else {
             let shown = crate::ident::excerpt(method);
             return refusal(id, &Fault::MethodNotFound(format!("there is no method `{shown}`")));
@@ -93,7 +131,10 @@ impl Rpc {
         let stand_in = jsonrpsee::types::Id::Null;
         let params = Params::new(params.map(RawValue::get)).into_owned();
         let mut extensions = Extensions::new();
-        extensions.insert(Arc::clone(caller));
+        extensions.insert(Arc::clone(peer.caller));
+        if let Some(followups) = peer.followups {
+            extensions.insert(Arc::clone(followups));
+        }
         let response = match callback {
             MethodCallback::Async(callback) => {
                 callback(stand_in, params, ConnectionId(0), usize::MAX, extensions).await

@@ -4,6 +4,8 @@
 //! exactly as it came, and that a batch is refused as a whole before any of it is looked at when
 //! it is empty or too long. It knows no method and no error code of a door.
 
+pub mod incoming;
+
 use super::field::Field;
 use super::raw;
 use crate::fault::Fault;

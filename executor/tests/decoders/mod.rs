@@ -47,7 +47,7 @@ pub(crate) fn a2a(body: &[u8]) {
     let Ok(text) = strict_json::check(body, &BOUNDS) else { return };
     let (id, read) = match a2a::decode::request(text) {
         Ok((id, request)) => (id, Ok(request)),
-        Err((id, fault)) => (id, Err(fault)),
+        Err(malformed) => (malformed.id, Err(malformed.fault)),
     };
     assert!(!id.as_json().contains(['.', '{', '[']) || id.as_json().starts_with('"'), "{id:?}");
     let sent = match read {

@@ -2,13 +2,16 @@
 
 use super::{catalogue, load, options};
 use crate::harness::{
-    Executor, FakeGovernor, Governor, Reply, error, eventually, execute, id_of, intent, result, run, succeeds,
+    Executor, FakeGovernor, Governor, HttpClient, Process, Reply, error, eventually, execute, id_of, intent,
+    intent_id, program, result, run, skipped, succeeds,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::{Signature, VerifyingKey};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -346,4 +349,68 @@ fn heartbeats_say_how_far_the_journal_goes_and_are_signed() {
     let claims: Value = serde_json::from_slice(&bytes(signed.split('.').nth(1).unwrap())).unwrap();
     assert_eq!((&claims["count"], &claims["root"]), (&journal["count"], &journal["root"]));
     assert_eq!(claims["iss"], "did:test:executor:1");
+}
+
+/// The params of a report that an executor would send.
+fn report(intent: &str, status: &str) -> Value {
+    json!({ "agent_did": "did:test:agent:1", "intent_id": intent, "status": status, "metrics": { "duration_ms": 7 } })
+}
+
+#[test]
+fn the_bundled_governor_keeps_a_report_once_however_often_it_comes() {
+    let mut governor = Governor::start(&[]);
+    let intents = [intent_id(), intent_id()];
+    for _restart in 0..3 {
+        for _repeat in 0..2 {
+            for intent in &intents {
+                let answer = governor.rpc("a2g/report", &report(intent, "SUCCESS"));
+                assert_eq!(*result(&answer), json!({ "accepted": true }));
+            }
+        }
+        governor.restart();
+    }
+    assert_eq!(governor.reports(), intents.each_ref().map(|intent| report(intent, "SUCCESS")));
+    // Whoever says something else about an intent is not taken for a repeat.
+    result(&governor.rpc("a2g/report", &report(&intents[0], "FAILURE")));
+    assert_eq!(governor.reports_of(&intents[0]).len(), 2);
+}
+
+#[test]
+fn the_bundled_governor_acknowledges_no_report_that_is_not_on_the_disk() {
+    if !Path::new("/usr/bin/strace").exists() {
+        skipped("there is no strace here");
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let mut traced = Command::new("/usr/bin/strace");
+    traced.args(["--follow-forks", "--quiet=all", "--output=/dev/null", "--trace=fdatasync"]);
+    traced.arg("--inject=fdatasync:error=EIO:when=1").arg(program()).current_dir(home.path());
+    traced.args(["governor", "--listen", "127.0.0.1:0", "--reports", "reports.ndjson"]);
+    let governor = Process::spawn("traced governor", &mut traced);
+    let mut client = HttpClient::connect(governor.listens_on());
+    let report = report(&intent_id(), "SUCCESS");
+    error(&client.rpc("a2g/report", &report), -32603);
+    result(&client.rpc("a2g/report", &report));
+    governor.line_with("could not be recorded");
+}
+
+/// A report that was sent and not acknowledged comes again after a kill, and is the same to the byte: whoever keeps
+/// what came knows a repeat.
+#[test]
+fn a_report_that_comes_again_after_a_kill_is_the_same_report() {
+    let catalogue = catalogue();
+    let governor = FakeGovernor::start(|method, _| match method {
+        "a2g/report" => Reply::Hangup,
+        _ => Reply::Result(json!({ "accepted": true })),
+    });
+    let executor = Executor::start(options(&catalogue, &governor.url()));
+    result(&executor.rpc("a2g/execute", &execute("mark", json!({ "n": "000000" }))));
+    let count =
+        |least: usize| eventually("it is sent", || Some(sent(&governor).len()).filter(|n| *n >= least));
+    let before = count(1);
+    let home = executor.killed();
+    let _again = Executor::start_in(home);
+    count(before + 2);
+    let texts = sent(&governor).iter().map(Value::to_string).collect::<BTreeSet<_>>();
+    assert_eq!(texts.len(), 1, "{texts:#?}");
 }

@@ -1,10 +1,13 @@
-//! A governor that answers whatever a test wants, valid or not.
+//! A governor that answers what a test wants, valid or not, over HTTP and WebSocket.
 
 use super::http::read_message;
+use super::web_socket::{read_frame, write_frame};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,6 +19,8 @@ pub enum Reply {
     Last(Value),
     /// This body, in which `$ID` stands for the id of the request as JSON.
     Body(String),
+    /// These messages of a WebSocket, in which `$ID` stands for the id of the request as JSON.
+    Messages(Vec<String>),
     /// These bytes instead of HTTP.
     Raw(Vec<u8>),
     /// Nothing: the connection is closed.
@@ -26,33 +31,44 @@ pub enum Reply {
 
 type Decide = dyn Fn(&str, &Value) -> Reply + Send + Sync;
 
+/// What its connections have in common.
+struct Shared {
+    decide: Box<Decide>,
+    stopped: AtomicBool,
+    sockets: AtomicUsize,
+    /// Each request as it came.
+    seen: Mutex<Vec<Value>>,
+}
+
 /// A running one.
 pub struct FakeGovernor {
     address: SocketAddr,
-    stopped: Arc<AtomicBool>,
-    seen: Arc<Mutex<Vec<(String, Value)>>>,
+    shared: Arc<Shared>,
 }
 
 impl FakeGovernor {
-    /// Starts one that answers method and params by `decide`.
+    /// Starts one that answers method and params by `decide`. Over a WebSocket each request has a thread of its own.
     pub fn start(decide: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let stopped = Arc::new(AtomicBool::new(false));
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let decide: Arc<Decide> = Arc::new(decide);
-        let (until, note) = (Arc::clone(&stopped), Arc::clone(&seen));
+        let shared = Arc::new(Shared {
+            decide: Box::new(decide),
+            stopped: AtomicBool::new(false),
+            sockets: AtomicUsize::new(0),
+            seen: Mutex::default(),
+        });
+        let serving = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                if until.load(Ordering::SeqCst) {
+                if serving.stopped.load(Ordering::SeqCst) {
                     break;
                 }
                 let Ok(stream) = stream else { continue };
-                let (decide, note) = (Arc::clone(&decide), Arc::clone(&note));
-                std::thread::spawn(move || converse(stream, &*decide, &note));
+                let serving = Arc::clone(&serving);
+                std::thread::spawn(move || converse(stream, &serving));
             }
         });
-        Self { address, stopped, seen }
+        Self { address, shared }
     }
 
     /// `http://ADDRESS/jsonrpc`.
@@ -60,29 +76,106 @@ impl FakeGovernor {
         format!("http://{}/jsonrpc", self.address)
     }
 
+    /// `ws://ADDRESS/jsonrpc`.
+    pub fn web_socket_url(&self) -> String {
+        format!("ws://{}/jsonrpc", self.address)
+    }
+
+    /// The requests so far, as they came.
+    pub fn requests(&self) -> Vec<Value> {
+        self.shared.seen.lock().unwrap().clone()
+    }
+
     /// The methods that were called so far, with their params.
     pub fn seen(&self) -> Vec<(String, Value)> {
-        self.seen.lock().unwrap().clone()
+        let named = |request: Value| {
+            (request["method"].as_str().expect("a method").to_owned(), request["params"].clone())
+        };
+        self.requests().into_iter().map(named).collect()
+    }
+
+    /// How many WebSockets there were.
+    pub fn sockets(&self) -> usize {
+        self.shared.sockets.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for FakeGovernor {
     fn drop(&mut self) {
-        self.stopped.store(true, Ordering::SeqCst);
+        self.shared.stopped.store(true, Ordering::SeqCst);
         let _wakes_the_listener = TcpStream::connect(self.address);
     }
 }
 
-fn converse(stream: TcpStream, decide: &Decide, seen: &Mutex<Vec<(String, Value)>>) {
+impl Shared {
+    /// The answer to a request, with its id.
+    fn reply(&self, body: &[u8]) -> (Reply, Value) {
+        let request: Value = serde_json::from_slice(body).expect("a request");
+        self.seen.lock().unwrap().push(request.clone());
+        (
+            (self.decide)(request["method"].as_str().expect("a method"), &request["params"]),
+            request["id"].clone(),
+        )
+    }
+}
+
+fn converse(stream: TcpStream, shared: &Arc<Shared>) {
     let mut reader = BufReader::new(stream);
-    while let Ok((_, _, body)) = read_message(&mut reader) {
-        let request: Value = serde_json::from_slice(&body).expect("a request");
-        let method = request["method"].as_str().expect("a method").to_owned();
-        seen.lock().unwrap().push((method.clone(), request["params"].clone()));
-        let reply = decide(&method, &request["params"]);
-        if !send(reader.get_mut(), reply, &request["id"]) {
+    while let Ok((_, headers, body)) = read_message(&mut reader) {
+        if let Some((_, key)) = headers.iter().find(|(name, _)| name == "sec-websocket-key") {
+            return upgrade(reader, key, shared);
+        }
+        let (reply, id) = shared.reply(&body);
+        if !send(reader.get_mut(), reply, &id) {
             return;
         }
+    }
+}
+
+/// Goes on as a WebSocket (RFC 6455).
+fn upgrade(mut reader: BufReader<TcpStream>, key: &str, shared: &Arc<Shared>) {
+    let salted = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    let accept = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, salted.as_bytes());
+    let accept = STANDARD.encode(accept);
+    let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n";
+    let head = format!("{head}Sec-WebSocket-Accept: {accept}\r\n\r\n");
+    reader.get_mut().write_all(head.as_bytes()).expect("a connection");
+    shared.sockets.fetch_add(1, Ordering::SeqCst);
+    let writer = Arc::new(Mutex::new(reader.get_ref().try_clone().expect("a clone")));
+    while let Ok((opcode, payload)) = read_frame(&mut reader) {
+        match opcode {
+            1 | 2 => {
+                let (shared, writer) = (Arc::clone(shared), Arc::clone(&writer));
+                std::thread::spawn(move || {
+                    let (reply, id) = shared.reply(&payload);
+                    say(&writer, reply, &id);
+                });
+            }
+            8 => return,
+            9 => drop(write_frame(&mut *writer.lock().unwrap(), 0x8a, &payload, None)),
+            _ => {}
+        }
+    }
+}
+
+/// Answers over a WebSocket.
+fn say(writer: &Mutex<TcpStream>, reply: Reply, id: &Value) {
+    let messages = match reply {
+        Reply::Result(result) | Reply::Last(result) => {
+            vec![format!(r#"{{"jsonrpc":"2.0","result":{result},"id":$ID}}"#)]
+        }
+        Reply::Body(body) => vec![body],
+        Reply::Messages(messages) => messages,
+        Reply::Raw(bytes) => return drop(write_frame(&mut *writer.lock().unwrap(), 0x82, &bytes, None)),
+        Reply::Hangup => return drop(writer.lock().unwrap().shutdown(std::net::Shutdown::Both)),
+        Reply::Late(pause, reply) => {
+            std::thread::sleep(pause);
+            return say(writer, *reply, id);
+        }
+    };
+    for message in messages {
+        let message = message.replace("$ID", &id.to_string());
+        let _gone = write_frame(&mut *writer.lock().unwrap(), 0x81, message.as_bytes(), None);
     }
 }
 
@@ -93,6 +186,7 @@ fn send(stream: &mut TcpStream, reply: Reply, id: &Value) -> bool {
             format!(r#"{{"jsonrpc":"2.0","result":{result},"id":{id}}}"#)
         }
         Reply::Body(body) => body.replace("$ID", &id.to_string()),
+        Reply::Messages(_) => panic!("a request over HTTP has one answer"),
         Reply::Raw(bytes) => {
             let _gone = stream.write_all(&bytes);
             return false;

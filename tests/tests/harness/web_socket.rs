@@ -86,46 +86,16 @@ impl WebSocketClient {
     }
 
     fn frame(&mut self, first: u8, payload: &[u8]) {
-        let mut frame = vec![first];
-        match payload.len() {
-            length @ 0..=125 => frame.push(0x80 | u8::try_from(length).unwrap()),
-            length @ 126..=0xffff => {
-                frame.push(0x80 | 126);
-                frame.extend(u16::try_from(length).unwrap().to_be_bytes());
-            }
-            length => {
-                frame.push(0x80 | 127);
-                frame.extend(u64::try_from(length).unwrap().to_be_bytes());
-            }
-        }
-        let mask = [0x12, 0x34, 0x56, 0x78];
-        frame.extend(mask);
-        frame.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
         // A server that refuses a message may close before it has read all of it.
-        let _it_may_close = self.stream.get_mut().write_all(&frame);
+        let _it_may_close =
+            write_frame(self.stream.get_mut(), first, payload, Some([0x12, 0x34, 0x56, 0x78]));
     }
 
     /// The next text message; `None` once the server has closed.
     pub fn receive(&mut self) -> Option<String> {
         loop {
-            let mut head = [0; 2];
-            self.stream.read_exact(&mut head).ok()?;
-            let length = match head[1] & 0x7f {
-                126 => {
-                    let mut length = [0; 2];
-                    self.stream.read_exact(&mut length).ok()?;
-                    u64::from(u16::from_be_bytes(length))
-                }
-                127 => {
-                    let mut length = [0; 8];
-                    self.stream.read_exact(&mut length).ok()?;
-                    u64::from_be_bytes(length)
-                }
-                short => u64::from(short),
-            };
-            let mut payload = vec![0; usize::try_from(length).unwrap()];
-            self.stream.read_exact(&mut payload).ok()?;
-            match head[0] & 0x0f {
+            let (opcode, payload) = read_frame(&mut self.stream).ok()?;
+            match opcode {
                 1 | 2 => return Some(String::from_utf8(payload).expect("UTF-8")),
                 8 => {
                     self.closed_with = payload.first_chunk().map(|code| u16::from_be_bytes(*code));
@@ -148,4 +118,57 @@ impl WebSocketClient {
         let answer = self.receive().expect("an answer");
         serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
     }
+}
+
+/// Reads one frame: its opcode, and its payload without the mask.
+pub(super) fn read_frame(stream: &mut impl Read) -> std::io::Result<(u8, Vec<u8>)> {
+    let mut head = [0; 2];
+    stream.read_exact(&mut head)?;
+    let length = match head[1] & 0x7f {
+        126 => {
+            let mut length = [0; 2];
+            stream.read_exact(&mut length)?;
+            u64::from(u16::from_be_bytes(length))
+        }
+        127 => {
+            let mut length = [0; 8];
+            stream.read_exact(&mut length)?;
+            u64::from_be_bytes(length)
+        }
+        short => u64::from(short),
+    };
+    let mut mask = [0; 4];
+    if head[1] & 0x80 != 0 {
+        stream.read_exact(&mut mask)?;
+    }
+    let mut payload = vec![0; usize::try_from(length).unwrap()];
+    stream.read_exact(&mut payload)?;
+    payload.iter_mut().zip(mask.iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);
+    Ok((head[0] & 0x0f, payload))
+}
+
+/// Writes one frame, with a mask as clients have it or without one as servers do.
+pub(super) fn write_frame(
+    stream: &mut impl Write,
+    first: u8,
+    payload: &[u8],
+    mask: Option<[u8; 4]>,
+) -> std::io::Result<()> {
+    let masked = if mask.is_some() { 0x80 } else { 0 };
+    let mut frame = vec![first];
+    match payload.len() {
+        length @ 0..=125 => frame.push(masked | u8::try_from(length).unwrap()),
+        length @ 126..=0xffff => {
+            frame.push(masked | 126);
+            frame.extend(u16::try_from(length).unwrap().to_be_bytes());
+        }
+        length => {
+            frame.push(masked | 127);
+            frame.extend(u64::try_from(length).unwrap().to_be_bytes());
+        }
+    }
+    frame.extend(mask.iter().flatten());
+    let mask = mask.unwrap_or_default();
+    frame.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    stream.write_all(&frame)
 }

@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+/// The first line of what the governor answers when it is asked next.
+pub const ANSWER: &str = "ANSWER";
+
 /// One conversation.
 pub struct Transcript {
     /// `DOOR/NAME.txt`.
@@ -21,7 +24,7 @@ pub struct Turn {
 /// One message, with the placeholders that it was written with.
 #[derive(Default)]
 pub struct Message {
-    /// Such as `GET /health`, or `HTTP 400`.
+    /// Such as `GET /health`, `HTTP 400` or `ANSWER`.
     pub first: Option<String>,
     pub headers: Vec<(String, String)>,
     pub body: String,
@@ -29,7 +32,7 @@ pub struct Message {
 
 impl Message {
     fn parse(text: &str) -> Result<Self, String> {
-        if !["GET ", "POST ", "HTTP "].iter().any(|start| text.starts_with(start)) {
+        if !["GET ", "POST ", "HTTP ", ANSWER].iter().any(|start| text.starts_with(start)) {
             return Ok(Self { body: text.to_owned(), ..Self::default() });
         }
         let (head, body) = text.split_once("\n\n").unwrap_or((text.trim_end(), ""));

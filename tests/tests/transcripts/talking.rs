@@ -1,7 +1,7 @@
 //! The doors, each in the ways in which a transcript can be held: what is started, and how messages get there.
 
 use super::matching::{Known, filled};
-use super::reading::Message;
+use super::reading::{ANSWER, Message};
 use crate::a2a::Hook;
 use crate::callers::{List, agent};
 use crate::harness::*;
@@ -9,6 +9,8 @@ use crate::methods::policy_folder;
 use crate::nexus;
 use serde_json::{Value, json};
 use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 
 /// What came back: headers where the door has them, and the body, if there is one; a text as a string.
 #[derive(Debug)]
@@ -40,6 +42,8 @@ pub struct Talk {
     peer: Option<nexus::Agent>,
     /// Is told of tasks.
     hook: Option<Hook>,
+    /// Governs, and answers intents as the transcript has it.
+    governor: Option<Scripted>,
     /// What the transcript may name.
     pub known: Known,
     kept: Vec<Box<dyn Any>>,
@@ -80,7 +84,7 @@ impl Talk {
     }
 
     fn over(line: Line, kept: Vec<Box<dyn Any>>) -> Self {
-        Self { line, peer: None, hook: None, known: Known::new(), kept }
+        Self { line, peer: None, hook: None, governor: None, known: Known::new(), kept }
     }
 
     fn http(options: Options, path: &'static str) -> Self {
@@ -107,12 +111,25 @@ impl Talk {
                 Self::over(Line::Socket(executor.web_socket()), vec![Box::new(executor)])
             }
             "stdio" => Self::over(Line::Stdio(StdioClient::start(options)), Vec::new()),
-            "governor" => {
+            "governor" | "governor-websocket" => {
                 let mut policy = policy_for_all(&[("write_file", json!({ "paths": ["/tmp/**"] }))]);
                 policy["agent_did"] = json!(DOCUMENTED);
                 let governor = Governor::start(&[policy]);
-                let client = HttpClient::connect(governor.address());
-                Self::over(Line::Http(client, "/jsonrpc"), vec![Box::new(governor)])
+                let line = match way {
+                    "governor" => Line::Http(HttpClient::connect(governor.address()), "/jsonrpc"),
+                    _ => Line::Socket(WebSocketClient::connect(governor.address())),
+                };
+                Self::over(line, vec![Box::new(governor)])
+            }
+            "governed-http" | "governed-websocket" => {
+                let scripted = Scripted::start();
+                let url = match way {
+                    "governed-http" => scripted.governor.url(),
+                    _ => scripted.governor.web_socket_url(),
+                };
+                let mut talk = Self::http(options.governor(&url), "/jsonrpc");
+                talk.governor = Some(scripted);
+                talk
             }
             _ => panic!("no way: {way}"),
         }
@@ -124,8 +141,14 @@ impl Talk {
             "http" => options,
             "acp" | "ungoverned" => options.set("doors.a2a", json!({ "dialect": "acp" })),
             "callers" => list.of(options),
-            "webhooks" => options
-                .set("doors.a2a", json!({ "webhook_domains": ["your-app.com", "hook.example"] }))
+            "webhooks" | "acp-webhooks" => options
+                .set(
+                    "doors.a2a",
+                    json!({
+                        "webhook_domains": ["your-app.com", "hook.example"],
+                        "dialect": if way == "webhooks" { "a2a" } else { "acp" },
+                    }),
+                )
                 // Nobody but the hook of this test is ever told.
                 .set("network.hosts", json!({ "your-app.com": ["127.0.0.1"], "hook.example": ["127.0.0.1"] }))
                 .set("network.allowed_addresses", json!([hook.address().to_string()])),
@@ -184,6 +207,10 @@ impl Talk {
             self.known.insert("now".to_owned(), nexus::now_ms().to_string());
         }
         let mut text = filled(&sent.body, &self.known);
+        if sent.first.as_deref() == Some(ANSWER) {
+            self.governor.as_ref().expect("a governor").answers.lock().unwrap().push_back(text);
+            return Vec::new();
+        }
         if let Some(peer) = self.peer {
             text = secured(peer, &text);
         }
@@ -215,8 +242,12 @@ impl Talk {
         answers
     }
 
-    /// What the executor has told somebody by itself, in the order in which it did.
+    /// What the executor has told somebody by itself, in the order in which it did: its governor, where the transcript
+    /// has one, and else a webhook.
     pub fn told(&self, nth: usize) -> Value {
+        if let Some(scripted) = &self.governor {
+            return eventually("the governor is told", || scripted.told().into_iter().nth(nth));
+        }
         self.hook.as_ref().expect("somebody who is told").wait_for(nth + 1)[nth].clone()
     }
 
@@ -226,6 +257,32 @@ impl Talk {
             Line::Stdio(client) => client.finish().1,
             Line::Http(..) | Line::Socket(_) | Line::Session(_) => Vec::new(),
         }
+    }
+}
+
+/// A governor that answers intents with what a transcript has for it, and everything else with an empty result.
+struct Scripted {
+    governor: FakeGovernor,
+    answers: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Scripted {
+    fn start() -> Self {
+        let answers = Arc::<Mutex<VecDeque<String>>>::default();
+        let next = Arc::clone(&answers);
+        let governor = FakeGovernor::start(move |method, _| match method {
+            "a2g/intent" => {
+                let answer = next.lock().unwrap().pop_front().expect("an answer");
+                Reply::Body(answer.replace("\"<id>\"", "$ID"))
+            }
+            _ => Reply::Result(json!({})),
+        });
+        Self { governor, answers }
+    }
+
+    /// All that it was sent but heartbeats, which come when they come.
+    fn told(&self) -> Vec<Value> {
+        self.governor.requests().into_iter().filter(|request| request["method"] != "a2g/heartbeat").collect()
     }
 }
 

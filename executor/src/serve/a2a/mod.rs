@@ -22,7 +22,7 @@ use crate::journal::ListedTask;
 use crate::run::Executor;
 use crate::verdict::Directive;
 use crate::wire::a2a::card::{self, Place};
-use crate::wire::a2a::decode::{self, Request, Sent};
+use crate::wire::a2a::decode::{self, Malformed, Request, Sent, Streaming};
 use crate::wire::a2a::fault::Problem;
 use crate::wire::a2a::governance::PermissionDecision;
 use crate::wire::a2a::message::{Message, Part, State as TaskState};
@@ -40,8 +40,8 @@ use limits::{Limiter, Pass};
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
-use stream::Stream;
-use tasks::{Board, Live, Record};
+use stream::{Beginning, Stream};
+use tasks::{Board, Hooks, Live, Record};
 
 /// The most messages of one task.
 const MOST_MESSAGES: usize = 100;
@@ -103,7 +103,8 @@ pub async fn doorways(
 ) -> Result<[Doorway; 2], Fault> {
     let open_to = settings.door.open_to;
     let limiter = Arc::new(Limiter::new(settings.limits, Arc::clone(executor.clock())));
-    let board = Board::new(Arc::clone(&executor), webhooks.clone())?;
+    let hooks = webhooks.clone().map(|post| Hooks { post, dialect: settings.dialect });
+    let board = Board::new(Arc::clone(&executor), hooks)?;
     let door = Arc::new(A2a { executor, settings, port, webhooks, board });
     door.resume().await?;
     let public = Router::new().route("/.well-known/agent-card.json", get(public_card));
@@ -198,12 +199,13 @@ async fn rpc(
     let dialect = door.settings.dialect;
     let decoded = match body.text(&door.port.bounds) {
         Ok(text) => decode::request(text),
-        Err(fault) => Err((Id::null(), fault)),
+        Err(fault) => Err(Malformed { id: Id::null(), fault, streaming: None }),
     };
     let (id, request) = match decoded {
         Ok(decoded) => decoded,
-        Err((id, fault)) => return ok(fault::of(&fault.into(), dialect).response(&id, dialect)),
+        Err(Malformed { id, fault, streaming }) => return failed(&id, &fault.into(), streaming, dialect),
     };
+    let streaming = request.streaming();
     let asker = Asker { caller, connection, pass, place: door.place(&uri, &headers) };
     // What was begun goes on when the client goes away, so that no task is left without its follower.
     let answer_id = id.clone();
@@ -216,7 +218,16 @@ async fn rpc(
     if let Problem::Core(Fault::Internal(detail)) = &problem {
         tracing::error!(detail, "internal error at the A2A door");
     }
-    ok(fault::of(&problem, dialect).response(&id, dialect))
+    failed(&id, &problem, streaming, dialect)
+}
+
+/// The answer to a request that has no result: where the method streams, an event.
+fn failed(id: &Id, problem: &Problem, streaming: Option<Streaming>, dialect: Dialect) -> Response {
+    let response = fault::of(problem, dialect).response(id, dialect);
+    match streaming {
+        Some(method) if method.has_events(dialect) => stream::refusal(&response),
+        Some(_) | None => ok(response),
+    }
 }
 
 impl A2a {
@@ -239,16 +250,16 @@ impl A2a {
             }
             Request::Stream(sent) => {
                 let Begun { live, call } = self.sent(caller, *sent, true).await?;
-                let listening = live.subscribe();
+                let (record, updates) = live.subscribe();
                 if let Some(call) = call {
                     self.begin(Arc::clone(&live), call);
                 }
                 match dialect {
                     Dialect::A2a => {
                         let stream = self.stream(id.clone(), asker.pass, &asker.connection);
-                        stream.response(&listening.0, listening.1)
+                        stream.response(Beginning { record, updates, waits_for_a_person: false })
                     }
-                    Dialect::Acp => ok(encode::stream_named(id, &listening.0.task.id)),
+                    Dialect::Acp => ok(encode::stream_named(id, &record.task.id)),
                 }
             }
             Request::Get { task, history } => {
@@ -291,6 +302,10 @@ impl A2a {
                 })?;
                 keeping.await.map_err(|error| tasks::broken(&error))?;
                 ok(push::delete_response(id))
+            }
+            // The document's clients are given one whoever they are.
+            Request::ExtendedCard if dialect == Dialect::A2a && !asker.place.asks => {
+                return Err(Problem::NoExtendedCard);
             }
             Request::ExtendedCard => {
                 let card = card::extended(&asker.place, &self.executor.tools(), dialect);
@@ -640,10 +655,11 @@ impl A2a {
         Stream { id, dialect, patience, _pass: pass, _work: connection.works() }
     }
 
-    /// A task as a stream from here on.
+    /// A task as a stream from here on: one that waits for a person, until that person has decided.
     fn streamed(&self, live: &Live, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> Response {
         let (record, updates) = live.subscribe();
-        self.stream(id, pass, connection).response(&record, updates)
+        let beginning = Beginning { record, updates, waits_for_a_person: true };
+        self.stream(id, pass, connection).response(beginning)
     }
 
     /// A problem outside of JSON-RPC.
@@ -657,6 +673,7 @@ impl A2a {
             | Problem::TakesNoMessage(_)
             | Problem::PushUnsupported
             | Problem::PushNotFound
+            | Problem::NoExtendedCard
             | Problem::ContentType(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         json(status, serde_json::json!({ "error": failure.message }).to_string())

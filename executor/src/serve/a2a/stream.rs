@@ -32,31 +32,41 @@ pub(super) struct Stream {
     pub(super) _work: Work,
 }
 
+/// What a stream begins with.
+pub(super) struct Beginning {
+    /// The task as it is.
+    pub(super) record: Arc<Record>,
+    /// What changes after that.
+    pub(super) updates: broadcast::Receiver<Arc<Update>>,
+    /// Whether the stream stays open while the task waits for a person.
+    pub(super) waits_for_a_person: bool,
+}
+
+/// A response instead of a stream, as its one event: clients of a streaming method read nothing else.
+pub(super) fn refusal(response: &str) -> Response {
+    (EVENTS, data(response)).into_response()
+}
+
+const EVENTS: [(header::HeaderName, &str); 2] =
+    [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+
 impl Stream {
     /// The answer.
-    pub(super) fn response(
-        self,
-        record: &Arc<Record>,
-        updates: broadcast::Receiver<Arc<Update>>,
-    ) -> Response {
+    pub(super) fn response(self, beginning: Beginning) -> Response {
         let (lines, taken) = mpsc::channel::<Bytes>(AHEAD);
-        let first = Update::Task(Box::new(record.task.clone()));
-        tokio::spawn(self.pump(first, updates, lines));
+        tokio::spawn(self.pump(beginning, lines));
         let body = futures_util::stream::unfold(taken, async |mut taken| {
             let line = taken.recv().await?;
             Some((Ok::<_, Infallible>(line), taken))
         });
-        let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-        (headers, Body::from_stream(body)).into_response()
+        (EVENTS, Body::from_stream(body)).into_response()
     }
 
-    async fn pump(
-        self,
-        first: Update,
-        mut updates: broadcast::Receiver<Arc<Update>>,
-        lines: mpsc::Sender<Bytes>,
-    ) {
-        if !self.send(&lines, self.event(&first)).await || first.is_final() {
+    async fn pump(self, beginning: Beginning, lines: mpsc::Sender<Bytes>) {
+        let Beginning { record, mut updates, waits_for_a_person } = beginning;
+        let goes_on = waits_for_a_person && record.is_prompting();
+        let first = Update::Task(Box::new(record.task.clone()));
+        if !self.send(&lines, self.event(&first)).await || (first.is_final() && !goes_on) {
             return;
         }
         loop {

@@ -23,7 +23,7 @@ use crate::wire::a2a::message::{
     Artifact, ArtifactUpdate, Message, Part, State, Status, StatusUpdate, Task, Update,
 };
 use crate::wire::a2a::push::{self, Notice, PushConfig, Webhooks};
-use crate::wire::a2a::{encode, fault};
+use crate::wire::a2a::{Dialect, encode, fault};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use std::collections::{HashMap, HashSet};
@@ -211,8 +211,16 @@ pub(super) struct Live {
     prepared: Mutex<Option<Prepared>>,
     /// What it is one of until it is over.
     open: Arc<OpenTasks>,
-    /// Who posts to webhooks, when anybody does.
-    webhooks: Option<Arc<dyn Webhooks>>,
+    /// The webhooks, when there are any.
+    webhooks: Option<Hooks>,
+}
+
+/// The webhooks of tasks.
+#[derive(Clone)]
+pub(super) struct Hooks {
+    pub(super) post: Arc<dyn Webhooks>,
+    /// In whose form they are told.
+    pub(super) dialect: Dialect,
 }
 
 /// A change that is not made yet.
@@ -423,11 +431,15 @@ impl Live {
 
     /// Tells the webhooks of an update, as far as each wants to hear of it now.
     fn notify(&self, record: &Record, before: State, now: OffsetDateTime, update: &Update) {
-        let Some(webhooks) = self.webhooks.as_ref().filter(|_| !record.pushes.is_empty()) else { return };
-        for (event, data) in push::events(update, before) {
-            let body = push::body(&record.task.id, event, &data, now);
-            for config in record.pushes.iter().filter(|config| config.wants(event, now)) {
-                webhooks.notify(Notice {
+        let Some(hooks) = self.webhooks.as_ref().filter(|_| !record.pushes.is_empty()) else { return };
+        let notices = match hooks.dialect {
+            Dialect::A2a => push::task_notices(update, before, &record.task),
+            Dialect::Acp => push::event_notices(update, before, &record.task.id, now),
+        };
+        for (events, body) in notices {
+            let wants = |config: &&PushConfig| events.iter().any(|event| config.wants(*event, now));
+            for config in record.pushes.iter().filter(wants) {
+                hooks.post.notify(Notice {
                     of: (record.task.id.clone(), config.id.clone()),
                     owner: record.owner.clone(),
                     url: config.url.clone(),
@@ -442,7 +454,7 @@ impl Live {
 /// All tasks.
 pub(super) struct Board {
     executor: Arc<Executor>,
-    webhooks: Option<Arc<dyn Webhooks>>,
+    webhooks: Option<Hooks>,
     live: Mutex<HashMap<IntentId, Weak<Live>>>,
     open: Arc<OpenTasks>,
 }
@@ -452,7 +464,7 @@ impl Board {
     ///
     /// # Errors
     /// When the journal cannot be read.
-    pub(super) fn new(executor: Arc<Executor>, webhooks: Option<Arc<dyn Webhooks>>) -> Result<Self, Fault> {
+    pub(super) fn new(executor: Arc<Executor>, webhooks: Option<Hooks>) -> Result<Self, Fault> {
         let mut open = HashMap::<AgentDid, HashSet<IntentId>>::new();
         for (task, owner) in executor.journal().open_tasks().map_err(|error| broken(&error))? {
             open.entry(owner).or_default().insert(task);

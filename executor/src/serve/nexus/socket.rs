@@ -4,10 +4,11 @@ use super::{Nexus, Told, Way};
 use crate::govern::Credential;
 use crate::serve::connections::Connection;
 use crate::serve::doorway::read_message;
-use crate::serve::http::{MOST_AT_ONCE, NOT_KNOWN, Pings, bounded};
+use crate::serve::http::{MOST_AT_ONCE, NOT_KNOWN, Pings, bounded, not_an_upgrade};
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::response::Response;
 use futures_util::stream::{SplitSink, SplitStream};
@@ -59,8 +60,12 @@ pub(super) async fn upgrade(
     State(door): State<Arc<Nexus>>,
     Extension(connection): Extension<Arc<Connection>>,
     Extension(shown): Extension<Credential>,
-    upgrade: WebSocketUpgrade,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(rejection) => return not_an_upgrade(rejection),
+    };
     if door.caller(&shown).is_some() {
         connection.known();
     }

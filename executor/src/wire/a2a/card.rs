@@ -80,7 +80,7 @@ fn card(place: &Place, skills: Vec<Value>) -> Value {
         "defaultInputModes": ["application/json", "text/plain"],
         "defaultOutputModes": ["application/json", "text/plain"],
         "skills": skills,
-        "supportsAuthenticatedExtendedCard": true,
+        "supportsAuthenticatedExtendedCard": place.asks,
     });
     if let (true, Some(card)) = (place.asks, card.as_object_mut()) {
         let mut schemes = json!({

@@ -2,6 +2,7 @@
 //!
 //! The names of A2A 0.3.0 are read, and those of the A2A-ACP document beside them.
 
+use super::Dialect;
 use super::governance::{APPROVED, DENIED};
 use super::message::{File, FileContent, Message, Metadata, Part, Role};
 use super::push::{self, PushConfig};
@@ -100,6 +101,74 @@ pub enum Request {
     ExtendedCard,
 }
 
+/// A method whose answer is a stream of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Streaming {
+    /// `message/stream`; in the document's dialect its answer names a stream instead.
+    Message,
+    /// `tasks/resubscribe`.
+    Resubscribe,
+}
+
+impl Streaming {
+    /// The method of this name, if it streams.
+    fn named(method: &str) -> Option<Self> {
+        match method {
+            "message/stream" => Some(Self::Message),
+            "tasks/resubscribe" => Some(Self::Resubscribe),
+            _other => None,
+        }
+    }
+
+    /// Whether its answer is a stream in this dialect.
+    #[must_use]
+    pub fn has_events(self, dialect: Dialect) -> bool {
+        match (self, dialect) {
+            (Self::Resubscribe, Dialect::A2a | Dialect::Acp) | (Self::Message, Dialect::A2a) => true,
+            (Self::Message, Dialect::Acp) => false,
+        }
+    }
+}
+
+impl Request {
+    /// Which streaming method it is of, if any.
+    #[must_use]
+    pub fn streaming(&self) -> Option<Streaming> {
+        match self {
+            Self::Stream(_) => Some(Streaming::Message),
+            Self::Resubscribe { .. } => Some(Streaming::Resubscribe),
+            Self::Send(_)
+            | Self::Get { .. }
+            | Self::List { .. }
+            | Self::Cancel { .. }
+            | Self::Provide { .. }
+            | Self::Permit { .. }
+            | Self::SetPush { .. }
+            | Self::GetPush { .. }
+            | Self::ListPush { .. }
+            | Self::DeletePush { .. }
+            | Self::ExtendedCard => None,
+        }
+    }
+}
+
+/// A request that cannot be read.
+#[derive(Debug)]
+pub struct Malformed {
+    /// The id to answer with, as far as it could be read.
+    pub id: Id,
+    /// What is wrong.
+    pub fault: Fault,
+    /// Which streaming method it is of, as far as that could be read.
+    pub streaming: Option<Streaming>,
+}
+
+impl Malformed {
+    fn framing(id: Id, fault: Fault) -> Self {
+        Self { id, fault, streaming: None }
+    }
+}
+
 /// A message that was sent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sent {
@@ -149,31 +218,32 @@ impl Asked {
 /// Reads a request. Without an `id` it is answered with `null`.
 ///
 /// # Errors
-/// The id to answer with, as far as it could be read, and what is wrong.
-pub fn request(text: &str) -> Result<(Id, Request), (Id, Fault)> {
+/// [`Malformed`] says what is wrong.
+pub fn request(text: &str) -> Result<(Id, Request), Malformed> {
     let framed = match jsonrpc::decode(text, 1) {
         Ok(Body::One(framed)) => framed,
-        Ok(Body::Batch(_)) => return Err((Id::null(), no_batches())),
+        Ok(Body::Batch(_)) => return Err(Malformed::framing(Id::null(), no_batches())),
         Err(Fault::InvalidRequest(_)) if text.trim_start().starts_with('[') => {
-            return Err((Id::null(), no_batches()));
+            return Err(Malformed::framing(Id::null(), no_batches()));
         }
-        Err(fault) => return Err((Id::null(), fault)),
+        Err(fault) => return Err(Malformed::framing(Id::null(), fault)),
     };
     // A number with a fraction or an exponent could not be answered: the schema has integers only.
     let answerable = |id: &Id| {
         let text = id.as_json();
         text.starts_with(['"', 'n']) || !text.contains(['.', 'e', 'E'])
     };
-    let framed = framed.map_err(|(id, fault)| (id.filter(answerable).unwrap_or_else(Id::null), fault))?;
+    let framed = framed
+        .map_err(|(id, fault)| Malformed::framing(id.filter(answerable).unwrap_or_else(Id::null), fault))?;
     let id = framed.id.unwrap_or_else(Id::null);
     if !answerable(&id) {
         let fault = Fault::InvalidRequest("`id` must be a string, an integer or null".to_owned());
-        return Err((Id::null(), fault));
+        return Err(Malformed::framing(Id::null(), fault));
     }
     let params = framed.params.map_or("{}", serde_json::value::RawValue::get);
     match method(&framed.method, params) {
         Ok(request) => Ok((id, request)),
-        Err(fault) => Err((id, fault)),
+        Err(fault) => Err(Malformed { id, fault, streaming: Streaming::named(&framed.method) }),
     }
 }
 

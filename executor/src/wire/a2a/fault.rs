@@ -29,6 +29,8 @@ pub enum Problem {
     PushNotFound,
     /// The client takes nothing that a tool gives.
     ContentType(String),
+    /// There is no extended card, because callers show nothing.
+    NoExtendedCard,
 }
 
 impl From<Fault> for Problem {
@@ -105,7 +107,7 @@ pub fn of(problem: &Problem, dialect: Dialect) -> Failure {
     };
     match problem {
         Problem::Core(fault) => core(fault, dialect),
-        Problem::TaskNotFound => Failure::new(by(-32001, -32000), "there is no such task"),
+        Problem::TaskNotFound => Failure::new(by(-32001, -32000), TASK_NOT_FOUND),
         Problem::ContextMismatch => {
             Failure::new(by(-32602, -32001), "the task belongs to another `contextId`")
         }
@@ -117,6 +119,9 @@ pub fn of(problem: &Problem, dialect: Dialect) -> Failure {
         Problem::PushUnsupported => Failure::new(by(-32003, -32601), "there are no push notifications here"),
         Problem::PushNotFound => Failure::new(-32602, "the task has no such push notification configuration"),
         Problem::ContentType(message) => Failure::new(by(-32005, -32602), message),
+        Problem::NoExtendedCard => {
+            Failure::new(by(-32007, -32601), "there is no extended card here: no caller is asked for a token")
+        }
     }
 }
 
@@ -163,6 +168,8 @@ fn core(fault: &Fault, dialect: Dialect) -> Failure {
     }
 }
 
+/// It begins with the words of A2A 0.3.0, by which clients tell the error.
+const TASK_NOT_FOUND: &str = "Task not found: there is none with this id, or it is another's";
 const INTERNAL: &str = "internal error of the executor";
 
 fn is_unavailable(blocked_by: BlockedBy) -> bool {

@@ -1,11 +1,13 @@
-//! Webhooks: what a client asks to be told, and what it is told, in the event formats of the A2A-ACP document.
+//! Webhooks: what a client asks to be told, and what it is told: the task (A2A 0.3.0, section 9.5), or the events of the
+//! A2A-ACP document.
 
-use super::message::{Artifact, FileContent, Part, State, Status, Update};
+use super::message::{Artifact, FileContent, Part, State, Status, Task, Update};
 use super::{Dialect, encode};
 use crate::fault::Fault;
 use crate::ident::AgentDid;
 use crate::wire::field::{Field, Object};
 use crate::wire::jsonrpc::Id;
+use crate::wire::raw;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
@@ -159,9 +161,37 @@ pub trait Webhooks: Send + Sync {
     fn notify(&self, notice: Notice);
 }
 
-/// What an update is to those who are told of a task that was in a state before.
+/// What is posted of an update in A2A 0.3.0: the task as it is then, once, with the events that have happened. An
+/// artifact is told with the state after it, so that a tool with many of them does not post each task many times.
 #[must_use]
-pub fn events(update: &Update, before: State) -> Vec<(EventKind, Value)> {
+pub fn task_notices(update: &Update, before: State, task: &Task) -> Vec<(Vec<EventKind>, String)> {
+    if matches!(update, Update::Artifact(_)) {
+        return Vec::new();
+    }
+    let mut happened = events(update, before).into_iter().map(|(event, _)| event).collect::<Vec<_>>();
+    if happened.is_empty() {
+        return Vec::new();
+    }
+    if task.status.state.is_terminal() && !task.artifacts.is_empty() {
+        happened.push(EventKind::Artifact);
+    }
+    vec![(happened, raw(task).get().to_owned())]
+}
+
+/// What is posted of an update in the document's dialect: each event for itself.
+#[must_use]
+pub fn event_notices(
+    update: &Update,
+    before: State,
+    task: &str,
+    now: OffsetDateTime,
+) -> Vec<(Vec<EventKind>, String)> {
+    let events = events(update, before).into_iter();
+    events.map(|(event, data)| (vec![event], body(task, event, &data, now))).collect()
+}
+
+/// What an update is to those who are told of a task that was in a state before.
+pub(super) fn events(update: &Update, before: State) -> Vec<(EventKind, Value)> {
     match update {
         Update::Task(task) => status(&task.status, State::Submitted),
         Update::Status(update) => status(&update.status, before),
@@ -220,8 +250,7 @@ fn artifact(artifact: &Artifact) -> Value {
 }
 
 /// One event as it is posted.
-#[must_use]
-pub fn body(task: &str, event: EventKind, data: &Value, now: OffsetDateTime) -> String {
+fn body(task: &str, event: EventKind, data: &Value, now: OffsetDateTime) -> String {
     let timestamp = now.truncate_to_millisecond().format(&Rfc3339).unwrap_or_default();
     json!({ "event": event.as_str(), "task_id": task, "timestamp": timestamp, "data": data }).to_string()
 }

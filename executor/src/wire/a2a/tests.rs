@@ -1,6 +1,6 @@
 //! What is read, what is written, and the table of codes.
 
-use super::decode::{self, Request};
+use super::decode::{self, Malformed, Request};
 use super::fault::{self, Problem};
 use super::message::{File, FileContent, Message, Part, Role, State, Status, Task};
 use super::{Dialect, card, encode};
@@ -19,7 +19,7 @@ use time::OffsetDateTime;
 
 fn asked(method: &str, params: &Value) -> Result<Request, Fault> {
     let text = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
-    decode::request(&text).map(|(_, request)| request).map_err(|(_, fault)| fault)
+    decode::request(&text).map(|(_, request)| request).map_err(|malformed| malformed.fault)
 }
 
 fn send(parts: &Value) -> Value {
@@ -242,7 +242,7 @@ fn what_is_wrong_is_named_with_its_place() {
 #[test]
 fn a_frame_that_is_none_is_an_invalid_request_and_an_id_comes_back() {
     let id = |text: &str| match decode::request(text) {
-        Ok((id, _)) | Err((id, _)) => id.as_json().to_owned(),
+        Ok((id, _)) | Err(Malformed { id, .. }) => id.as_json().to_owned(),
     };
     let get = |id: &str| format!(r#"{{"jsonrpc":"2.0","method":"tasks/get","params":{{"id":"t"}}{id}}}"#);
     assert_eq!(id(&get("")), "null");
@@ -251,18 +251,27 @@ fn a_frame_that_is_none_is_an_invalid_request_and_an_id_comes_back() {
     }
     for broken in ["1.5", "1e3", "true", "{}"] {
         let text = get(&format!(r#","id":{broken}"#));
-        assert!(matches!(decode::request(&text), Err((_, Fault::InvalidRequest(_)))), "{text}");
+        assert!(
+            matches!(decode::request(&text), Err(Malformed { fault: Fault::InvalidRequest(_), .. })),
+            "{text}"
+        );
         assert_eq!(id(&text), "null", "{text}");
     }
     let one = get(r#","id":1"#);
     for batch in ["[]".to_owned(), format!("[{one}]"), format!("[{one},{one}]"), "[1]".to_owned()] {
-        assert!(matches!(decode::request(&batch), Err((_, Fault::InvalidRequest(_)))), "{batch}");
+        assert!(
+            matches!(decode::request(&batch), Err(Malformed { fault: Fault::InvalidRequest(_), .. })),
+            "{batch}"
+        );
     }
     for text in ["1", r#"{"jsonrpc":"3.0","method":"tasks/get","id":1}"#, r#"{"method":"tasks/get"}"#] {
-        assert!(matches!(decode::request(text), Err((_, Fault::InvalidRequest(_)))), "{text}");
+        assert!(
+            matches!(decode::request(text), Err(Malformed { fault: Fault::InvalidRequest(_), .. })),
+            "{text}"
+        );
     }
     let list = r#"{"jsonrpc":"2.0","method":"tasks/get","params":["t"],"id":1}"#;
-    assert!(matches!(decode::request(list), Err((_, Fault::InvalidParams { .. }))));
+    assert!(matches!(decode::request(list), Err(Malformed { fault: Fault::InvalidParams { .. }, .. })));
 }
 
 #[test]

@@ -113,15 +113,20 @@ pub fn sentence(outcome: &Outcome) -> Option<String> {
     sentence::of(outcome)
 }
 
-/// The params of `a2g/register`: the executor with the names of its tools.
+/// The params of `a2g/register`: the executor with its public key and the names of its tools.
 #[must_use]
-pub fn registration(agent: &AgentDid, tools: &[String]) -> Box<RawValue> {
+pub fn registration(agent: &AgentDid, public_key: Option<&str>, tools: &[String]) -> Box<RawValue> {
     let metadata = message::Metadata {
         name: env!("CARGO_PKG_NAME"),
         version: env!("CARGO_PKG_VERSION"),
         runtime: "wasmtime",
     };
-    raw(&message::Registration { agent_did: agent.as_str(), capabilities_requested: tools, metadata })
+    raw(&message::Registration {
+        agent_did: agent.as_str(),
+        public_key,
+        capabilities_requested: tools,
+        metadata,
+    })
 }
 
 /// The result of `a2g/register`: that it is accepted, with the agent's standing policy.

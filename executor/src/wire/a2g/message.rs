@@ -281,6 +281,8 @@ pub(super) struct Denied<'a> {
 #[derive(Serialize)]
 pub(super) struct Registration<'a> {
     pub(super) agent_did: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) public_key: Option<&'a str>,
     pub(super) capabilities_requested: &'a [String],
     pub(super) metadata: Metadata,
 }

@@ -78,7 +78,7 @@ fn result(name: &str) -> Value {
 }
 
 fn methods() -> Vec<Value> {
-    running().into_iter().chain(governing()).map(Method::describe).collect()
+    running().into_iter().chain(announcing()).chain(governing()).map(Method::describe).collect()
 }
 
 fn running() -> Vec<Method> {
@@ -135,6 +135,49 @@ fn running() -> Vec<Method> {
             params: Vec::new(),
             result: json!({ "name": "OpenRPC Schema", "schema": { "$ref": META_SCHEMA } }),
             errors: &[],
+        },
+    ]
+}
+
+/// What an agent tells its governor, which the executor acknowledges.
+fn announcing() -> Vec<Method> {
+    let agent = || required("agent_did", schema("AgentDid"));
+    vec![
+        Method {
+            name: "a2g/register",
+            summary: "Answers with the standing policy of an agent, when it has one; keeps nothing",
+            params: vec![
+                agent(),
+                optional("public_key", json!({ "type": ["string", "null"] })),
+                optional(
+                    "capabilities_requested",
+                    json!({ "type": ["array", "null"], "items": { "type": "string" } }),
+                ),
+                optional("metadata", json!({ "type": ["object", "null"] })),
+            ],
+            result: result("Registered"),
+            errors: &["PolicyViolation"],
+        },
+        Method {
+            name: "a2g/report",
+            summary: "Acknowledges an agent's own report; the executor's is the one that counts",
+            params: vec![
+                agent(),
+                required("intent_id", schema("IntentId")),
+                required("status", json!({ "enum": ["SUCCESS", "FAILURE", "TIMEOUT", "ABORTED"] })),
+                optional("result", json!(true)),
+                optional("error", json!({ "type": ["string", "null"] })),
+                optional("metrics", json!({ "type": ["object", "null"] })),
+            ],
+            result: result("Accepted"),
+            errors: &["PolicyViolation"],
+        },
+        Method {
+            name: "a2g/heartbeat",
+            summary: "Acknowledges that an agent is alive",
+            params: vec![agent()],
+            result: result("Accepted"),
+            errors: &["PolicyViolation"],
         },
     ]
 }

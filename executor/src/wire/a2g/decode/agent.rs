@@ -85,6 +85,15 @@ pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
     })
 }
 
+/// Reads the params of the `a2g/heartbeat` of an agent that is no executor: the agent. The protocol names the message and
+/// no other member of it.
+///
+/// # Errors
+/// As [`register`].
+pub fn agent_heartbeat(params: &str) -> Result<AgentDid, Fault> {
+    Object::root(params)?.need("agent_did")?.parsed(AgentDid::parse)
+}
+
 /// The count and the root of a journal. A signature is for whoever keeps it.
 fn journal(member: Field<'_>) -> Result<(u64, String), Fault> {
     let mut object = member.object()?;
@@ -94,7 +103,7 @@ fn journal(member: Field<'_>) -> Result<(u64, String), Fault> {
 }
 
 /// Reads the params of `a2g/report`. All members of the document are checked, and of them only the
-/// head is kept; others, such as `usage`, are ignored.
+/// head is kept; others, such as `usage`, are ignored. The reference's SDKs measure a part of `metrics`, or nothing.
 ///
 /// # Errors
 /// As [`register`].
@@ -116,8 +125,9 @@ pub fn report(params: &str) -> Result<ReportHead, Fault> {
 
 fn check_metrics(field: Field<'_>) -> Result<(), Fault> {
     let mut object = field.object()?;
-    object.need("duration_ms")?.integer(0, u64::MAX)?;
-    object.need("memory_used_mb")?.integer(0, u64::MAX)?;
-    object.need("cpu_percent")?.number(0.0, f64::INFINITY)?;
+    for name in ["duration_ms", "memory_used_mb"] {
+        object.take_unless_null(name)?.map(|field| field.integer(0, u64::MAX)).transpose()?;
+    }
+    object.take_unless_null("cpu_percent")?.map(|field| field.number(0.0, f64::INFINITY)).transpose()?;
     Ok(())
 }

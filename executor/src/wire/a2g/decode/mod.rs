@@ -10,7 +10,7 @@ mod proof;
 mod signature;
 mod verdict;
 
-pub use agent::{Heartbeat, Registration, ReportHead, heartbeat, register, report};
+pub use agent::{Heartbeat, Registration, ReportHead, agent_heartbeat, heartbeat, register, report};
 pub use policy::{policy, policy_file, registered};
 pub use proof::{ProofClaims, proof_claims, proof_header};
 pub use signature::context_signature;

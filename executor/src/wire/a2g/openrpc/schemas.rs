@@ -37,6 +37,16 @@ pub(super) fn all() -> Value {
             "accepted": { "const": true },
             "aborted": { "type": "integer", "minimum": 0 },
         })),
+        "Registered": object(&["accepted"], json!({
+            "accepted": { "const": true },
+            "policy": schema("Policy"),
+        })),
+        "Policy": object(&["agent_did", "version", "capabilities"], json!({
+            "agent_did": schema("AgentDid"),
+            "version": { "type": "string" },
+            "capabilities": schema("Capabilities"),
+            "constitution_hash": { "type": "string" },
+        })),
     })
 }
 

@@ -197,7 +197,9 @@ fn small_answers() {
     let journal = encode::JournalState { count: 3, root: "ab", signature: Some("x.y.z") };
     let beat = decode::heartbeat(encode::heartbeat(&agent, 7, 1, 2, journal).get()).unwrap();
     assert_eq!((beat.agent, beat.uptime_seconds, beat.running, beat.queued), (agent.clone(), 7, 1, 2));
-    let registration = decode::register(encode::registration(&agent, &["echo".to_owned()]).get()).unwrap();
+    let registration =
+        decode::register(encode::registration(&agent, Some("ed25519:00"), &["echo".to_owned()]).get())
+            .unwrap();
     assert_eq!(registration.capabilities_requested, ["echo"]);
 
     let policy = decode::policy(&document_policy().to_string()).unwrap();

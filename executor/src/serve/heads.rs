@@ -1,0 +1,235 @@
+//! Bare line feeds in the heads of HTTP requests.
+//!
+//! hyper's parser takes a line that ends with LF alone. A proxy in front of the executor may not, and then the two
+//! disagree about where a head ends. So the bytes of a connection pass here first: a bare LF in a head becomes a NUL,
+//! which hyper refuses with 400 and the end of the connection. Bodies are counted and passed on, by the length or
+//! the chunks that their head announces, as hyper reads them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How much of a header line is kept. A line that says how long a body is has to fit.
+const MAX_LINE: usize = 128;
+const CHUNKED: &[u8] = b"transfer-encoding:";
+const LENGTH: &[u8] = b"content-length:";
+
+/// Reads along with the parser of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Heads {
+    place: Place,
+    line: Line,
+    framing: Framing,
+    /// Whether the connection speaks HTTP no longer.
+    upgraded: Arc<AtomicBool>,
+}
+
+/// Where the next byte stands.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In a head, after its first line or before it.
+    #[default]
+    Head,
+    /// In a body or a chunk with so many bytes to come; then in another chunk's size, or a head.
+    Body { left: u64, chunked: bool },
+    /// In the line with the size of a chunk: as far as it was read, and whether it may go on.
+    Size { value: u64, ended: bool },
+    /// In the lines after the last chunk.
+    Trailers,
+}
+
+/// How the body ends of the head that is read.
+#[derive(Debug, Default, Clone, Copy)]
+struct Framing {
+    begun: bool,
+    chunked: bool,
+    length: u64,
+}
+
+/// The line that is read, as far as it is kept.
+#[derive(Debug, Default)]
+struct Line {
+    start: Vec<u8>,
+    last: u8,
+}
+
+impl Line {
+    fn push(&mut self, bytes: &[u8]) {
+        let room = MAX_LINE.saturating_sub(self.start.len());
+        self.start.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        self.last = bytes.last().copied().unwrap_or(self.last);
+    }
+
+    /// Ends the line, and gives its start, without the CR where that is kept. `None` without a CR.
+    fn end(&mut self) -> Option<Vec<u8>> {
+        let mut line = std::mem::take(&mut self.start);
+        if std::mem::take(&mut self.last) != b'\r' {
+            return None;
+        }
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        Some(line)
+    }
+}
+
+impl Framing {
+    /// Reads a line. `false` for a length that cannot be read, so that nobody knows where the body ends.
+    fn read(&mut self, line: &[u8]) -> bool {
+        let value = |name: &[u8]| {
+            let (start, value) = line.split_at_checked(name.len())?;
+            start.eq_ignore_ascii_case(name).then_some(value)
+        };
+        self.begun = true;
+        self.chunked |= value(CHUNKED).is_some();
+        let Some(length) = value(LENGTH) else { return true };
+        let length = std::str::from_utf8(length).ok().filter(|_| line.len() < MAX_LINE);
+        match length.and_then(|length| length.trim().parse().ok()) {
+            Some(length) => self.length = length,
+            None => return false,
+        }
+        true
+    }
+
+    /// What follows the head.
+    fn body(self) -> Place {
+        match (self.chunked, self.length) {
+            (true, _) => Place::Size { value: 0, ended: false },
+            (false, 0) => Place::Head,
+            (false, left) => Place::Body { left, chunked: false },
+        }
+    }
+}
+
+impl Heads {
+    /// What is told when the connection speaks another protocol from then on.
+    pub(super) fn upgraded(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.upgraded)
+    }
+
+    /// Looks at the bytes that came, and makes each bare LF of a head a NUL.
+    pub(super) fn check(&mut self, mut bytes: &mut [u8]) {
+        if self.upgraded.load(Ordering::Acquire) {
+            return;
+        }
+        while !bytes.is_empty() {
+            let read = match self.place {
+                Place::Head | Place::Trailers => self.lines(bytes),
+                Place::Body { left, chunked } => self.skip(left, chunked, bytes.len()),
+                Place::Size { value, ended } => self.size(value, ended, bytes),
+            };
+            bytes = bytes.get_mut(read..).unwrap_or_default();
+        }
+    }
+
+    /// Reads to the end of a line, and gives how many bytes that were.
+    fn lines(&mut self, bytes: &mut [u8]) -> usize {
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            self.line.push(bytes);
+            return bytes.len();
+        };
+        self.line.push(bytes.get(..end).unwrap_or_default());
+        let mut refuse = |why| {
+            tracing::debug!(why, "a request is refused");
+            if let Some(line_feed) = bytes.get_mut(end) {
+                *line_feed = 0;
+            }
+        };
+        match self.line.end() {
+            None => refuse("a bare line feed in its head"),
+            Some(line) if !line.is_empty() => {
+                if self.place == Place::Head && !self.framing.read(&line) {
+                    refuse("its length cannot be read");
+                }
+            }
+            Some(_) if self.place == Place::Trailers => self.place = Place::Head,
+            // Empty lines before a request are passed over.
+            Some(_) if !self.framing.begun => {}
+            Some(_) => self.place = std::mem::take(&mut self.framing).body(),
+        }
+        end + 1
+    }
+
+    fn skip(&mut self, left: u64, chunked: bool, here: usize) -> usize {
+        let read = usize::try_from(left).unwrap_or(usize::MAX).min(here);
+        let left = left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
+        self.place = match (left, chunked) {
+            (0, true) => Place::Size { value: 0, ended: false },
+            (0, false) => Place::Head,
+            (left, chunked) => Place::Body { left, chunked },
+        };
+        read
+    }
+
+    /// Reads the size of a chunk, digit by digit.
+    fn size(&mut self, value: u64, ended: bool, bytes: &[u8]) -> usize {
+        let (mut value, mut ended) = (value, ended);
+        for (index, byte) in bytes.iter().enumerate() {
+            match (char::from(*byte).to_digit(16), byte) {
+                (_, b'\n') => {
+                    // The line end after a chunk belongs to it.
+                    self.place = match value {
+                        0 => Place::Trailers,
+                        value => Place::Body { left: value.saturating_add(2), chunked: true },
+                    };
+                    return index + 1;
+                }
+                (Some(digit), _) if !ended => value = value.saturating_mul(16).saturating_add(digit.into()),
+                _ => ended = true,
+            }
+        }
+        self.place = Place::Size { value, ended };
+        bytes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of some bytes that come in pieces of this length.
+    fn checked(text: &str, piece: usize) -> String {
+        let (mut heads, mut bytes) = (Heads::default(), text.as_bytes().to_vec());
+        bytes.chunks_mut(piece).for_each(|piece| heads.check(piece));
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_bare_line_feed_is_refused_in_heads_and_nowhere_else() {
+        let good = [
+            "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            "\r\n\r\nGET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.1\r\ncontent-LENGTH:  5 \r\nX: y\r\n\r\na\nb\ncGET / HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n\
+             3\r\n\n\n\n\r\n0A;x=\"1\"\r\n0123\n5678\n\r\n0\r\nT: x\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        ];
+        for text in good {
+            for piece in 1..=text.len() {
+                assert_eq!(checked(text, piece), text, "in pieces of {piece}");
+            }
+        }
+        let bad = [
+            ("GET / HTTP/1.1\nHost: x\r\n\r\n", 1),
+            ("GET / HTTP/1.1\r\nHost: x\n\r\n", 1),
+            ("GET / HTTP/1.1\r\nHost: x\r\n\n", 1),
+            ("GET / HTTP/1.1\n\n", 2),
+            ("\nGET / HTTP/1.1\r\n\r\n", 1),
+            ("GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\nX: y\r\n\r\n", 1),
+            ("POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\n\nGET / HTTP/1.1\n\r\n", 1),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n\n\r\n0\r\nT: x\n\r\n", 1),
+            ("POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", 1),
+            (&format!("POST / HTTP/1.1\r\nContent-Length:{}5\r\n\r\n12345", " ".repeat(MAX_LINE)), 1),
+        ];
+        for (text, count) in bad {
+            for piece in 1..=text.len() {
+                let found = checked(text, piece).matches('\0').count();
+                assert_eq!(found, count, "{text:?} in pieces of {piece}");
+            }
+        }
+        let mut heads = Heads::default();
+        heads.upgraded().store(true, Ordering::Release);
+        let mut frame = *b"\x81\x05a\nb\nc";
+        heads.check(&mut frame);
+        assert_eq!(frame, *b"\x81\x05a\nb\nc");
+    }
+}

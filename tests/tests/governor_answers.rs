@@ -1,0 +1,400 @@
+//! Answers of a governor: good ones, denials in every form, and messages that are none.
+
+use crate::harness::*;
+use crate::methods::write;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// An approval of the intent.
+fn approval(intent: &Value) -> Value {
+    verdict(intent["intent_id"].as_str().unwrap(), &manifest())
+}
+
+/// A response with this in the place of `result`.
+fn with(member: &str) -> Reply {
+    Reply::Body(format!(r#"{{"jsonrpc":"2.0",{member},"id":$ID}}"#))
+}
+
+/// What a governor answers by the name of the case, and what then blocks.
+fn nonsense(case: &str, intent: &Value) -> Option<(Reply, &'static str)> {
+    let good = approval(intent);
+    let changed = |member: &str, value: Value| {
+        let mut verdict = good.clone();
+        verdict[member] = value;
+        Reply::Result(verdict)
+    };
+    let unavailable = "governor_unavailable";
+    let duplicate = format!(r#""result":{}"#, good.to_string().replacen('{', r#"{"verdict":"DENIED","#, 1));
+    let escaped =
+        format!(r#""result":{}"#, good.to_string().replacen('{', r#"{"\u0076erdict":"DENIED","#, 1));
+    let deep = good.to_string().replace("\"max_memory_mb\":50", "\"max_memory_mb\":50,\"max_memory_mb\":500");
+    let error = r#""error":{"code":-32000,"message":"no","data":{"risk_score":0.9}}"#;
+    Some(match case {
+        "result_and_error" => (with(&format!(r#""result":{good},{error}"#)), "verdict_denied"),
+        "error_and_result" => (with(&format!(r#"{error},"result":{good}"#)), "verdict_denied"),
+        "result_and_null_error" => (with(&format!(r#""result":{good},"error":{{}}"#)), unavailable),
+        "error" => (with(error), "verdict_denied"),
+        "garbage" => (Reply::Body("<html>approved</html>".into()), unavailable),
+        "empty" => (Reply::Body(String::new()), unavailable),
+        "half" => (Reply::Body(r#"{"jsonrpc":"2.0","result":{"verdict":"APPROVED""#.into()), unavailable),
+        "no_http" => (Reply::Raw(b"APPROVED\r\n\r\n".to_vec()), unavailable),
+        "http_500" => (
+            Reply::Raw(b"HTTP/1.1 500 Oops\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}".to_vec()),
+            unavailable,
+        ),
+        "hangup" => (Reply::Hangup, unavailable),
+        "null" => (Reply::Result(Value::Null), unavailable),
+        "text" => (Reply::Result(json!("APPROVED")), unavailable),
+        "list" => (Reply::Result(json!([good])), unavailable),
+        "batch" => (Reply::Body(format!(r#"[{{"jsonrpc":"2.0","result":{good},"id":$ID}}]"#)), unavailable),
+        "another_id" => {
+            (Reply::Body(format!(r#"{{"jsonrpc":"2.0","result":{good},"id":987654}}"#)), unavailable)
+        }
+        "another_intent" => (changed("intent_id", json!(intent_id())), "verdict_mismatch"),
+        "expired" => (changed("expires_at", json!(in_seconds(-5))), "verdict_expired"),
+        "denied" => (changed("verdict", json!("DENIED")), "verdict_denied"),
+        "unknown_verdict" => (changed("verdict", json!("MAYBE")), unavailable),
+        "lower_case" => (changed("verdict", json!("approved")), unavailable),
+        "no_manifest" => (changed("capability_manifest", Value::Null), unavailable),
+        "no_expiry" => (changed("expires_at", Value::Null), unavailable),
+        "unknown_limit" => (changed("capability_manifest", json!({ "max_disk_mb": 5 })), unavailable),
+        "zero_limit" => (changed("capability_manifest", json!({ "max_memory_mb": 0 })), unavailable),
+        "unknown_condition" => (changed("conditions", json!(["be_nice"])), "condition_unknown"),
+        "everything" => {
+            (changed("capability_manifest", json!({ "filesystem_scope": ["/**"] })), "scope_unenforceable")
+        }
+        "duplicate" => (with(&duplicate), unavailable),
+        "duplicate_escaped" => (with(&escaped), unavailable),
+        "duplicate_deep" => (with(&format!(r#""result":{deep}"#)), unavailable),
+        "duplicate_result" => (with(&format!(r#""result":{{}},"result":{good}"#)), unavailable),
+        "too_long" => (changed("reason", json!("x".repeat(2 << 20))), unavailable),
+        "slow" => (Reply::Late(Duration::from_secs(15), Box::new(Reply::Result(good))), unavailable),
+        _ => return None,
+    })
+}
+
+const CASES: [&str; 32] = [
+    "result_and_error",
+    "error_and_result",
+    "result_and_null_error",
+    "error",
+    "garbage",
+    "empty",
+    "half",
+    "no_http",
+    "http_500",
+    "hangup",
+    "null",
+    "text",
+    "list",
+    "batch",
+    "another_id",
+    "another_intent",
+    "expired",
+    "denied",
+    "unknown_verdict",
+    "lower_case",
+    "no_manifest",
+    "no_expiry",
+    "unknown_limit",
+    "zero_limit",
+    "unknown_condition",
+    "everything",
+    "duplicate",
+    "duplicate_escaped",
+    "duplicate_deep",
+    "duplicate_result",
+    "too_long",
+    "slow",
+];
+
+#[test]
+fn whatever_a_governor_answers_beside_a_good_verdict_runs_nothing() {
+    let governor = FakeGovernor::start(|method, params| match method {
+        "a2g/intent" => match nonsense(params["arguments"]["content"].as_str().unwrap(), params) {
+            Some((reply, _)) => reply,
+            None => Reply::Result(approval(params)),
+        },
+        _ => Reply::Result(json!({})),
+    });
+    let executor = Executor::start(Options::new().signed_only().governor(&governor.url()));
+    let mut client = executor.client();
+    for case in CASES {
+        let call = intent("write_file", write("ran", case));
+        let (_, by) = nonsense(case, &call).unwrap();
+        let response = client.rpc("a2g/intent", &call);
+        assert_eq!(response["error"]["code"], -32000, "{case}: {response}");
+        assert_eq!(response["error"]["data"]["blocked_by"], by, "{case}: {response}");
+        assert_eq!(response["error"]["data"]["intent_id"], call["intent_id"], "{case}");
+        executor.assert_workspace_is_empty(case);
+    }
+    // The same governor, the same words, and a good verdict.
+    let call = intent("write_file", write("ran", "good"));
+    assert_eq!(result(&client.rpc("a2g/intent", &call))["report"]["status"], "SUCCESS");
+    assert_eq!(times_asked(&governor, &call), 1);
+    for request in governor.requests() {
+        assert!(request["id"].is_string(), "the reference reads no other id: {request}");
+    }
+}
+
+fn times_asked(governor: &FakeGovernor, intent: &Value) -> usize {
+    let asks = governor.seen().into_iter().filter(|(method, _)| method == "a2g/intent");
+    asks.filter(|(_, params)| params["intent_id"] == intent["intent_id"]).count()
+}
+
+/// A denial as the reference's `G2aVerdict::denied` writes it, with both members.
+fn reference_denial(intent: &Value) -> String {
+    let denial = json!({
+        "jsonrpc": "2.0",
+        "result": {
+            "verdict": "DENIED",
+            "intent_id": intent["intent_id"],
+            "risk_assessment": { "score": 0.92, "level": "CRITICAL", "heuristic_score": 0.92, "threats": ["a host"] },
+        },
+        "error": {
+            "code": -32000,
+            "message": "Policy violation: a host",
+            "data": { "risk_score": 0.92, "blocked_by": "governance_loop" },
+        },
+    });
+    denial.to_string().replacen('{', r#"{"id":$ID,"#, 1)
+}
+
+/// Messages that answer nothing, or that nobody can read. None names a call.
+fn garbage() -> Vec<String> {
+    let deep = format!(r#"{{"method":"g2a/policy","params":{}1{}}}"#, "[".repeat(200), "]".repeat(200));
+    [
+        "",
+        "<html>approved</html>",
+        "[]",
+        "7",
+        r#"{"jsonrpc":"2.0","result":{"verdict":"APPROVED"},"id":"987654"}"#,
+        r#"{"jsonrpc":"2.0","result":{"verdict":"APPROVED"},"id":987654}"#,
+        r#"{"jsonrpc":"2.0","error":{"code":-32700,"message":"Parse error"},"id":null}"#,
+        r#"{"jsonrpc":"2.0","result":1,"error":{"code":1,"message":"both"},"id":null}"#,
+        r#"{"jsonrpc":"2.0","method":"telemetry/heartbeat","params":{"load":0.05}}"#,
+        r#"{"type":"HEARTBEAT","payload":{"status":"NOMINAL"}}"#,
+        r#"{"jsonrpc":"2.0","result":{"verdict":"APPROVED""#,
+        r#"{"jsonrpc":"2.0","method":"g2a/policy","params":{"agent_did":"x","agent_did":"y"}}"#,
+        &deep,
+        &format!(r#"{{"jsonrpc":"2.0","method":"g2a/policy","params":"{}"}}"#, "x".repeat(2 << 20)),
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+/// Waits until so many have come.
+struct Gathering(Mutex<usize>, Condvar, usize);
+
+impl Gathering {
+    fn of(count: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(0), Condvar::new(), count))
+    }
+
+    fn join(&self) {
+        let mut here = self.0.lock().unwrap();
+        *here += 1;
+        self.1.notify_all();
+        while *here < self.2 {
+            let (now, late) = self.1.wait_timeout(here, PATIENCE).unwrap();
+            assert!(!late.timed_out(), "{} of {} came", *now, self.2);
+            here = now;
+        }
+    }
+}
+
+#[test]
+fn a_denial_or_garbage_over_web_socket_costs_no_other_intent() {
+    const INTENTS: usize = 100;
+    let all_asked = Gathering::of(INTENTS);
+    let governor = FakeGovernor::start(move |method, params| {
+        if method != "a2g/intent" {
+            return Reply::Result(json!({}));
+        }
+        all_asked.join();
+        let good = json!({ "jsonrpc": "2.0", "result": approval(params) }).to_string();
+        let good = good.replacen('{', r#"{"id":$ID,"#, 1);
+        match params["arguments"]["content"].as_str().unwrap() {
+            "denied" => Reply::Messages(vec![reference_denial(params)]),
+            "garbage" => Reply::Messages(garbage().into_iter().chain([good]).collect()),
+            "twice" => Reply::Messages(vec![good.clone(), good]),
+            _ => Reply::Messages(vec![good]),
+        }
+    });
+    let options = Options::new().signed_only().governor(&governor.web_socket_url());
+    let executor = Executor::start(options.set("executor.queue", 1000));
+    executor.line_with("registered with the governor");
+    let calls = (0..INTENTS).map(|n| {
+        let content = match n % 10 {
+            3 => "denied",
+            5 => "garbage",
+            7 => "twice",
+            _ => "good",
+        };
+        let mut call = intent("write_file", write(&format!("{n}"), content));
+        call["agent_did"] = json!(format!("did:aeon:agent{}:1.0:abc123", n % 7));
+        let mut client = executor.client();
+        (content, std::thread::spawn(move || client.rpc("a2g/intent", &call)))
+    });
+    for (content, call) in calls.collect::<Vec<_>>() {
+        let answer = call.join().unwrap();
+        if content == "denied" {
+            assert_eq!(
+                blocked(&answer, "verdict_denied"),
+                "denied by the governor: Policy violation: a host"
+            );
+            assert_eq!(answer["error"]["data"]["risk_score"], 0.92, "{answer}");
+        } else {
+            assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{content}: {answer}");
+        }
+    }
+    assert_eq!(governor.sockets(), 1, "the connection stayed");
+    let asked = governor.seen().into_iter().filter(|(method, _)| method == "a2g/intent");
+    assert_eq!(asked.count(), INTENTS, "every intent was asked about once");
+    let line = executor.line_with("a message of the governor is dropped");
+    assert!(line.len() < 1000, "an excerpt is enough: {line}");
+}
+
+#[test]
+fn a_denial_with_both_members_keeps_its_words_over_http() {
+    let governor = FakeGovernor::start(|method, params| match method {
+        "a2g/intent" => Reply::Body(reference_denial(params)),
+        _ => Reply::Result(json!({})),
+    });
+    let executor = Executor::start(Options::new().signed_only().governor(&governor.url()));
+    let answer = executor.rpc("a2g/intent", &intent("write_file", write("x", "x")));
+    assert_eq!(blocked(&answer, "verdict_denied"), "denied by the governor: Policy violation: a host");
+    assert_eq!(answer["error"]["data"]["risk_score"], 0.92, "{answer}");
+}
+
+#[test]
+fn a_malformed_answer_ends_its_own_call_at_once() {
+    let governor = FakeGovernor::start(|method, params| match method {
+        "a2g/intent" => match params["arguments"]["content"].as_str().unwrap() {
+            "good" => Reply::Result(approval(params)),
+            "long" => Reply::Body(format!(r#"{{"id":$ID,"result":"{}"}}"#, "x".repeat(2 << 20))),
+            member => Reply::Body(format!(r#"{{"jsonrpc":"2.0","id":$ID,{member}}}"#)),
+        },
+        _ => Reply::Result(json!({})),
+    });
+    let executor = Executor::start(Options::new().signed_only().governor(&governor.web_socket_url()));
+    for content in [r#""error":"no""#, r#""error":{}"#, r#""no":1"#, r#""result":{"a":1,"a":2}"#, "long"] {
+        let asked = std::time::Instant::now();
+        let answer = executor.rpc("a2g/intent", &intent("write_file", write("x", content)));
+        blocked(&answer, "governor_unavailable");
+        assert!(asked.elapsed() < Duration::from_secs(9), "{content}: not by a timeout");
+    }
+    let answer = executor.rpc("a2g/intent", &intent("write_file", write("x", "good")));
+    assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{answer}");
+    assert_eq!(governor.sockets(), 1, "the connection stayed");
+}
+
+#[test]
+fn an_error_that_is_no_denial_is_no_verdict() {
+    const CODES: [(i64, &str); 13] = [
+        (-32000, "verdict_denied"),
+        (-32003, "verdict_denied"),
+        (-32700, "governor_unavailable"),
+        (-32600, "governor_unavailable"),
+        (-32601, "governor_unavailable"),
+        (-32602, "governor_unavailable"),
+        (-32603, "governor_unavailable"),
+        (-32001, "governor_unavailable"),
+        (-32002, "governor_unavailable"),
+        (-32004, "governor_unavailable"),
+        (-32099, "governor_unavailable"),
+        (0, "governor_unavailable"),
+        (500, "governor_unavailable"),
+    ];
+    let governor = FakeGovernor::start(|method, params| match method {
+        "a2g/intent" => {
+            let code = params["arguments"]["content"].as_str().unwrap();
+            with(&format!(r#""error":{{"code":{code},"message":"the disk is full"}}"#))
+        }
+        _ => Reply::Result(json!({})),
+    });
+    for url in [governor.url(), governor.web_socket_url()] {
+        let executor = Executor::start(Options::new().signed_only().governor(&url));
+        let answers = CODES.map(|(code, by)| {
+            let call = intent("write_file", write("x", &code.to_string()));
+            let mut client = executor.client();
+            let asking = call.clone();
+            (code, by, call, std::thread::spawn(move || client.rpc("a2g/intent", &asking)))
+        });
+        for (code, by, call, answer) in answers {
+            let answer = answer.join().unwrap();
+            let message = blocked(&answer, by);
+            let denied = by == "verdict_denied";
+            assert!(denied || message.contains(&code.to_string()), "{code}: {message}");
+            assert_eq!(times_asked(&governor, &call) > 1, !denied, "{code}");
+        }
+        executor.assert_workspace_is_empty("errors of the governor");
+    }
+}
+
+/// A governor that fails so often, each time in another way, before it approves an intent.
+fn failing(ways: &'static [fn() -> Reply]) -> FakeGovernor {
+    let failed = Mutex::new(BTreeMap::<String, usize>::new());
+    FakeGovernor::start(move |method, params| {
+        if method != "a2g/intent" {
+            return Reply::Result(json!({}));
+        }
+        let mut failed = failed.lock().unwrap();
+        let count = failed.entry(params["intent_id"].to_string()).or_default();
+        *count += 1;
+        ways.get(*count - 1).map_or_else(|| Reply::Result(approval(params)), |way| way())
+    })
+}
+
+#[test]
+fn an_intent_is_asked_about_again_until_there_is_a_verdict() {
+    fn busy() -> Reply {
+        with(r#""error":{"code":-32603,"message":"the model is loading"}"#)
+    }
+    fn status(line: &str) -> Reply {
+        Reply::Raw(
+            format!("HTTP/1.1 {line}\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{{}}").into_bytes(),
+        )
+    }
+    let anywhere = failing(&[busy, || Reply::Hangup]);
+    let over_http = failing(&[|| status("500 Oops"), || status("503 Later")]);
+    for (governor, url) in
+        [(&anywhere, anywhere.url()), (&anywhere, anywhere.web_socket_url()), (&over_http, over_http.url())]
+    {
+        let executor = Executor::start(Options::new().signed_only().governor(&url));
+        let call = intent("write_file", write("x", "x"));
+        let answer = executor.rpc("a2g/intent", &call);
+        assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{answer}");
+        assert_eq!(times_asked(governor, &call), 3);
+    }
+}
+
+#[test]
+fn a_report_is_sent_again_until_the_governor_takes_it() {
+    let tries = std::sync::atomic::AtomicUsize::new(0);
+    let governor = FakeGovernor::start(move |method, params| match method {
+        "a2g/intent" => Reply::Result(approval(params)),
+        "a2g/report" => match tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            0 => Reply::Hangup,
+            1 => with(r#""error":{"code":-32603,"message":"the disk is full"}"#),
+            _ => Reply::Result(Value::Null),
+        },
+        _ => Reply::Result(json!("welcome")),
+    });
+    let mut executor = Executor::start(Options::new().signed_only().governor(&governor.url()));
+    let call = intent("write_file", write("x", "x"));
+    let answer = executor.rpc("a2g/intent", &call);
+    let reports = || -> Vec<Value> {
+        governor.seen().into_iter().filter(|(method, _)| method == "a2g/report").map(|(_, r)| r).collect()
+    };
+    eventually("the report is taken", || (reports().len() == 3).then_some(()));
+    executor.process().terminate();
+    assert!(executor.process().ended().success());
+    let reports = reports();
+    assert_eq!(reports.len(), 3, "what was taken is not sent again");
+    for report in &reports {
+        assert_eq!(report, &result(&answer)["report"]);
+    }
+}
