@@ -1,6 +1,7 @@
 //! One request to run one tool, whichever door it came through.
 
 use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::memory::Charge;
 use crate::quantity::Timeout;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -90,6 +91,9 @@ pub struct Call {
     /// Which of those who wait for a slot goes first.
     #[serde(default)]
     pub priority: Priority,
+    /// What its arguments count for in its caller's share of memory.
+    #[serde(skip)]
+    pub charge: Charge,
 }
 
 /// What an agent's SDK put into `context.signature`.

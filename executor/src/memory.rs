@@ -7,7 +7,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// Counters, so that threads rarely write the same cache line.
 const SHARDS: usize = 16;
@@ -26,6 +26,8 @@ const LARGE_BYTES: usize = 32 << 10;
 const MAX_KEPT_BLOCK_BYTES: libc::c_int = 128 << 10;
 /// Bytes above which nothing more is taken in.
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
+/// What each caller makes this process hold: messages that are worked on, and answers that are not taken.
+static BY_CALLER: LazyLock<Arc<Shares>> = LazyLock::new(|| Shares::new(u64::MAX));
 
 thread_local! {
     /// The shard of this thread, plus one; 0 until it is chosen.
@@ -94,9 +96,11 @@ pub fn large_allocated() -> u64 {
     LARGE_ALLOCATED.load(Relaxed)
 }
 
-/// Sets how many bytes of the heap may be in use before nothing more is taken in.
-pub fn set_budget(bytes: u64) {
+/// Sets how many bytes of the heap may be in use before nothing more is taken in, and how many of them one caller
+/// may make this process hold.
+pub fn set_budget(bytes: u64, caller_share: u64) {
     BUDGET.store(bytes, Relaxed);
+    BY_CALLER.share.store(caller_share, Relaxed);
 }
 
 /// Whether `more` bytes would stay within the budget.
@@ -105,10 +109,23 @@ pub fn has_room(more: u64) -> bool {
     in_use().saturating_add(more) <= BUDGET.load(Relaxed)
 }
 
+/// Counts bytes against a caller's share until what this gives is dropped; `None` when the share has no room for
+/// them. A caller that holds nothing may hold more than a share, once.
+#[must_use]
+pub fn hold(caller: &str, bytes: u64) -> Option<Held> {
+    BY_CALLER.hold(caller, bytes)
+}
+
+/// As [`hold`], for what is held already: the caller has to take it before it may have more.
+#[must_use]
+pub fn hold_always(caller: &str, bytes: u64) -> Held {
+    BY_CALLER.add(&mut BY_CALLER.lock(), caller, bytes)
+}
+
 /// How many bytes each owner holds, each at most a share.
 #[derive(Debug)]
 pub struct Shares {
-    share: u64,
+    share: AtomicU64,
     by_owner: Mutex<HashMap<Arc<str>, u64>>,
 }
 
@@ -124,7 +141,7 @@ impl Shares {
     /// With so many bytes for each owner.
     #[must_use]
     pub fn new(share: u64) -> Arc<Self> {
-        Arc::new(Self { share, by_owner: Mutex::default() })
+        Arc::new(Self { share: AtomicU64::new(share), by_owner: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, u64>> {
@@ -136,16 +153,54 @@ impl Shares {
     #[must_use]
     pub fn hold(self: &Arc<Self>, owner: &str, bytes: u64) -> Option<Held> {
         let mut by_owner = self.lock();
-        let (owner, before) = match by_owner.get_key_value(owner) {
-            Some((owner, before)) => (Arc::clone(owner), *before),
-            None => (Arc::from(owner), 0),
-        };
-        let after = before.saturating_add(bytes);
-        if before > 0 && after > self.share {
-            return None;
+        let before = by_owner.get(owner).copied().unwrap_or(0);
+        let is_over = before > 0 && before.saturating_add(bytes) > self.share.load(Relaxed);
+        (!is_over).then(|| self.add(&mut by_owner, owner, bytes))
+    }
+
+    fn add(self: &Arc<Self>, by_owner: &mut HashMap<Arc<str>, u64>, owner: &str, bytes: u64) -> Held {
+        let owner =
+            by_owner.get_key_value(owner).map_or_else(|| Arc::from(owner), |(owner, _)| Arc::clone(owner));
+        let held = by_owner.entry(Arc::clone(&owner)).or_default();
+        *held = held.saturating_add(bytes);
+        Held { shares: Arc::clone(self), owner, bytes }
+    }
+}
+
+impl Held {
+    /// Counts so many bytes instead.
+    pub fn set(&mut self, bytes: u64) {
+        let mut by_owner = self.shares.lock();
+        if let Some(held) = by_owner.get_mut(&self.owner) {
+            *held = held.saturating_sub(self.bytes).saturating_add(bytes);
+            self.bytes = bytes;
         }
-        by_owner.insert(Arc::clone(&owner), after);
-        Some(Held { shares: Arc::clone(self), owner, bytes })
+    }
+
+    /// Whether its owner may hold so many bytes more: any number when nothing is held.
+    #[must_use]
+    pub fn has_room(&self, more: u64) -> bool {
+        let held = self.shares.lock().get(&self.owner).copied().unwrap_or(0);
+        held == 0 || held.saturating_add(more) <= self.shares.share.load(Relaxed)
+    }
+}
+
+/// Memory that a message takes, counted until the last clone is dropped. It is no part of what the message says:
+/// any two are equal.
+#[derive(Debug, Clone, Default)]
+pub struct Charge {
+    _held: Option<Arc<Held>>,
+}
+
+impl From<Held> for Charge {
+    fn from(held: Held) -> Self {
+        Self { _held: Some(Arc::new(held)) }
+    }
+}
+
+impl PartialEq for Charge {
+    fn eq(&self, _other: &Self) -> bool {
+        true
     }
 }
 
@@ -154,7 +209,8 @@ impl Drop for Held {
         let mut by_owner = self.shares.lock();
         if let Some(held) = by_owner.get_mut(&self.owner) {
             *held = held.saturating_sub(self.bytes);
-            if *held == 0 {
+            // A count of nothing may stay behind for another that counts nothing at the moment.
+            if *held == 0 && Arc::strong_count(&self.owner) <= 2 {
                 by_owner.remove(&self.owner);
             }
         }
@@ -199,6 +255,17 @@ mod tests {
         let large = shares.hold("a", 1000).unwrap();
         assert!(shares.hold("a", 1).is_none());
         drop(large);
+        assert!(shares.lock().is_empty());
+        let mut line = shares.hold("a", 0).unwrap();
+        assert!(line.has_room(1000));
+        line.set(99);
+        assert!(line.has_room(1) && !line.has_room(2) && shares.hold("a", 2).is_none());
+        let more = shares.hold("a", 1).unwrap();
+        line.set(0);
+        drop(more);
+        line.set(5);
+        assert!(line.has_room(95) && !line.has_room(96));
+        drop(line);
         assert!(shares.lock().is_empty());
     }
 }

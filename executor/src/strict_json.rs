@@ -89,6 +89,24 @@ pub fn compact(text: &str) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
+/// Bytes that a body and its values take at most as a tree, valid or not, as [`check`] counts them.
+#[must_use]
+pub fn tree_bytes(body: &[u8]) -> u64 {
+    let (mut bytes, mut is_in_string, mut is_escaped) = (body.len() + VALUE_BYTES, false, false);
+    for byte in body {
+        match byte {
+            _escaped if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_in_string,
+            b'"' => is_in_string = !is_in_string,
+            _inside if is_in_string => {}
+            b'{' => bytes += OBJECT_BYTES,
+            b'[' | b',' | b':' => bytes += VALUE_BYTES,
+            _other => {}
+        }
+    }
+    bytes as u64
+}
+
 fn scan<'a>(body: &'a [u8], bounds: &JsonBounds, is_finite: bool) -> Result<&'a str, Fault> {
     if body.len() > bounds.max_bytes {
         let (has, most) = (body.len(), bounds.max_bytes);

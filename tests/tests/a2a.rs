@@ -859,8 +859,8 @@ fn what_is_no_request_runs_nothing() {
     assert!(executor.reports().is_empty());
     // And it goes on.
     assert_eq!(state(&client.post(&good).json()["result"]), "completed");
-    let wrong = client.rpc("message/send", call("write_file", json!({ "path": 7, "content": "x" })));
-    assert_eq!(wrong["error"]["data"]["pointer"], "/message/parts/0/data/arguments/path", "{wrong}");
+    let wrong = client.rpc("message/send", call("no_tool", json!({})));
+    assert_eq!(wrong["error"]["data"]["pointer"], "/message/parts/0/data/tool", "{wrong}");
 }
 
 /// Everything else of the document's own shapes and codes is in the transcripts.

@@ -28,36 +28,110 @@ fn a_message_that_would_be_too_large_as_values_is_refused_before_it_is_one() {
     result(&executor.rpc("a2g/execute", &execute("write_file", many)));
 }
 
-#[test]
-fn when_memory_is_used_up_new_calls_wait_and_cancels_do_not() {
+fn in_name_of(agent: &str, mut params: Value) -> Value {
+    params["intent"]["agent_did"] = json!(agent);
+    params
+}
+
+/// Calls of `count` callers, each of which holds the whole of its caller's share and waits for `body` to end.
+fn while_calls_wait(options: Options, count: usize, body: impl FnOnce(&Executor, &[Value], &[String])) {
+    let list = List::new();
+    let names = (0..count).map(|n| (format!("caller-{n}"), format!("did:aeon:caller-{n}:1.0:abc123")));
+    let names = names.collect::<Vec<_>>();
+    let tokens = names.iter().map(|(name, did)| agent(&list, name, did)).collect::<Vec<_>>();
     let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
-    let options = Options::new().catalogue(&catalogue).set("server.max_memory_mb", 48);
-    let executor = Executor::start(options.set("executor.concurrent", 8));
-    let calls = [0; 8].map(|_| execute("gate", dense(400_000)));
+    let executor = Executor::start(list.of(options.catalogue(&catalogue)));
+    let calls = names.iter().map(|(_, did)| in_name_of(did, execute("gate", dense(110_000))));
+    let calls = calls.collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        let waiting = tokens.iter().zip(&calls).map(|(token, call)| {
+            let started = scope.spawn(|| rpc(&mut executor.client(), token, "a2g/execute", call));
+            eventually("it runs or is refused", || {
+                let status = json!({ "intent_id": id_of(call) });
+                let runs = rpc(&mut executor.client(), token, "a2g/status", &status);
+                (runs["result"]["state"] == "running" || started.is_finished()).then_some(())
+            });
+            started
+        });
+        let waiting = waiting.collect::<Vec<_>>();
+        body(&executor, &calls, &tokens);
+        for (started, (token, call)) in waiting.into_iter().zip(tokens.iter().zip(&calls)) {
+            let cancel = json!({ "intent_id": id_of(call) });
+            let cancelled = rpc(&mut executor.client(), token, "a2g/cancel", &cancel);
+            let ended = started.join().expect("an answer");
+            assert!(ended.get("error").is_some(), "{ended}");
+            // A call that was refused is known to nobody.
+            let was_known = cancelled["result"]["cancelled"] == true;
+            assert_eq!(was_known, ended["error"]["code"] != -32003, "{cancelled} {ended}");
+        }
+        eventually("there is room again", || {
+            let large = in_name_of(&names[0].1, execute("no_such_tool", dense(110_000)));
+            let told = rpc(&mut executor.client(), &tokens[0], "a2g/execute", &large);
+            (told["error"]["code"] != -32003).then_some(())
+        });
+        eventually("the memory goes back", || (executor.status("VmRSS") < 64 << 10).then_some(()));
+    });
+}
+
+#[test]
+fn a_caller_that_holds_its_share_waits_and_no_other_does() {
+    let options = Options::new().set("server.max_memory_mb", 48).set("executor.concurrent", 8);
+    while_calls_wait(options, 2, |executor, calls, tokens| {
+        let mine = |call| in_name_of("did:aeon:caller-0:1.0:abc123", call);
+        let mut client = executor.client();
+        let more = mine(execute("gate", dense(110_000)));
+        let told = rpc(&mut client, &tokens[0], "a2g/execute", &more);
+        let told = error(&told, -32003);
+        assert!(told["data"]["retry_after_ms"].is_u64(), "{told}");
+        assert!(told["message"].as_str().unwrap().contains("a share of `server.max_memory_mb`"), "{told}");
+        // What is small goes on, and so does the other caller, whose large call runs.
+        let small = mine(execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
+        assert_eq!(result(&rpc(&mut client, &tokens[0], "a2g/execute", &small))["status"], "SUCCESS");
+        let status = json!({ "intent_id": id_of(&calls[1]) });
+        let other = rpc(&mut client, &tokens[1], "a2g/status", &status);
+        assert_eq!(result(&other)["state"], "running");
+    });
+}
+
+#[test]
+fn when_memory_is_used_up_large_calls_wait_and_cancels_do_not() {
+    let options = Options::new().set("server.max_memory_mb", 48).set("executor.concurrent", 16);
+    while_calls_wait(options, 10, |executor, calls, tokens| {
+        let over = calls.iter().zip(tokens).find_map(|(call, token)| {
+            let told = rpc(&mut executor.client(), token, "a2g/execute", call);
+            told["error"]["message"]
+                .as_str()
+                .filter(|text| text.contains("holds as much as it may"))
+                .map(drop)
+        });
+        assert!(over.is_some(), "ten callers have a quarter of the memory each");
+        assert_eq!(executor.client().request("GET", "/health", &[], b"").status, 200);
+        let peak = executor.status("VmHWM");
+        assert!(peak < 200 << 10, "{peak} KiB");
+    });
+}
+
+#[test]
+fn a_run_waits_for_room_for_its_output() {
+    let options = Options::new().set("server.max_memory_mb", 48).set("executor.concurrent", 8);
+    let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
+    let executor = Executor::start(options.catalogue(&catalogue).set("ceilings.max_output_bytes", 16 << 20));
+    let calls = [0; 3].map(|_| execute("gate", json!({})));
     std::thread::scope(|scope| {
         let waiting = calls.each_ref().map(|call| scope.spawn(|| executor.rpc("a2g/execute", call)));
-        eventually("no more is taken", || {
-            let response = executor.rpc("a2g/execute", &execute("gate", dense(100_000)));
-            let told = error(&response, -32003);
-            assert!(told["data"]["retry_after_ms"].is_u64(), "{told}");
-            told["message"].as_str().unwrap().contains("server.max_memory_mb").then_some(())
+        let refused = eventually("one is told to come again", || {
+            waiting.iter().position(std::thread::ScopedJoinHandle::is_finished)
         });
-        assert_eq!(executor.client().request("GET", "/health", &[], b"").status, 200);
-        let small = executor
-            .rpc("a2g/execute", &execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
-        error(&small, -32003);
-        let peak = executor.status("VmHWM");
-        assert!(peak < 400 << 10, "{peak} KiB");
-        // Whatever runs can be stopped, and then there is room again.
-        for call in &calls {
-            result(&executor.rpc("a2g/cancel", &json!({ "intent_id": id_of(call) })));
+        for (_, call) in calls.iter().enumerate().filter(|(index, _)| *index != refused) {
+            let cancel = json!({ "intent_id": id_of(call) });
+            eventually("it is cancelled", || executor.rpc("a2g/cancel", &cancel).get("result").map(drop));
         }
-        let ended = waiting.map(|waiting| waiting.join().unwrap());
-        assert!(ended.iter().all(|response| response.get("error").is_some()), "{ended:?}");
+        let ended = waiting.map(|waiting| waiting.join().expect("an answer"));
+        let told = error(&ended[refused], -32003);
+        assert!(told["message"].as_str().unwrap().contains("server.max_memory_mb"), "{told}");
     });
     let write = execute("write_file", json!({ "path": "/workspace/x", "content": "x" }));
     eventually("there is room again", || executor.rpc("a2g/execute", &write).get("result").map(drop));
-    eventually("the memory goes back", || (executor.status("VmRSS") < 64 << 10).then_some(()));
 }
 
 /// A caller that asks for large answers and takes none is refused more of them; the others are not.

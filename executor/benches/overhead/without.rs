@@ -96,7 +96,6 @@ async fn serve(folder: &Path) {
         connections: config.connections,
         pushes: None,
         executor: None,
-        answer_share: u64::MAX,
     };
     let door = HttpDoor::bind(&"127.0.0.1:0".parse().unwrap(), rpc, settings).await.unwrap();
     eprintln!("listens on {}", door.url());

@@ -45,7 +45,6 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
         connections: ConnectionLimits::default(),
         pushes: Some(pushes),
         executor: None,
-        answer_share: u64::MAX,
     };
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let door = HttpDoor::bind(&listen, rpc, settings)

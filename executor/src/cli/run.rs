@@ -90,6 +90,7 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         agent: AgentDid::parse(&arguments.agent).map_err(|error| Usage(format!("`--agent` {error}")))?,
         intent: IntentId::random(),
         is_new: true,
+        charge: crate::memory::Charge::default(),
         tool: ToolName::parse(&arguments.tool).map_err(|error| Usage(error.to_string()))?,
         arguments: tool_arguments(&arguments.arguments)?,
         context: None,

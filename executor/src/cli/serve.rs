@@ -247,7 +247,13 @@ async fn serve(
         accept_unsigned,
         signatures: config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?.map(Arc::new),
     };
-    memory::set_budget(config.memory.bytes());
+    memory::set_budget(config.memory.bytes(), config.caller_share());
+    if config.max_expected_output() > config.memory.bytes() {
+        tracing::warn!(
+            "`server.max_memory_mb` has no room for the output of `executor.concurrent` runs of `ceilings.max_output_bytes` \
+             each: fewer may run at once"
+        );
+    }
     tokio::spawn(give_memory_back());
     let trust = Trust::read(&config.trust, config.did.clone())?;
     let workshop = Arc::new(workshop);
@@ -464,7 +470,6 @@ async fn bind(
         pushes: None,
         executor: Some(Arc::clone(executor)),
         doorways: doorways(config, &known.callers, executor).await?,
-        answer_share: config.memory.bytes() / 2,
     };
     HttpDoor::bind(&config.listen, rpc, http)
         .await

@@ -154,7 +154,7 @@ pub(super) struct Server {
     pub(super) callers: Option<PathBuf>,
     pub(super) issuer: Vec<Issuer>,
     pub(super) max_connections: u64,
-    pub(super) max_memory_mb: u64,
+    pub(super) max_memory_mb: Option<u64>,
     pub(super) request_seconds: u64,
     pub(super) tls: Option<Tls>,
 }
@@ -306,7 +306,7 @@ impl Default for Server {
             callers: None,
             issuer: Vec::new(),
             max_connections: 512,
-            max_memory_mb: super::default_memory_mb(),
+            max_memory_mb: None,
             request_seconds: 30,
             tls: None,
         }

@@ -141,6 +141,19 @@ impl Config {
         Self::parse(&text, path, base)
     }
 
+    /// How many bytes of memory one caller may make the server hold: a quarter, or half where callers are not told
+    /// apart.
+    #[must_use]
+    pub fn caller_share(&self) -> u64 {
+        self.memory.bytes() / if self.callers.is_some() { 4 } else { 2 }
+    }
+
+    /// How many bytes all runs together may hand out at once.
+    #[must_use]
+    pub fn max_expected_output(&self) -> u64 {
+        (self.capacity.concurrent as u64).saturating_mul(self.ceilings.output.bytes())
+    }
+
     /// The configuration without a file: every default.
     ///
     /// # Errors
@@ -313,6 +326,11 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         None => u64::from(default_waiting()),
     };
     let capacity = how_much_at_once(&executor)?;
+    let output = ranged("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?;
+    let outputs = (capacity.concurrent as u64).saturating_mul(output.bytes());
+    let enough_mb = default_memory_mb().saturating_add(outputs.div_ceil(1 << 20)).min(MemoryLimit::MOST_MB);
+    let memory_mb = server.max_memory_mb.unwrap_or(enough_mb);
+    let memory = ranged("server.max_memory_mb", memory_mb, MemoryLimit::from_mb)?;
     let inline_tools = executor.inline_tools.iter().map(|name| ToolName::parse(name));
     let inline_tools =
         inline_tools.collect::<Result<_, _>>().map_err(|e| wrong("executor.inline_tools")(&e))?;
@@ -325,9 +343,9 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         bounds: JsonBounds {
             max_bytes: size(within("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
             max_depth: size(within("server.max_json_depth", server.max_json_depth, 100)?),
-            max_tree_bytes: (64 << 20).max(size(server.max_body_bytes.saturating_mul(8))),
+            max_tree_bytes: size((memory.bytes() / 4).max(server.max_body_bytes.saturating_mul(8))),
         },
-        memory: ranged("server.max_memory_mb", server.max_memory_mb, MemoryLimit::from_mb)?,
+        memory,
         allowed_hosts: server.allowed_hosts,
         allowed_origins: server.allowed_origins,
         connections: ConnectionLimits {
@@ -372,7 +390,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             memory: ranged("ceilings.max_memory_mb", ceilings.max_memory_mb, MemoryLimit::from_mb)?,
             cpu: ranged("ceilings.max_cpu_percent", ceilings.max_cpu_percent, CpuPercent::new)?,
             timeout: ranged("ceilings.timeout_seconds", ceilings.timeout_seconds, Timeout::from_seconds)?,
-            output: ranged("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?,
+            output,
             budgets: Budgets {
                 written: ranged("ceilings.max_written_mb", ceilings.max_written_mb, MemoryLimit::from_mb)?,
                 created: within("ceilings.max_created", ceilings.max_created, Budgets::MOST)?,
@@ -593,7 +611,8 @@ fn default_waiting() -> u32 {
     default_concurrent().div_ceil(8)
 }
 
-/// A sixty-fourth of the machine's memory, but at least 64 MB and at most 128 MB.
+/// Memory for messages and answers, beside the output of runs: a sixty-fourth of the machine's, but at least 64 MB and
+/// at most 128 MB.
 fn default_memory_mb() -> u64 {
     (machine_memory() >> 26).clamp(64, 128)
 }

@@ -94,8 +94,7 @@ pub async fn stay_registered(
     at_start: Head,
 ) {
     let began = executor.clock().monotonic();
-    let introduction =
-        Introduction { agent: did.clone(), public_key, tools: executor.tool_names() };
+    let introduction = Introduction { agent: did.clone(), public_key, tools: executor.tool_names() };
     let mut untold = Some(at_start);
     loop {
         register(&executor, &introduction).await;

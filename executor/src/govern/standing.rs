@@ -338,6 +338,7 @@ mod tests {
             agent: agent(AGENT),
             intent: IntentId::random(),
             is_new: false,
+            charge: crate::memory::Charge::default(),
             tool: ToolName::parse(tool).unwrap(),
             arguments: arguments.as_object().unwrap().clone(),
             context: None,

@@ -20,6 +20,7 @@ fn call(arguments: &str) -> Call {
         agent: AgentDid::parse("did:a:b").unwrap(),
         intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),
         is_new: false,
+        charge: crate::memory::Charge::default(),
         tool: ToolName::parse("t").unwrap(),
         arguments: serde_json::from_str(arguments).unwrap(),
         context: None,

@@ -2,10 +2,12 @@
 
 use super::doorway::{in_own_name, not_in_the_name_of};
 use super::rpc::{Followups, error_object};
+use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Agent, Approver, Governor, Operator};
 use crate::ident::{AgentDid, IntentId};
+use crate::memory::Charge;
 use crate::run::{Executor, Watcher, Whereabouts};
 use crate::wire::a2g::{decode, encode, openrpc};
 use jsonrpsee::RpcModule;
@@ -35,23 +37,23 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             answer.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
         },
     )?;
-    register(&mut module, "a2g/report", &[Agent], async |executor, caller, params| {
+    register(&mut module, "a2g/report", &[Agent], async |executor, asker, params| {
         let decode::ReportHead { agent, intent: _, status: _ } = decode::report(&params)?;
-        speaks_for(&executor, &caller, &agent)?;
+        speaks_for(&executor, &asker.caller, &agent)?;
         Ok(encode::accepted())
     })?;
-    register(&mut module, "a2g/heartbeat", &[Agent], async |executor, caller, params| {
-        speaks_for(&executor, &caller, &decode::agent_heartbeat(&params)?)?;
+    register(&mut module, "a2g/heartbeat", &[Agent], async |executor, asker, params| {
+        speaks_for(&executor, &asker.caller, &decode::agent_heartbeat(&params)?)?;
         Ok(encode::accepted())
     })?;
-    register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, caller, params| {
-        let intent = decode::intent_id(&params)?;
+    register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, asker, params| {
+        let (intent, caller) = (decode::intent_id(&params)?, asker.caller);
         let anyone = caller.is_any_of(&[Governor, Operator]);
         let cancelled = executor.cancel(intent, &|agent| anyone || caller.speaks_for(agent)).await?;
         Ok(encode::cancelled(intent, cancelled))
     })?;
-    register(&mut module, "a2g/status", &EVERYBODY, async |executor, caller, params| {
-        status(&executor, &caller, decode::intent_id(&params)?).await
+    register(&mut module, "a2g/status", &EVERYBODY, async |executor, asker, params| {
+        status(&executor, &asker.caller, decode::intent_id(&params)?).await
     })?;
     register(&mut module, "a2g/tools", &EVERYBODY, async |executor, _, params| {
         decode::no_params(Some(&params))?;
@@ -65,14 +67,19 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         let decode::Revoke { agent, intent } = decode::revoke(&params)?;
         Ok(encode::revoked(executor.revoke(agent.as_ref(), intent).await?))
     })?;
-    register(&mut module, "g2a/directive", &[Governor, Approver], async |executor, caller, params| {
-        let directive = decode::directive(&params)?;
-        tracing::info!(
-            intent = %directive.intent, approved = directive.approved, caller = caller.name(), "a directive came"
-        );
-        executor.direct(&directive, caller.name()).await?;
-        Ok(encode::accepted())
-    })?;
+    register(
+        &mut module,
+        "g2a/directive",
+        &[Governor, Approver],
+        async |executor, Asker { caller, .. }, params| {
+            let directive = decode::directive(&params)?;
+            tracing::info!(
+                intent = %directive.intent, approved = directive.approved, caller = caller.name(), "a directive came"
+            );
+            executor.direct(&directive, caller.name()).await?;
+            Ok(encode::accepted())
+        },
+    )?;
     register(&mut module, "rpc.discover", &EVERYBODY, async |_, _, _| {
         static DOCUMENT: OnceLock<Encoded> = OnceLock::new();
         let document = || encode::value(&openrpc::document(env!("CARGO_PKG_VERSION")));
@@ -83,6 +90,20 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
 
 const EVERYBODY: [Role; 4] = [Agent, Governor, Approver, Operator];
 
+/// The caller of a method, and what its message counts for in the caller's share of memory.
+struct Asker {
+    caller: Arc<Caller>,
+    charge: Charge,
+}
+
+impl Asker {
+    /// The call, if it is in the name of one of the caller's agents.
+    fn call(self, executor: &Executor, call: Call) -> Result<Call, Fault> {
+        in_own_name(executor, &self.caller, &call)?;
+        Ok(Call { charge: self.charge, ..call })
+    }
+}
+
 /// Adds a method. There is no way to add one without the roles that may call it.
 fn register<F, Fut>(
     module: &mut RpcModule<Arc<Executor>>,
@@ -91,14 +112,15 @@ fn register<F, Fut>(
     method: F,
 ) -> Result<(), RegisterMethodError>
 where
-    F: Fn(Arc<Executor>, Arc<Caller>, String) -> Fut + Clone + Send + Sync + 'static,
+    F: Fn(Arc<Executor>, Asker, String) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<Encoded, Fault>> + Send + 'static,
 {
     module
         .register_async_method(name, move |params: Params<'static>, executor, extensions: Extensions| {
             let params = params.as_str().unwrap_or("{}").to_owned();
+            let charge = extensions.get::<Charge>().cloned().unwrap_or_default();
             let answer = permitted(&executor, &extensions, name, roles)
-                .map(|caller| method(Arc::clone(&executor), caller, params));
+                .map(|caller| method(Arc::clone(&executor), Asker { caller, charge }, params));
             async move {
                 let answer = async { answer?.await };
                 answer.await.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
@@ -153,9 +175,9 @@ fn speaks_for(executor: &Executor, caller: &Caller, agent: &AgentDid) -> Result<
     Err(executor.refuse(None, BlockedBy::CallerUnauthorized, not_in_the_name_of(caller, agent)))
 }
 
-async fn execute(executor: Arc<Executor>, caller: Arc<Caller>, params: String) -> Result<Encoded, Fault> {
+async fn execute(executor: Arc<Executor>, asker: Asker, params: String) -> Result<Encoded, Fault> {
     let decode::Execute { call, verdict, proof } = decode::execute(&params)?;
-    in_own_name(&executor, &caller, &call)?;
+    let call = asker.call(&executor, call)?;
     let receipt = executor.execute(call, verdict, proof.as_ref()).await.map_err(in_intent)?;
     Ok(encode::report(&receipt))
 }
@@ -166,9 +188,8 @@ fn in_intent(fault: Fault) -> Fault {
     Fault::InvalidParams { message, pointer: format!("/intent{pointer}") }
 }
 
-async fn intent(executor: Arc<Executor>, caller: Arc<Caller>, params: String) -> Result<Encoded, Fault> {
-    let call = decode::intent(&params)?;
-    in_own_name(&executor, &caller, &call)?;
+async fn intent(executor: Arc<Executor>, asker: Asker, params: String) -> Result<Encoded, Fault> {
+    let call = asker.call(&executor, decode::intent(&params)?)?;
     if let Some(signatures) = executor.signatures() {
         let signature = decode::context_signature(&params, signatures.escape_non_ascii())?;
         executor.check_signature(&call, signature.as_ref())?;

@@ -1,8 +1,8 @@
 //! Answers that wait to be taken, each counted against a share of its caller.
 
-use super::doorway::SMALL_MESSAGE_BYTES;
+use super::doorway::{NO_SHARE, SMALL_MESSAGE_BYTES};
 use crate::govern::Caller;
-use crate::memory::{Held, Shares};
+use crate::memory::{self, Held};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -11,37 +11,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// The answers of all callers.
-#[derive(Debug, Clone)]
-pub(super) struct Answers(Arc<Shares>);
-
-impl Answers {
-    /// With so many bytes for each caller.
-    pub(super) fn new(share: u64) -> Self {
-        Self(Shares::new(share))
+/// Counts an answer until what this gives is dropped. `None` when its caller holds as much as it may. A short answer
+/// is not counted.
+pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<Held>> {
+    if bytes <= SMALL_MESSAGE_BYTES {
+        return Some(None);
     }
+    memory::hold(caller.name(), bytes).map(Some)
+}
 
-    /// Counts an answer until what this gives is dropped. `None` when its caller has not taken as many as its share
-    /// holds. A short answer is not counted.
-    pub(super) fn hold(&self, caller: &Caller, bytes: usize) -> Option<Option<Held>> {
-        if bytes <= SMALL_MESSAGE_BYTES {
-            return Some(None);
-        }
-        self.0.hold(caller.name(), bytes as u64).map(Some)
-    }
-
-    /// The answer, counted until it is taken, or the news that the caller takes none. An answer in pieces is made
-    /// as it is taken.
-    pub(super) fn counted(&self, caller: &Caller, answer: Response) -> Response {
-        let bytes = answer.body().size_hint().exact().unwrap_or(0);
-        match self.hold(caller, usize::try_from(bytes).unwrap_or(usize::MAX)) {
-            Some(None) => answer,
-            Some(Some(held)) => answer.map(|body| Body::new(HeldBody { body, held: Arc::new(held) })),
-            None => {
-                let message = "take the answers that are on their way first, and ask again\n";
-                (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], message).into_response()
-            }
-        }
+/// The answer, counted until it is taken, or the news that the caller holds too much. An answer in pieces is made as it
+/// is taken.
+pub(super) fn counted(caller: &Caller, answer: Response) -> Response {
+    match hold(caller, answer.body().size_hint().exact().unwrap_or(0)) {
+        Some(None) => answer,
+        Some(Some(held)) => answer.map(|body| Body::new(HeldBody { body, held: Arc::new(held) })),
+        None => (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], NO_SHARE).into_response(),
     }
 }
 

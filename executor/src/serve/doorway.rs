@@ -6,7 +6,7 @@ use crate::call::{Call, Door};
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::ident::{AgentDid, excerpt};
-use crate::memory;
+use crate::memory::{self, Charge};
 use crate::run::Executor;
 use crate::wire::strict_json::{self, JsonBounds};
 use axum::Router;
@@ -24,43 +24,66 @@ pub struct Doorway {
 /// The body of a request.
 #[derive(Debug, Clone)]
 pub(super) enum Arrived {
-    /// All of it.
-    Whole(Bytes),
+    /// All of it, with what it counts for in its caller's share of memory.
+    Whole(Bytes, Charge),
     /// It is longer than `server.max_body_bytes`, and was not kept.
     TooLong,
+    /// There is no room for its values.
+    NoRoom(Fault),
 }
 
 impl Arrived {
     /// The body as text that has passed the strict reader.
     ///
     /// # Errors
-    /// [`Fault::Parse`] says what is wrong with it.
+    /// [`Fault::Parse`] says what is wrong with it; [`Fault::Busy`] when there is no room for it.
     pub(super) fn text(&self, bounds: &JsonBounds) -> Result<&str, Fault> {
         match self {
-            Self::Whole(bytes) => read_message(bytes, bounds),
+            Self::Whole(bytes, _) => strict_json::check(bytes, bounds),
             Self::TooLong => Err(bounds.too_long()),
+            Self::NoRoom(fault) => Err(fault.clone()),
+        }
+    }
+
+    /// What it counts for in its caller's share of memory.
+    pub(super) fn charge(&self) -> Charge {
+        match self {
+            Self::Whole(_, charge) => charge.clone(),
+            Self::TooLong | Self::NoRoom(_) => Charge::default(),
         }
     }
 }
 
-/// Messages up to this many bytes are read even when the server holds as much as it may: a cancel is one.
-pub(super) const SMALL_MESSAGE_BYTES: usize = 16 << 10;
+/// Messages and answers that take up to this many bytes are not counted, and are taken even when the server holds as
+/// much as it may: a cancel is one.
+pub(super) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 
-/// A message as text that has passed the strict reader.
+/// Counts the values of a message against its caller's share of memory.
 ///
 /// # Errors
-/// [`Fault::Parse`] says what is wrong with it; [`Fault::Busy`] when the server has no room for what it would
-/// make of it.
-pub(super) fn read_message<'a>(message: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, Fault> {
-    if message.len() > SMALL_MESSAGE_BYTES && !memory::has_room(message.len() as u64) {
-        return Err(Fault::Busy { message: NO_ROOM.to_owned(), retry_after_ms: NO_ROOM_RETRY_MS });
+/// [`Fault::Busy`] when the server or the caller holds as much as it may.
+pub(super) fn charge(caller: &str, message: &[u8]) -> Result<Charge, Fault> {
+    let bytes = strict_json::tree_bytes(message);
+    if bytes <= SMALL_MESSAGE_BYTES {
+        return Ok(Charge::default());
     }
-    strict_json::check(message, bounds)
+    let busy = |message: &str| Fault::Busy {
+        message: message.trim_end().to_owned(),
+        retry_after_ms: NO_ROOM_RETRY_MS,
+    };
+    if !memory::has_room(bytes) {
+        return Err(busy(NO_ROOM));
+    }
+    memory::hold(caller, bytes).map(Charge::from).ok_or_else(|| busy(NO_SHARE))
 }
 
 /// The answer to more than a short message when the server holds as much as it may.
 pub(super) const NO_ROOM: &str =
-    "the executor holds as much as it may (`server.max_memory_mb`) and takes no more than short messages";
+    "the executor holds as much as it may (`server.max_memory_mb`) and takes no more than short messages\n";
+
+/// The answer to a caller that holds as much as one may.
+pub(super) const NO_SHARE: &str = "your messages and the answers that you have not taken hold as much as one caller's may \
+                                   (a share of `server.max_memory_mb`): take the answers, let calls end, and send it again\n";
 
 /// When a caller that found no room should come again.
 const NO_ROOM_RETRY_MS: u64 = 1_000;

@@ -5,16 +5,18 @@
 //! port; and so is one of a caller who is not known. Who its caller is, is asked again with every message of a
 //! WebSocket, and with every piece of an answer in pieces.
 
-use super::answers::Answers;
+use super::answers;
 use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
-use super::doorway::{Arrived, AsksAgain, Doorway, Gate, NO_ROOM, OpenTo, SMALL_MESSAGE_BYTES};
+use super::doorway::{
+    Arrived, AsksAgain, Doorway, Gate, NO_ROOM, NO_SHARE, OpenTo, SMALL_MESSAGE_BYTES, charge,
+};
 use super::listen::{Listen, Listener};
 use super::rpc::{Followups, Rpc};
 use super::tls::Tls;
 use crate::clock::Clock;
 use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
 use crate::lines::Lines;
-use crate::memory::{self, Held};
+use crate::memory::{self, Charge, Held};
 use crate::metrics::{CallerMetrics, MEDIA_TYPE};
 use crate::run::Executor;
 use crate::wire::strict_json::JsonBounds;
@@ -135,8 +137,6 @@ pub struct HttpSettings {
     pub executor: Option<Arc<Executor>>,
     /// The ways in of other protocols.
     pub doorways: Vec<Doorway>,
-    /// Bytes of answers that one caller may leave untaken.
-    pub answer_share: u64,
 }
 
 /// The paths of a doorway, behind what it asks of callers. Their handlers find a body that has arrived.
@@ -163,7 +163,6 @@ struct Door {
     settings: HttpSettings,
     connections: Arc<Connections>,
     listens_on: Option<IpAddr>,
-    answers: Answers,
 }
 
 impl HttpDoor {
@@ -178,9 +177,8 @@ impl HttpDoor {
         let (listener, place) = Listener::bind(place).await?;
         let mut settings = settings;
         let doorways = std::mem::take(&mut settings.doorways);
-        let answers = Answers::new(settings.answer_share);
         let (connections, listens_on) = (Arc::default(), place.ip());
-        let door = Arc::new(Door { rpc, settings, connections, listens_on, answers });
+        let door = Arc::new(Door { rpc, settings, connections, listens_on });
         let own = Router::new()
             .route("/jsonrpc", get(upgrade).post(post))
             .route("/metrics", get(metrics))
@@ -236,6 +234,7 @@ async fn post(
     State(door): State<Arc<Door>>,
     Extension(connection): Extension<Arc<Connection>>,
     Extension(shown): Extension<Credential>,
+    Extension(caller): Extension<Arc<Caller>>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
@@ -243,22 +242,22 @@ async fn post(
         return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
             .into_response();
     }
-    let arrived = match read_body(body, &door).await {
-        Ok(arrived) => arrived,
-        Err(late) => return late,
+    let body = match read_body(body, &door, &caller).await {
+        Ok(body) => body,
+        Err(refusal) => return *refusal,
     };
     // Asked again: the body may have taken its time.
     let Some(caller) = door.caller(&shown) else { return not_known(&shown) };
     connection.known();
     let _work = connection.works();
-    let answer = match arrived {
-        Arrived::Whole(bytes) => door.rpc.answer(&bytes, &caller).await,
-        Arrived::TooLong => Some(door.rpc.too_long()),
+    let answer = match body {
+        Some(bytes) => door.rpc.answer(&bytes, &caller).await,
+        None => Some(door.rpc.too_long()),
     };
     match answer {
         Some(answer) => {
             let answer = ([(header::CONTENT_TYPE, "application/json")], answer).into_response();
-            door.answers.counted(&caller, answer)
+            answers::counted(&caller, answer)
         }
         None => StatusCode::NO_CONTENT.into_response(),
     }
@@ -354,7 +353,7 @@ async fn listen(
             // Whoever does not take the answer is not worked for.
             drop(work);
             let answer = answer.map(|answer| {
-                let held = door.answers.hold(&caller, answer.len());
+                let held = answers::hold(&caller, answer.len() as u64);
                 held.map(|held| (Arc::from(answer), held))
             });
             let followups = followups.take().into_iter().map(|message| Some((message, None)));
@@ -461,10 +460,10 @@ async fn arrived(
     };
     let (mut head, body) = request.into_parts();
     let (caller, arrived) = match caller() {
-        None => (None, Arrived::Whole(Bytes::new())),
-        Some(_) => match read_body(body, &door).await {
-            Ok(arrived) => (caller(), arrived),
-            Err(late) => return late,
+        None => (None, Arrived::Whole(Bytes::new(), Charge::default())),
+        Some(sender) => match read_body(body, &door, &sender).await {
+            Ok(body) => (caller(), counted(body, &sender)),
+            Err(refusal) => return *refusal,
         },
     };
     let extensions = &mut head.extensions;
@@ -481,7 +480,7 @@ async fn arrived(
     extensions.insert(arrived);
     let mut answer = next.run(Request::from_parts(head, Body::empty())).await;
     if let Some(caller) = &caller {
-        answer = door.answers.counted(caller, answer);
+        answer = answers::counted(caller, answer);
     }
     let whole = answer.body().size_hint().exact().is_some();
     let asks_again = answer.extensions().get::<AsksAgain>().is_some();
@@ -527,38 +526,61 @@ impl HttpBody for WhileKnown {
     }
 }
 
-/// Reads a body.
+/// A body, counted as values.
+fn counted(body: Option<Bytes>, sender: &Caller) -> Arrived {
+    let Some(body) = body else { return Arrived::TooLong };
+    match charge(sender.name(), &body) {
+        Ok(charge) => Arrived::Whole(body, charge),
+        Err(fault) => Arrived::NoRoom(fault),
+    }
+}
+
+/// Reads a body, for which its caller's share has room from the start; `None` when it is too long.
 ///
 /// # Errors
 /// The answer to one that takes too long, and to one for which there is no memory.
-async fn read_body(body: Body, door: &Door) -> Result<Arrived, Response> {
+async fn read_body(body: Body, door: &Door, caller: &Caller) -> Result<Option<Bytes>, Box<Response>> {
+    let max_bytes = door.rpc.bounds().max_bytes;
+    let announced = body.size_hint().upper().unwrap_or(u64::MAX).min(max_bytes as u64);
+    let is_large = announced > SMALL_MESSAGE_BYTES;
+    let hold = || memory::hold(caller.name(), announced).ok_or_else(|| come_again(NO_SHARE));
+    let _held = is_large.then(hold).transpose()?;
     let patience = door.settings.connections.request;
-    let read = tokio::time::timeout(patience, gather(body, door.rpc.bounds().max_bytes));
-    read.await.unwrap_or_else(|_late| {
-        let message = format!("the body took longer than {} seconds to arrive\n", patience.as_secs());
-        let head = [(header::CONNECTION, "close")];
-        Err((StatusCode::REQUEST_TIMEOUT, head, message).into_response())
-    })
+    match tokio::time::timeout(patience, gather(body, max_bytes)).await {
+        Ok(gathered) => gathered,
+        Err(_late) => {
+            let message = format!("the body took longer than {} seconds to arrive\n", patience.as_secs());
+            Err(closing(StatusCode::REQUEST_TIMEOUT, message))
+        }
+    }
 }
 
 /// Gathers the pieces of a body, as long as there is memory for each.
-async fn gather(body: Body, max_bytes: usize) -> Result<Arrived, Response> {
+async fn gather(body: Body, max_bytes: usize) -> Result<Option<Bytes>, Box<Response>> {
     let mut pieces = body.into_data_stream();
     let mut whole = Vec::new();
     while let Some(piece) = pieces.next().await {
         // A body that breaks off has the same answer as one that is too long: nobody reads it.
-        let Ok(piece) = piece else { return Ok(Arrived::TooLong) };
-        if whole.len() + piece.len() > max_bytes {
-            return Ok(Arrived::TooLong);
-        }
+        let Ok(piece) = piece else { return Ok(None) };
         let gathered = whole.len() + piece.len();
-        if gathered > SMALL_MESSAGE_BYTES && !memory::has_room(piece.len() as u64) {
-            let head = [(header::RETRY_AFTER, "1"), (header::CONNECTION, "close")];
-            return Err((StatusCode::SERVICE_UNAVAILABLE, head, NO_ROOM).into_response());
+        if gathered > max_bytes {
+            return Ok(None);
+        }
+        if gathered as u64 > SMALL_MESSAGE_BYTES && !memory::has_room(piece.len() as u64) {
+            return Err(come_again(NO_ROOM));
         }
         whole.extend_from_slice(&piece);
     }
-    Ok(Arrived::Whole(whole.into()))
+    Ok(Some(whole.into()))
+}
+
+/// The answer to a request whose body is not read. Its connection is of no more use.
+fn closing(status: StatusCode, message: impl IntoResponse) -> Box<Response> {
+    Box::new((status, [(header::CONNECTION, "close")], message).into_response())
+}
+
+fn come_again(message: &'static str) -> Box<Response> {
+    closing(StatusCode::SERVICE_UNAVAILABLE, ([(header::RETRY_AFTER, "1")], message))
 }
 
 fn credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Credential {

@@ -4,12 +4,13 @@
 //! strict reader has to see the whole of one: jsonrpsee's own server accepts duplicate keys, and
 //! answers valid JSON without an `id` with a parse error.
 
-use super::doorway::read_message;
+use super::doorway::charge;
 use crate::fault::Fault;
 use crate::govern::Caller;
+use crate::memory::Charge;
 use crate::wire::a2g::fault;
 use crate::wire::jsonrpc::{self, Body, Entry, Id, MAX_BATCH, Request};
-use crate::wire::strict_json::JsonBounds;
+use crate::wire::strict_json::{self, JsonBounds};
 use jsonrpsee::core::server::{ConnectionId, MethodCallback, Methods};
 use jsonrpsee::types::{ErrorObjectOwned, Extensions, Params};
 use serde_json::value::RawValue;
@@ -53,6 +54,8 @@ pub(super) fn notification(method: &str, params: &str) -> Arc<str> {
 struct Peer<'a> {
     caller: &'a Arc<Caller>,
     followups: Option<&'a Arc<Followups>>,
+    /// What the message counts for in the caller's share of memory; the fault when there is no room for it.
+    charge: &'a Result<Charge, Fault>,
 }
 
 impl Rpc {
@@ -70,7 +73,7 @@ impl Rpc {
 
     /// Answers one message of a caller; `None` when there is nothing to answer.
     pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<String> {
-        self.answer_peer(message, Peer { caller, followups: None }).await
+        self.answer_peer(message, caller, None).await
     }
 
     /// As [`Self::answer`], over a connection that takes notifications after the answer.
@@ -80,11 +83,18 @@ impl Rpc {
         caller: &Arc<Caller>,
         followups: &Arc<Followups>,
     ) -> Option<String> {
-        self.answer_peer(message, Peer { caller, followups: Some(followups) }).await
+        self.answer_peer(message, caller, Some(followups)).await
     }
 
-    async fn answer_peer(&self, message: &[u8], peer: Peer<'_>) -> Option<String> {
-        let body = read_message(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
+    async fn answer_peer(
+        &self,
+        message: &[u8],
+        caller: &Arc<Caller>,
+        followups: Option<&Arc<Followups>>,
+    ) -> Option<String> {
+        let body =
+            strict_json::check(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
+        let peer = Peer { caller, followups, charge: &charge(caller.name(), message) };
         match body {
             Err(fault) => Some(refusal(None, &fault)),
             Ok(Body::One(entry)) => self.entry(entry, peer).await,
@@ -126,12 +136,17 @@ impl Rpc {
             let shown = crate::ident::excerpt(method);
             return refusal(id, &Fault::MethodNotFound(format!("there is no method `{shown}`")));
         };
+        let charge = match peer.charge {
+            Ok(charge) => charge.clone(),
+            Err(no_room) => return refusal(id, no_room),
+        };
         // jsonrpsee knows only some of the ids that JSON-RPC allows. It gets a stand-in, and the
         // answer gets the id exactly as it came.
         let stand_in = jsonrpsee::types::Id::Null;
         let params = Params::new(params.map(RawValue::get)).into_owned();
         let mut extensions = Extensions::new();
         extensions.insert(Arc::clone(peer.caller));
+        extensions.insert(charge);
         if let Some(followups) = peer.followups {
             extensions.insert(Arc::clone(followups));
         }

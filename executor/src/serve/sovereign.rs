@@ -9,6 +9,7 @@ use crate::call::{Call, Door, Priority};
 use crate::fault::Fault;
 use crate::govern::Caller;
 use crate::ident::IntentId;
+use crate::memory::Charge;
 use crate::outcome::Receipt;
 use crate::run::{Answer, Executor, Happening, Watcher};
 use crate::wire::jsonrpc::Id;
@@ -74,6 +75,7 @@ async fn run(
             return json(StatusCode::BAD_REQUEST, reply.failure(&fault::of(&fault)));
         }
     };
+    let sender = Sender { caller, charge: body.charge() };
     let reply = Reply {
         form: request.form,
         id: request.id.clone().unwrap_or_else(Id::fresh),
@@ -81,20 +83,20 @@ async fn run(
         operation: request.operation.clone(),
     };
     if request.stream && request.form == Form::Sovereign {
-        return streamed(door, caller, request, reply, connection.works());
+        return streamed(door, sender, request, reply, connection.works());
     }
-    let answer = door.answer(&caller, request, &reply, Watcher::nobody()).await;
+    let answer = door.answer(sender, request, &reply, Watcher::nobody()).await;
     json(StatusCode::OK, answer)
 }
 
-/// The answer as lines, of which the last is the result.
-fn streamed(
-    door: Arc<Sovereign>,
+/// The caller of a request, and what the request counts for in the caller's share of memory.
+struct Sender {
     caller: Arc<Caller>,
-    request: Request,
-    reply: Reply,
-    work: Work,
-) -> Response {
+    charge: Charge,
+}
+
+/// The answer as lines, of which the last is the result.
+fn streamed(door: Arc<Sovereign>, sender: Sender, request: Request, reply: Reply, work: Work) -> Response {
     let (parts, taken) = mpsc::channel::<Line>(MOST_UNTAKEN);
     let last = parts.clone();
     let (partial, index) = (reply.clone(), std::sync::atomic::AtomicU64::new(0));
@@ -110,7 +112,7 @@ fn streamed(
         let _nobody_takes_it = parts.try_send(Line::Part(partial.partial(chunk, index)));
     });
     tokio::spawn(async move {
-        let answer = door.answer(&caller, request, &reply, watcher).await;
+        let answer = door.answer(sender, request, &reply, watcher).await;
         let _nobody_reads = last.send(Line::Last(answer)).await;
     });
     // A guest that is stuck may hold its end for longer than anybody waits: the last line ends the answer.
@@ -132,8 +134,8 @@ enum Line {
 }
 
 impl Sovereign {
-    async fn answer(&self, caller: &Caller, request: Request, reply: &Reply, watcher: Watcher) -> String {
-        match self.ran(caller, request, watcher).await {
+    async fn answer(&self, sender: Sender, request: Request, reply: &Reply, watcher: Watcher) -> String {
+        match self.ran(sender, request, watcher).await {
             Ok(receipt) => reply.report(&receipt, &self.executor.tools()),
             Err(failure) => reply.failure(&failure),
         }
@@ -141,7 +143,7 @@ impl Sovereign {
 
     async fn ran(
         &self,
-        caller: &Caller,
+        Sender { caller, charge }: Sender,
         request: Request,
         watcher: Watcher,
     ) -> Result<Arc<Receipt>, Failure> {
@@ -155,7 +157,7 @@ impl Sovereign {
             }
             failure
         };
-        let agent = self.settings.agent_of(Door::Sovereign, caller, None).map_err(failed)?;
+        let agent = self.settings.agent_of(Door::Sovereign, &caller, None).map_err(failed)?;
         let call = Call {
             door: Door::Sovereign,
             agent,
@@ -166,9 +168,10 @@ impl Sovereign {
             context: None,
             at_most: hints.timeout,
             priority: Priority::Normal,
+            charge,
         };
         let intent = call.intent;
-        in_own_name(&self.executor, caller, &call).map_err(failed)?;
+        in_own_name(&self.executor, &caller, &call).map_err(failed)?;
         let Answer { verdict, receipt } = self.executor.intent(call, watcher).await.map_err(failed)?;
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
         receipt.ok_or_else(|| fault::escalated(intent, risk_score))

@@ -35,6 +35,7 @@ fn call(name: &str, arguments: &Value) -> Call {
         agent: agent(AGENT),
         intent: IntentId::random(),
         is_new: false,
+        charge: crate::memory::Charge::default(),
         tool: tool(name),
         arguments: arguments.as_object().unwrap().clone(),
         context: None,

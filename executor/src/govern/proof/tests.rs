@@ -43,6 +43,7 @@ fn call() -> Call {
         agent: did("did:aeon:agent:1.0:a"),
         intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),
         is_new: false,
+        charge: crate::memory::Charge::default(),
         tool: ToolName::parse("write_file").unwrap(),
         arguments: json!({ "path": "/workspace/x", "n": 1 }).as_object().unwrap().clone(),
         context: None,

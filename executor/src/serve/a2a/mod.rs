@@ -19,6 +19,7 @@ use crate::govern::Caller;
 use crate::govern::Role::{self, Approver, Governor, Operator};
 use crate::ident::{AgentDid, IntentId};
 use crate::journal::ListedTask;
+use crate::memory::Charge;
 use crate::run::Executor;
 use crate::verdict::Directive;
 use crate::wire::a2a::card::{self, Place};
@@ -181,6 +182,8 @@ struct Asker {
     connection: Arc<Connection>,
     pass: Arc<Pass>,
     place: Place,
+    /// What the request counts for in the caller's share of memory.
+    charge: Charge,
 }
 
 async fn rpc(
@@ -206,7 +209,8 @@ async fn rpc(
         Err(Malformed { id, fault, streaming }) => return failed(&id, &fault.into(), streaming, dialect),
     };
     let streaming = request.streaming();
-    let asker = Asker { caller, connection, pass, place: door.place(&uri, &headers) };
+    let (place, charge) = (door.place(&uri, &headers), body.charge());
+    let asker = Asker { caller, connection, pass, place, charge };
     // What was begun goes on when the client goes away, so that no task is left without its follower.
     let answer_id = id.clone();
     let answered = tokio::spawn(async move { door.answer(asker, &answer_id, request).await });
@@ -237,7 +241,7 @@ impl A2a {
         Ok(match request {
             Request::Send(sent) | Request::Provide { sent } => {
                 let (blocking, history) = (sent.blocking, sent.history);
-                let Begun { live, call } = self.sent(caller, *sent, !blocking).await?;
+                let Begun { live, call } = self.sent(&asker, *sent, !blocking).await?;
                 let record = match call {
                     Some(call) if blocking => self.until_settled(&live, call).await,
                     Some(call) => {
@@ -249,7 +253,7 @@ impl A2a {
                 ok(encode::task_response(id, &record.task, history, dialect))
             }
             Request::Stream(sent) => {
-                let Begun { live, call } = self.sent(caller, *sent, true).await?;
+                let Begun { live, call } = self.sent(&asker, *sent, true).await?;
                 let (record, updates) = live.subscribe();
                 if let Some(call) = call {
                     self.begin(Arc::clone(&live), call);
@@ -397,7 +401,8 @@ impl A2a {
     }
 
     /// Takes a message: a new task, or one that goes on. Its caller is told of it at once, or when it settles.
-    async fn sent(&self, caller: &Caller, sent: Sent, at_once: bool) -> Result<Begun, Problem> {
+    async fn sent(&self, asker: &Asker, sent: Sent, at_once: bool) -> Result<Begun, Problem> {
+        let caller = &asker.caller;
         let Sent { message, call, blocking: _, history: _, accepts, push } = sent;
         let push = push.map(|config| self.named(*config, "/configuration/pushNotificationConfig/url"));
         let push = push.transpose()?;
@@ -425,6 +430,7 @@ impl A2a {
                     context: None,
                     priority: Priority::Normal,
                     at_most: asked.at_most,
+                    charge: asker.charge.clone(),
                 };
                 in_own_name(&self.executor, caller, &call)?;
                 self.executor.check_tool(&call).map_err(|fault| asked.placed(fault))?;

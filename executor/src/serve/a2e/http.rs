@@ -6,9 +6,10 @@
 use super::session::{Session, Who};
 use super::{A2eSettings, Host};
 use crate::govern::{Caller, Credential};
+use crate::memory::Charge;
 use crate::run::Executor;
 use crate::serve::connections::{Connection, Work};
-use crate::serve::doorway::{Arrived, AsksAgain, Doorway, Gate, OpenTo};
+use crate::serve::doorway::{Arrived, AsksAgain, Doorway, Gate, NO_SHARE, OpenTo};
 use crate::serve::http::{KnownCallers, media_type};
 use crate::wire::a2e::encode;
 use crate::wire::strict_json::JsonBounds;
@@ -112,8 +113,11 @@ async fn send(
         return (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "1")], message).into_response();
     }
     match &body {
-        Arrived::TooLong => session.receive(None),
-        Arrived::Whole(bytes) => {
+        Arrived::TooLong => session.receive(None, Ok(Charge::default())),
+        Arrived::NoRoom(_) => {
+            return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], NO_SHARE).into_response();
+        }
+        Arrived::Whole(bytes, charge) => {
             let lines = bytes.split(|&byte| byte == b'\n');
             let lines = lines.filter(|line| !line.iter().all(u8::is_ascii_whitespace)).collect::<Vec<_>>();
             if lines.len() > MOST_LINES {
@@ -121,7 +125,7 @@ async fn send(
                     format!("a body holds at most {MOST_LINES} messages: nothing of this was read\n");
                 return (StatusCode::PAYLOAD_TOO_LARGE, message).into_response();
             }
-            lines.into_iter().for_each(|line| session.receive(Some(line)));
+            lines.into_iter().for_each(|line| session.receive(Some(line), Ok(charge.clone())));
         }
     }
     StatusCode::ACCEPTED.into_response()
@@ -183,7 +187,7 @@ impl Sessions {
             let (_, index) = idle.max_by_key(|(idle, _)| *idle)?;
             all.remove(index).session.desert();
         }
-        let session = Session::new(Arc::clone(&self.host), who);
+        let session = Session::new(Arc::clone(&self.host), owner, who);
         all.push(Entry { owner: owner.into(), session: Arc::clone(&session) });
         Some(session)
     }
@@ -210,6 +214,8 @@ impl Sessions {
                 session.desert();
                 return false;
             }
+            // What keeps its calls waiting may be another session of the same caller.
+            session.start_waiting();
             !session.is_over()
         });
     }

@@ -1,8 +1,9 @@
 //! What waits for the agent of one session to take it: lines, in order, under a bound.
 //!
-//! Answers always find room, and nothing new is begun while there is none. Events only while there is room:
+//! What waits counts against its caller's share of memory. Answers always find room, and nothing new is begun while there is none. Events only while there is room:
 //! a slow agent holds no run up.
 
+use crate::memory::{self, Held};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub(super) struct Outgoing {
 struct Queue {
     lines: VecDeque<String>,
     bytes: usize,
+    /// The bytes, in the share of the session's caller.
+    held: Held,
     /// Nothing more comes.
     closed: bool,
     /// Who takes the lines now: each newcomer takes the place of the one before.
@@ -46,11 +49,12 @@ pub(super) enum Presence {
 }
 
 impl Outgoing {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(owner: &str) -> Self {
         let now = Instant::now();
         let queue = Queue {
             lines: VecDeque::new(),
             bytes: 0,
+            held: memory::hold_always(owner, 0),
             closed: false,
             reader: 0,
             attached: false,
@@ -75,6 +79,7 @@ impl Outgoing {
         let mut queue = self.lock();
         let more: usize = lines.iter().map(String::len).sum();
         let fits = queue.bytes.saturating_add(more) <= MOST_BYTES
+            && queue.held.has_room(more as u64)
             && queue.lines.len().saturating_add(lines.len()) <= MOST_LINES;
         if fits {
             lines.into_iter().for_each(|line| queue.add(line));
@@ -131,7 +136,7 @@ impl Outgoing {
             }
             match queue.lines.pop_front() {
                 Some(line) => {
-                    queue.bytes = queue.bytes.saturating_sub(line.len());
+                    queue.count(queue.bytes.saturating_sub(line.len()));
                     queue.moved = Instant::now();
                     Some(Some(line))
                 }
@@ -153,7 +158,8 @@ impl Outgoing {
     pub(super) fn discard(&self) {
         let mut queue = self.lock();
         queue.lines.clear();
-        (queue.bytes, queue.closed) = (0, true);
+        queue.count(0);
+        queue.closed = true;
         drop(queue);
         self.changed.notify_waiters();
     }
@@ -191,12 +197,17 @@ impl Queue {
         if self.lines.is_empty() {
             self.moved = Instant::now();
         }
-        self.bytes += line.len();
+        self.count(self.bytes + line.len());
         self.lines.push_back(line);
     }
 
+    fn count(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        self.held.set(bytes as u64);
+    }
+
     fn has_room(&self) -> bool {
-        self.bytes < MOST_BYTES && self.lines.len() < MOST_LINES
+        self.bytes < MOST_BYTES && self.held.has_room(1) && self.lines.len() < MOST_LINES
     }
 }
 
@@ -206,7 +217,7 @@ mod tests {
 
     #[tokio::test]
     async fn events_wait_for_room_and_answers_do_not() {
-        let out = Outgoing::new();
+        let out = Outgoing::new("anybody");
         let reader = out.attach();
         let large = "x".repeat(MOST_BYTES / 2);
         assert!(out.offer(vec![large.clone(), "y".to_owned()]));
@@ -226,7 +237,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_comes_later_takes_the_rest() {
-        let out = Outgoing::new();
+        let out = Outgoing::new("anybody");
         assert!(matches!(out.presence(), Presence::Away(_)));
         let first = out.attach();
         out.push("one".to_owned());

@@ -16,14 +16,15 @@ use crate::call::{Call, Door, Priority};
 use crate::fault::Fault;
 use crate::govern::{Caller, Credential};
 use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::memory::Charge;
 use crate::run::{Answer, Happening, Watcher};
 use crate::serve::doorway::in_own_name;
-use crate::serve::doorway::read_message;
 use crate::tool::Digest;
 use crate::wire::a2e::decode::{self, Body, Handshake, Malformed, Message, ToolCall};
 use crate::wire::a2e::encode::{self, Accepted, Happened, Reason};
 use crate::wire::a2e::fault::{self, Code, Failure};
 use crate::wire::a2e::{TOOLS, means_tools};
+use crate::wire::strict_json;
 use serde_json::Map;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,8 +34,6 @@ use tokio::time::Instant;
 
 /// How many calls of one session may wait for their turn.
 const MOST_WAITING: usize = 64;
-/// How many bytes of messages, which take many times as much once they are read.
-const MOST_WAITING_BYTES: usize = 2 << 20;
 /// How long calls that were cancelled may still take to be answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long somebody may take nothing of what waits before they count as gone.
@@ -97,8 +96,6 @@ struct Queued {
     req_id: String,
     call: Call,
     streaming: bool,
-    /// How long its message was.
-    bytes: usize,
 }
 
 /// Why a handshake does not hold.
@@ -108,7 +105,8 @@ enum NoHandshake {
 }
 
 impl Session {
-    pub(super) fn new(host: Arc<Host>, who: Who) -> Arc<Self> {
+    /// A session whose memory counts against the share of `owner`.
+    pub(super) fn new(host: Arc<Host>, owner: &str, who: Who) -> Arc<Self> {
         let state = State {
             who,
             agreed: None,
@@ -121,7 +119,7 @@ impl Session {
         Arc::new(Self {
             host,
             id: encode::fresh_id().into(),
-            out: Outgoing::new(),
+            out: Outgoing::new(owner),
             state: Mutex::new(state),
             gone: watch::Sender::new(false),
             open: watch::Sender::new(0),
@@ -175,17 +173,17 @@ impl Session {
         }
     }
 
-    /// Takes one line, or says that it was too long to be kept.
-    pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>) {
+    /// Takes one line, or says that it was too long to be kept. `room` is what its values count for.
+    pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>, room: Result<Charge, Fault>) {
         let bounds = &self.host.bounds;
-        let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| read_message(line, bounds));
+        let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| strict_json::check(line, bounds));
         let mut state = self.lock();
         state.active = Instant::now();
         if state.phase == Phase::Gone {
             return;
         }
         match text.map(decode::message) {
-            Ok(Ok(message)) => self.handle(&mut state, message, line.map_or(0, <[u8]>::len)),
+            Ok(Ok(message)) => self.handle(&mut state, message, room),
             Ok(Err(Malformed::Ignored { kind })) => {
                 tracing::debug!(kind, "a message that has no answer");
             }
@@ -208,7 +206,7 @@ impl Session {
         self.out.push(encode::refused(req_id, reason, self.host.settings.max_parallel, self.host.ts()));
     }
 
-    fn handle(self: &Arc<Self>, state: &mut State, message: Message, bytes: usize) {
+    fn handle(self: &Arc<Self>, state: &mut State, message: Message, room: Result<Charge, Fault>) {
         let Message { id, body } = message;
         let ts = self.host.ts();
         match body {
@@ -236,7 +234,7 @@ impl Session {
                 Err(failure) => self.fail(Some(&id), &failure),
             },
             Body::ToolCall(call) => {
-                if let Err(failure) = self.call(state, &id, call, bytes) {
+                if let Err(failure) = self.call(state, &id, call, room) {
                     self.fail(Some(&id), &failure);
                 }
             }
@@ -310,7 +308,13 @@ impl Session {
         Ok((caller, agreed.agent.clone()))
     }
 
-    fn call(&self, state: &mut State, req_id: &str, asked: ToolCall, bytes: usize) -> Result<(), Failure> {
+    fn call(
+        &self,
+        state: &mut State,
+        req_id: &str,
+        asked: ToolCall,
+        room: Result<Charge, Fault>,
+    ) -> Result<(), Failure> {
         let (caller, agent) = self.agreed(state)?;
         let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } = asked;
         if !session_id.is_empty() && session_id != *self.id {
@@ -322,8 +326,7 @@ impl Session {
             return busy("the session is shutting down");
         }
         let tool = ToolName::parse(&tool_name).map_err(|_| fault::unknown_tool(&tool_name))?;
-        let waiting: usize = state.waiting.iter().map(|queued| queued.bytes).sum();
-        if state.waiting.len() >= MOST_WAITING || waiting + bytes > MOST_WAITING_BYTES {
+        if state.waiting.len() >= MOST_WAITING {
             return busy("too many calls of this session wait already: take their results first");
         }
         let context = (!correlation_id.is_empty())
@@ -338,11 +341,12 @@ impl Session {
             context,
             priority: Priority::Normal,
             at_most: Some(timeout),
+            charge: room.map_err(|no_room| fault::of(&no_room))?,
         };
         in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::of(&fault))?;
         // What cannot run takes no room until its turn.
         self.host.executor.check_tool(&call).map_err(|fault| failed(&fault, &call.tool))?;
-        state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming, bytes });
+        state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming });
         self.open.send_replace(state.open());
         Ok(())
     }
@@ -356,7 +360,7 @@ impl Session {
     }
 
     /// Begins calls in the order in which they came, as many as may run and find their results taken.
-    fn start_waiting(self: &Arc<Self>) {
+    pub(super) fn start_waiting(self: &Arc<Self>) {
         let mut started = Vec::new();
         let mut state = self.lock();
         while state.phase != Phase::Gone
@@ -377,7 +381,7 @@ impl Session {
     }
 
     async fn run(self: &Arc<Self>, queued: Queued) {
-        let Queued { req_id, call, streaming, bytes: _ } = queued;
+        let Queued { req_id, call, streaming } = queued;
         let (intent, agent, tool) = (call.intent, call.agent.clone(), call.tool.clone());
         let asking = Asking::new(&self.host, intent);
         let told = Arc::new(Told::new(Arc::clone(self), req_id));

@@ -3,12 +3,17 @@
 use super::session::{Session, Who};
 use super::{A2eSettings, Host};
 use crate::govern::Credential;
+use crate::memory::Charge;
 use crate::run::Executor;
+use crate::serve::doorway::charge;
 use crate::serve::http::KnownCallers;
 use crate::serve::lines::{Line, read_line, standard_input};
 use crate::wire::strict_json::JsonBounds;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt as _;
+
+/// The name for which the session's memory is counted.
+const OWNER: &str = "stdio";
 
 /// Serves one session until standard input ends, the agent shuts it down, or the executor takes no more
 /// calls; and then until every call is answered. Where callers are listed, the handshake has to show the token
@@ -24,7 +29,7 @@ pub async fn serve_a2e_stdio(
 ) -> std::io::Result<()> {
     let input = standard_input()?;
     let host = Host::new(Arc::clone(&executor), settings, bounds, known);
-    let session = Session::new(host, Who::Shown(Credential::default()));
+    let session = Session::new(host, OWNER, Who::Shown(Credential::default()));
     let reader = session.out.attach();
     // What was read to its end is still answered: only the writer says that all is done.
     let reading = async {
@@ -70,9 +75,9 @@ async fn read(
         };
         match line {
             Line::End => break,
-            Line::TooLong => session.receive(None),
+            Line::TooLong => session.receive(None, Ok(Charge::default())),
             Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => {}
-            Line::Whole(line) => session.receive(Some(&line)),
+            Line::Whole(line) => session.receive(Some(&line), charge(OWNER, &line)),
         }
     }
     Arc::clone(session).drained(None).await;

@@ -9,6 +9,7 @@
 //! Everything is bounded: what does not fit is left out and counted, and the next event says how many were.
 
 use crate::ident::{AgentDid, IntentId};
+use crate::memory;
 use crate::run::Subject;
 use crate::wire::nexus::encode;
 use crate::wire::nexus::message::{EventName, Guarantee};
@@ -24,11 +25,11 @@ const MOST_SUBSCRIPTIONS: usize = 16;
 /// How many events of at-least-once and exactly-once are kept for one agent.
 const MOST_KEPT: usize = 1000;
 /// How many bytes they may have.
-const MOST_KEPT_BYTES: usize = 4 << 20;
+const MOST_KEPT_BYTES: usize = 1 << 20;
 /// How many events of at-most-once wait for the writer.
 const MOST_PASSING: usize = 256;
 /// How many bytes they may have.
-const MOST_PASSING_BYTES: usize = 1 << 20;
+const MOST_PASSING_BYTES: usize = 256 << 10;
 /// How many are sent and not acknowledged at once.
 const MOST_IN_FLIGHT: usize = 32;
 /// After how long without an acknowledgement an event is sent again.
@@ -178,7 +179,9 @@ impl Mailbox {
                     fits
                 }
                 Guarantee::AtLeastOnce | Guarantee::ExactlyOnce => {
-                    let fits = self.kept.len() < MOST_KEPT && self.kept_bytes + bytes <= MOST_KEPT_BYTES;
+                    let fits = self.kept.len() < MOST_KEPT
+                        && self.kept_bytes + bytes <= MOST_KEPT_BYTES
+                        && memory::has_room(bytes as u64);
                     if fits {
                         self.kept_bytes += bytes;
                         self.kept.push_back(Kept { event: Arc::new(event), attempts: 0, sent: None });

@@ -19,6 +19,7 @@ use crate::call::{Call, Door, Priority};
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Caller, Credential, Role};
 use crate::ident::{AgentDid, IntentId};
+use crate::memory::Charge;
 use crate::run::{Answer, Executor, Watcher, Whereabouts};
 use crate::wire::nexus::decode::{self, Content, Execute, Malformed, Subscribe, Verified};
 use crate::wire::nexus::encode::{self, Body, Letter, Stamp};
@@ -146,6 +147,13 @@ struct Sender<'a> {
     priority: Priority,
     sealed: bool,
     way: Way<'a>,
+    charge: Charge,
+}
+
+/// A message that has passed the strict reader, or why not, and what it counts for in its caller's share of memory.
+struct Received<'a> {
+    text: Result<&'a str, Fault>,
+    charge: Charge,
 }
 
 /// What became of a command or a query.
@@ -173,7 +181,8 @@ async fn post(
     // Whoever does not take the answer is not worked for.
     let work = connection.works();
     tokio::spawn(async move {
-        door.take(&caller, body.text(&door.port.bounds), Way::Post, &out).await;
+        let message = Received { text: body.text(&door.port.bounds), charge: body.charge() };
+        door.take(&caller, message, Way::Post, &out).await;
     });
     match told.recv().await {
         None => StatusCode::NO_CONTENT.into_response(),
@@ -259,7 +268,8 @@ impl Nexus {
     }
 
     /// Takes one message, and answers it.
-    async fn take(&self, caller: &Caller, text: Result<&str, Fault>, way: Way<'_>, out: &mpsc::Sender<Told>) {
+    async fn take(&self, caller: &Caller, message: Received<'_>, way: Way<'_>, out: &mpsc::Sender<Told>) {
+        let Received { text, charge } = message;
         let last = async |text| drop(out.send(Told { text, last: true }).await);
         let began = self.executor.clock().monotonic();
         let envelope = match text {
@@ -340,6 +350,7 @@ impl Nexus {
             priority: verified.priority(),
             sealed: letter.sealed,
             way,
+            charge,
         };
         let (status, data, error) = match self.perform(&sender, content).await {
             Ok((status, data, error)) => (status, Some(data), error),
@@ -450,6 +461,7 @@ impl Nexus {
             context,
             at_most: timeout,
             priority: sender.priority,
+            charge: sender.charge.clone(),
         };
         in_own_name(&self.executor, sender.caller, &call).map_err(failed)?;
         let intent = call.intent.to_string();

@@ -1,10 +1,12 @@
 //! The WebSocket of this door: messages are answered as they get done, and events go out as they come.
 
-use super::{Nexus, Told, Way};
+use super::{Nexus, Received, Told, Way};
 use crate::govern::Credential;
+use crate::memory::Charge;
 use crate::serve::connections::Connection;
-use crate::serve::doorway::read_message;
+use crate::serve::doorway::charge;
 use crate::serve::http::{MOST_AT_ONCE, NOT_KNOWN, Pings, bounded, not_an_upgrade};
+use crate::wire::strict_json;
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -147,8 +149,11 @@ async fn listen(
         let (door, line, answers) = (Arc::clone(door), Arc::clone(line), answers.clone());
         let work = connection.works();
         tokio::spawn(async move {
-            let text = read_message(&bytes, &door.port.bounds);
-            door.take(&caller, text, Way::Socket(&line), &answers).await;
+            let (text, charge) = match charge(caller.name(), &bytes) {
+                Ok(charge) => (strict_json::check(&bytes, &door.port.bounds), charge),
+                Err(no_room) => (Err(no_room), Charge::default()),
+            };
+            door.take(&caller, Received { text, charge }, Way::Socket(&line), &answers).await;
             drop((work, place));
         });
     }

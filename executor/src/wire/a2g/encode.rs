@@ -23,7 +23,18 @@ use time::format_description::well_known::Rfc3339;
 #[must_use]
 pub fn intent(call: &Call) -> Box<RawValue> {
     // How long the caller waits is no governor's business: it only ever takes from what is granted.
-    let Call { door: _, agent, intent, tool, arguments, context, at_most: _, priority: _, is_new: _ } = call;
+    let Call {
+        door: _,
+        agent,
+        intent,
+        tool,
+        arguments,
+        context,
+        at_most: _,
+        priority: _,
+        is_new: _,
+        charge: _,
+    } = call;
     raw(&message::Intent {
         agent_did: agent.as_str(),
         intent_id: intent.to_string(),

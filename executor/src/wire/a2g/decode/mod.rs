@@ -131,6 +131,7 @@ fn call(field: Field<'_>) -> Result<Call, Fault> {
         agent: object.need("agent_did")?.parsed(AgentDid::parse)?,
         intent: object.need("intent_id")?.parsed(IntentId::parse)?,
         is_new: false,
+        charge: crate::memory::Charge::default(),
         tool: object.need("tool")?.parsed(ToolName::parse)?,
         arguments: object.need("arguments")?.map()?,
         context: object.take_unless_null("context")?.map(|field| field.map()).transpose()?,

@@ -72,6 +72,7 @@ fn call() -> impl Strategy<Value = Call> {
         agent,
         intent,
         is_new: false,
+        charge: crate::memory::Charge::default(),
         tool,
         arguments,
         context,
