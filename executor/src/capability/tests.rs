@@ -310,6 +310,9 @@ fn patterns() {
         "/a/{b/,c}**",
         "/a/**{/b,/c}",
         "/a/b\\",
+        "/a/[^x]",
+        "/a/{b,[^x]}",
+        "/a/[^]x]",
         &many,
         &deep,
         &nested,
@@ -318,6 +321,16 @@ fn patterns() {
     for text in malformed {
         assert!(matches!(Area::parse(text), Err(ScopeError::Malformed { .. })), "{text:?}");
     }
+}
+
+/// A governor that matches with `fnmatch` would read the first as `^` or x.
+#[test]
+fn a_class_that_is_read_in_two_ways_is_refused_with_the_way_to_write_it() {
+    let refused = Area::parse("/a/[^x]*").unwrap_err().to_string();
+    assert!(refused.contains("`/a/[^x]*`") && refused.contains("write `[!x]`"), "{refused}");
+    assert!(Glob::blocking("[^x]").is_err() && claims_of("filesystem_scope:/a/[^x]/**").is_err());
+    let holds = |pattern: &str, path: &str| Area::parse(pattern).unwrap()[0].holds(path);
+    assert!(holds("/a/[!x]", "/a/^") && holds("/a/[x^]", "/a/^") && holds("/a/\\[^x]", "/a/[^x]"));
 }
 
 #[test]
