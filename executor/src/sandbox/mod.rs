@@ -23,6 +23,7 @@ mod listing;
 mod meter;
 mod network;
 mod output;
+mod path_text;
 mod preopens;
 mod preview1;
 mod sockets;
