@@ -41,6 +41,15 @@ pub fn excerpt(text: &str) -> String {
     shown
 }
 
+/// Whether a character steers a terminal, or makes what stands beside it read as something else: those of the
+/// categories Cc and Cf that a text can hide in, bidirectional ones among them.
+#[must_use]
+pub fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+}
+
 /// The decentralised identifier of an agent: `did:<method>:<id>`, at most 256 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

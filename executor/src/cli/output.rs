@@ -3,6 +3,7 @@
 //! What a tool, a guest or a report says is escaped on its way out, so that it cannot steer a
 //! terminal.
 
+use crate::ident::steers;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, presets::UTF8_BORDERS_ONLY};
 use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
@@ -78,14 +79,6 @@ pub(super) fn show(table: &Table, mut stream: impl Write) {
 /// Text of others that must not look like lines of ours.
 pub(super) fn one_line(text: impl Display) -> String {
     escaped(text, &[])
-}
-
-/// Whether a character steers a terminal, or makes what stands beside it read as something else: those of the
-/// categories Cc and Cf that a text can hide in.
-fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
 /// Escapes characters that steer, but for those in `kept`, as JSON does: JSON text stays JSON, and says

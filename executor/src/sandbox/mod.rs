@@ -17,6 +17,7 @@ mod counted;
 mod denials;
 mod engine;
 mod filesystem;
+mod label;
 mod limiter;
 mod linkers;
 mod listing;
