@@ -66,7 +66,15 @@ async fn serve(binary: PathBuf, folder: &Path) {
     });
     let tools = tools.collect::<Vec<_>>();
     let Budgets { written, handles, fuel: _, .. } = config.ceilings.budgets;
-    let ahead = Ahead { waiting: config.waiting, largest_file: written.bytes(), handles, meters_fuel: false };
+    let ahead = Ahead {
+        waiting: config.waiting,
+        largest_file: written.bytes(),
+        handles,
+        meters_fuel: false,
+        renew_runs: config.layout.renew_runs,
+        renew_after: config.layout.renew_after,
+        fresh_layout: config.layout.fresh,
+    };
     let cgroups = match config.isolation {
         Isolation::Process => Cgroups::set_up().unwrap(),
         Isolation::Inline => None,

@@ -5,7 +5,7 @@ use super::doors::{doorways, keyring};
 use super::output::{note, one_line, print};
 use super::setup::{Grouped, Workshop, check_containment, config, file};
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Layout};
 use crate::deliver;
 use crate::egress::MOST_LOOKUPS;
 use crate::govern::local::{LocalGovernor, PolicySet};
@@ -157,6 +157,11 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         Isolation::Inline => "inline: tools run on threads of the server".to_owned(),
     };
     print(format_args!("isolation   {ahead}"));
+    if config.isolation == Isolation::Process {
+        let Layout { renew_runs, renew_after, fresh } = config.layout;
+        let shared = format!("shared by {renew_runs} runs within {} s at most", renew_after.as_secs());
+        print(format_args!("layout      {}", if fresh { "of its own for each process" } else { &shared }));
+    }
     if !config.inline_tools.is_empty() {
         let inline = config.inline_tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         print(format_args!("inline      {inline}"));

@@ -165,6 +165,9 @@ impl Workshop {
             largest_file: budgets.written.bytes(),
             handles: budgets.handles,
             meters_fuel: budgets.fuel.is_some(),
+            renew_runs: config.layout.renew_runs,
+            renew_after: config.layout.renew_after,
+            fresh_layout: config.layout.fresh,
         };
         let isolate = Isolate::start(&tools, ahead, self.cgroups.clone(), &self.sandbox, &self.clock)
             .await

@@ -85,6 +85,8 @@ pub struct Config {
     pub containment_required: bool,
     /// How many processes wait ahead of time for a guest.
     pub waiting: usize,
+    /// For how long processes of guests share an address layout.
+    pub layout: Layout,
     /// How many executions run and wait at once.
     pub capacity: Capacity,
     /// How long running work may go on after SIGTERM.
@@ -119,6 +121,17 @@ pub struct Config {
     pub ca_file: Option<PathBuf>,
     /// The doors of the other protocols.
     pub doors: Doors,
+}
+
+/// For how long processes of guests share an address layout.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    /// For how many runs.
+    pub renew_runs: u64,
+    /// For how long at most.
+    pub renew_after: Duration,
+    /// Not at all: each has one of its own.
+    pub fresh: bool,
 }
 
 /// The configuration file that is read when none is named.
@@ -337,6 +350,15 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             file::Containment::Required => true,
         },
         waiting: size(waiting),
+        layout: Layout {
+            renew_runs: within("executor.renew_runs", executor.renew_runs, 1_000_000)?,
+            renew_after: Duration::from_secs(within(
+                "executor.renew_seconds",
+                executor.renew_seconds,
+                86_400,
+            )?),
+            fresh: executor.fresh_layout,
+        },
         capacity,
         drain: Duration::from_secs(within("executor.drain_seconds", executor.drain_seconds, 3600)?),
         governor: governor

@@ -46,6 +46,16 @@ fn errors_name_line_and_key() {
         ("[ceilings]\nmax_fuel = 0\n", "line 2", "ceilings.max_fuel"),
         ("[ceilings]\nmax_memory_mb = \"5\"\n", "line 2", "max_memory_mb"),
         ("[executor]\nisolation = \"proces\"\n", "line 2", "isolation"),
+        (
+            "[executor]\nrenew_runs = 0\n",
+            "line 2",
+            "`executor.renew_runs` must be an integer from 1 to 1000000",
+        ),
+        (
+            "[executor]\nrenew_seconds = 86401\n",
+            "line 2",
+            "`executor.renew_seconds` must be an integer from 1 to",
+        ),
         ("[server\n", "line 1", "server"),
         ("[network]\nallowed_domains = [\"https://a.com\"]\n", "line 2", "network.allowed_domains"),
         ("[network]\nblocked_domains = [\"a@b.com\"]\n", "line 2", "network.blocked_domains"),

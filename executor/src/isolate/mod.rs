@@ -8,8 +8,10 @@ mod cgroup;
 mod channel;
 mod child;
 mod confine;
+mod generation;
 mod inline;
 mod network;
+mod nursery;
 mod process;
 mod ring;
 mod zygote;
@@ -69,6 +71,19 @@ pub struct Ahead {
     pub handles: u64,
     /// Whether their instructions are counted.
     pub meters_fuel: bool,
+    /// After how many runs the process is replaced that the others are forked from.
+    pub renew_runs: u64,
+    /// After what time it is replaced, however few its runs.
+    pub renew_after: Duration,
+    /// Whether each run has an address layout of its own, in a process that was started and not forked for it.
+    pub fresh_layout: bool,
+}
+
+impl Ahead {
+    /// How many children there have to be at least, so that the next run finds one.
+    fn children(&self) -> usize {
+        self.waiting.max(1)
+    }
 }
 
 /// A compiled tool, and where the operator lets it run.

@@ -14,8 +14,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -104,10 +105,7 @@ fn load(control: &UnixStream, meters_fuel: bool) -> Result<Option<Ready>> {
     let (largest_file, handles) = loop {
         match receive(control)? {
             Some((ToZygote::Load { tool, component, contract }, handles)) => {
-                let mut files = handles.into_iter().map(|file| {
-                    let mut compiled = Vec::new();
-                    File::from(file).read_to_end(&mut compiled).map(|_bytes| compiled)
-                });
+                let mut files = handles.into_iter().map(|file| whole(&File::from(file)));
                 let module = files.next().ok_or_else(protocol)??;
                 let componentised = files.next().transpose()?;
                 let componentised = componentised.as_deref();
@@ -131,6 +129,14 @@ fn load(control: &UnixStream, meters_fuel: bool) -> Result<Option<Ready>> {
     confinement.list().map_err(refused)?;
     send(control, &FromZygote::Ready { unusable }, &[])?;
     Ok(Some(Ready { sandbox, tools, null, confinement: Arc::new(confinement), largest_file, handles }))
+}
+
+/// Reads a file from its start, wherever other zygotes have come to that were sent the same description.
+fn whole(file: &File) -> Result<Vec<u8>> {
+    let length = usize::try_from(file.metadata()?.len()).map_err(Error::other)?;
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 /// Waits until the server says something (`true`) or children are gone (their places).
