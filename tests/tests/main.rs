@@ -24,6 +24,7 @@ mod callers;
 mod cli;
 mod clients;
 mod connections;
+mod containment;
 mod documents;
 mod doors;
 mod durability;

@@ -6,7 +6,7 @@ use super::arguments::Run;
 use super::log::start_logging;
 use super::output::{self, cell, note, one_line, print, table, verdict_cell};
 use super::serve::local_governor;
-use super::setup::{Grouped, Workshop, check_containment, config};
+use super::setup::{Grouped, Workshop, config, contain};
 use crate::call::{Call, Door, Priority};
 use crate::capability::{Ceilings, Claims, Grant, Permit, Roots};
 use crate::catalog::{CompileJob, Compiled};
@@ -15,7 +15,7 @@ use crate::fault::Fault;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{AcceptUnsigned, Governor, Trust};
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::isolate::Inline;
+use crate::isolate::{Inline, RunAs};
 use crate::journal::Journal;
 use crate::limit::{Layer, Limit};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
@@ -41,14 +41,13 @@ pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     start_logging("warn,a2g_executor::run::refusals=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
-    if !is_path {
-        check_containment(&config)?;
-    }
+    // A module is the operator's own try, inside this process.
+    let run_as = if is_path { RunAs::Server } else { contain(&config, None)? };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let code = if is_path {
         runtime.block_on(module(&arguments, &config))
     } else {
-        runtime.block_on(tool(&arguments, config))
+        runtime.block_on(tool(&arguments, config, run_as))
     };
     runtime.shutdown_background();
     code
@@ -77,7 +76,7 @@ fn limits(arguments: &Run) -> Result<Limits, Usage> {
 }
 
 /// Runs a tool of the catalogue through the same pipeline as every door.
-async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
+async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<ExitCode> {
     if !(arguments.mount.is_empty() && arguments.env.is_empty() && arguments.args.is_empty()) {
         bail!(Usage(
             "`--mount`, `--env` and arguments after `--` are for modules; a tool takes `--arguments`".into()
@@ -95,7 +94,7 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         context: None,
     };
     let grouped = Grouped::set_up(&config);
-    let workshop = Workshop::new(&config, 1, grouped.share(), |text| note(text))?;
+    let workshop = Workshop::new(&config, 1, grouped.share(), run_as, |text| note(text))?;
     let local = match &arguments.policy {
         Some(path) => policy(path, &workshop)?,
         None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&workshop.clock)),
@@ -283,7 +282,7 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     let (folders, env) = (folders(&arguments.mount)?, variables(&arguments.env)?);
     let path = Path::new(&arguments.tool);
     let wasm = std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))?;
-    let workshop = Workshop::new(config, 1, None, |text| note(text))?;
+    let workshop = Workshop::new(config, 1, None, RunAs::Server, |text| note(text))?;
     let compiled = workshop.compiler.run(&CompileJob { wasm: wasm.clone(), contract: Contract::Command })?;
     let Compiled { module, .. } = compiled;
     let component = is_component(&wasm);

@@ -6,6 +6,7 @@ use super::output::{cell, note, one_line, print, show, table, verdict_cell};
 use super::setup::{Workshop, config};
 use crate::catalog::{CatalogError, install};
 use crate::ident::ToolName;
+use crate::isolate::RunAs;
 use crate::tool::{Declared, Descriptor};
 use anyhow::bail;
 use serde_json::{Value, json};
@@ -16,7 +17,8 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     match command {
         Tool::List { setup, json } => {
             let config = config(&setup)?;
-            let catalog = Workshop::new(&config, 1, None, |text| note(text))?.catalog(&config)?;
+            let catalog =
+                Workshop::new(&config, 1, None, RunAs::Server, |text| note(text))?.catalog(&config)?;
             let rows =
                 catalog.iter().map(|(name, entry)| (name, entry.as_ref().map(|tool| &tool.descriptor)));
             if json {
@@ -28,7 +30,8 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Inspect { setup, name, json } => {
             let config = config(&setup)?;
-            let catalog = Workshop::new(&config, 1, None, |text| note(text))?.catalog(&config)?;
+            let catalog =
+                Workshop::new(&config, 1, None, RunAs::Server, |text| note(text))?.catalog(&config)?;
             let name = ToolName::parse(&name)?;
             let Some(entry) = catalog.get(&name) else {
                 bail!(
@@ -45,7 +48,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Add { setup, path } => {
             let config = config(&setup)?;
-            let workshop = Workshop::new(&config, 1, None, |text| note(text))?;
+            let workshop = Workshop::new(&config, 1, None, RunAs::Server, |text| note(text))?;
             let tool = install(&path, &config.catalog, &workshop.cache, &workshop.compiler)?;
             let Descriptor { name, version, digest, .. } = &tool.descriptor;
             let version = one_line(version);

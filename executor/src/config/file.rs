@@ -179,7 +179,8 @@ pub(super) struct Tls {
 pub(super) struct Executor {
     pub(super) did: String,
     pub(super) isolation: Isolation,
-    pub(super) containment: Containment,
+    pub(super) containment: Option<Containment>,
+    pub(super) run_as: Option<String>,
     pub(super) inline_tools: Vec<String>,
     pub(super) waiting: Option<u64>,
     pub(super) renew_runs: u64,
@@ -317,7 +318,8 @@ impl Default for Executor {
         Self {
             did: "did:a2g:executor:1.0:local".to_owned(),
             isolation: Isolation::Process,
-            containment: Containment::BestEffort,
+            containment: None,
+            run_as: None,
             inline_tools: Vec::new(),
             waiting: None,
             renew_runs: 5000,

@@ -12,7 +12,7 @@ use crate::capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mo
 use crate::egress::{EgressSettings, Lifted};
 use crate::govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
 use crate::ident::{AgentDid, Issuer, ToolName};
-use crate::isolate::Isolation;
+use crate::isolate::{Isolation, User};
 use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
 use crate::run::Capacity;
@@ -81,8 +81,10 @@ pub struct Config {
     pub isolation: Isolation,
     /// The tools that run on a thread of the server.
     pub inline_tools: BTreeSet<ToolName>,
-    /// Whether nothing starts where the kernel lacks a control of the process ring.
-    pub containment_required: bool,
+    /// What is done where the kernel lacks a control of the process ring; `None`: as [`Self::containment_at`] says.
+    pub containment: Option<Containment>,
+    /// The user of every run, where the server is root; `None`: the owner of its folders.
+    pub run_as: Option<User>,
     /// How many processes wait ahead of time for a guest.
     pub waiting: usize,
     /// For how long processes of guests share an address layout.
@@ -123,6 +125,15 @@ pub struct Config {
     pub doors: Doors,
 }
 
+/// What is done where the kernel lacks a control of the process ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Containment {
+    /// It is said, and tools run without it.
+    BestEffort,
+    /// Nothing starts.
+    Required,
+}
+
 /// For how long processes of guests share an address layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
@@ -155,6 +166,14 @@ impl Config {
     /// [`ConfigError`] when the defaults do not fit this machine, such as without a home folder.
     pub fn without_file() -> Result<Self, ConfigError> {
         Self::parse("", Path::new("the defaults"), Path::new("."))
+    }
+
+    /// What is done where the kernel lacks a control, for calls that come by `listen`: where no file says it, tools
+    /// of others than this machine's are not run without.
+    #[must_use]
+    pub fn containment_at(&self, listen: Option<&Listen>) -> Containment {
+        let is_local = listen.is_none_or(Listen::is_local);
+        self.containment.unwrap_or(if is_local { Containment::BestEffort } else { Containment::Required })
     }
 
     /// Checks again that nothing of the executor's own lies where guests are let in: after a command
@@ -345,10 +364,15 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             file::Isolation::Inline => Isolation::Inline,
         },
         inline_tools,
-        containment_required: match executor.containment {
-            file::Containment::BestEffort => false,
-            file::Containment::Required => true,
-        },
+        containment: executor.containment.map(|containment| match containment {
+            file::Containment::BestEffort => Containment::BestEffort,
+            file::Containment::Required => Containment::Required,
+        }),
+        run_as: executor
+            .run_as
+            .map(|user| User::parse(&user))
+            .transpose()
+            .map_err(|e| wrong("executor.run_as")(&e))?,
         waiting: size(waiting),
         layout: Layout {
             renew_runs: within("executor.renew_runs", executor.renew_runs, 1_000_000)?,

@@ -5,6 +5,7 @@
 //! children block on their end of a socket pair; the server's end is read by its runtime, which never
 //! waits for them.
 
+use super::user::User;
 use crate::capability::Handover;
 use crate::ident::ToolName;
 use crate::limit::Spent;
@@ -42,8 +43,8 @@ pub(super) enum ToZygote {
     /// A compiled tool, in the memory file beside it; in a second one, the same as a component.
     Load { tool: String, component: bool, contract: ContractWord },
     /// There are no more tools. No file may become larger than this, in bytes, and no guest may have
-    /// more handles.
-    Start { largest_file: u64, handles: u64 },
+    /// more handles. Jobs may name another user.
+    Start { largest_file: u64, handles: u64, changes_users: bool },
     /// Fork a child that talks over the socket beside this.
     Fork { child: u64 },
 }
@@ -81,6 +82,8 @@ pub(super) struct Job {
     pub(super) permit: Handover,
     /// Whether the run has a network.
     pub(super) network: bool,
+    /// The user that the child takes; `None` is the zygote's.
+    pub(super) user: Option<User>,
 }
 
 /// From a child to the server.

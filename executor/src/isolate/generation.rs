@@ -222,8 +222,9 @@ async fn ready(control: &mut Channel, tools: &[Loaded], settings: &Ahead) -> Res
         let files = files.iter().map(File::as_fd).collect::<Vec<_>>();
         control.send(message, &files).await?;
     }
-    let Ahead { largest_file, handles, .. } = *settings;
-    control.send(&ToZygote::Start { largest_file, handles }, &[]).await?;
+    let Ahead { largest_file, handles, run_as, .. } = *settings;
+    let start = ToZygote::Start { largest_file, handles, changes_users: run_as.changes_users() };
+    control.send(&start, &[]).await?;
     match control.receive().await? {
         Some(FromZygote::Ready { unusable }) => Ok(unusable),
         Some(_) | None => Err(Error::new(ErrorKind::UnexpectedEof, "the zygote did not start")),

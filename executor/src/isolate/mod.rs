@@ -14,6 +14,7 @@ mod network;
 mod nursery;
 mod process;
 mod ring;
+mod user;
 mod zygote;
 
 pub use cgroup::Cgroups;
@@ -23,6 +24,7 @@ pub use confine::{
 };
 pub use inline::Inline;
 pub use ring::Prepared;
+pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::zygote;
 
 use crate::capability::{Grant, Permit};
@@ -77,6 +79,8 @@ pub struct Ahead {
     pub renew_after: Duration,
     /// Whether each run has an address layout of its own, in a process that was started and not forked for it.
     pub fresh_layout: bool,
+    /// As which user they run.
+    pub run_as: RunAs,
 }
 
 impl Ahead {
@@ -184,10 +188,10 @@ impl Isolate {
     #[must_use]
     pub fn order(&self, tool: &ToolName, permit: Permit, arguments: String) -> Order {
         let grant = permit.grant().clone();
-        let place = match self.places.get(tool) {
-            Some(Place::Ring) => Placed::Ring(ring::Order::new(tool, permit, arguments)),
-            Some(Place::Inline(artifact)) => Placed::Inline(artifact.clone(), permit, arguments),
-            Some(Place::Nowhere(_)) | None => Placed::Nowhere,
+        let place = match (self.places.get(tool), &self.ring) {
+            (Some(Place::Ring), Some(ring)) => Placed::Ring(ring.order(tool, permit, arguments)),
+            (Some(Place::Inline(artifact)), _) => Placed::Inline(artifact.clone(), permit, arguments),
+            (Some(Place::Ring), None) | (Some(Place::Nowhere(_)) | None, _) => Placed::Nowhere,
         };
         Order { grant, place }
     }

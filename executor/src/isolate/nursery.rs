@@ -11,6 +11,7 @@
 use super::cgroup::Cgroups;
 use super::channel::ToZygote;
 use super::generation::{Child, Generation, Loaded, Made, Refill};
+use super::user::RunAs;
 use super::{Ahead, Module};
 use crate::ident::ToolName;
 use crate::sandbox::Code;
@@ -65,6 +66,11 @@ impl Nursery {
     /// How many children wait ahead of time.
     pub(super) fn waiting(&self) -> usize {
         self.settings.waiting
+    }
+
+    /// As which user runs run.
+    pub(super) fn run_as(&self) -> RunAs {
+        self.settings.run_as
     }
 
     /// A child that waits, if any does and lives; or why it could not be made.

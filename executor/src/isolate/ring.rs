@@ -13,6 +13,7 @@ use super::generation::{Child, Refill};
 use super::network::carry;
 use super::nursery::Nursery;
 use super::process::{cpu_of, peak_resident_of};
+use super::user::Owner;
 use super::{Ahead, GRACE, Module};
 use crate::capability::{Grant, Handover, Permit};
 use crate::clock::Clock;
@@ -58,6 +59,14 @@ impl Ring {
     ) -> Result<(Self, Vec<(ToolName, String)>)> {
         let (nursery, unusable) = Nursery::start(tools, settings, cgroups).await?;
         Ok((Self { nursery, clock }, unusable))
+    }
+
+    /// What a child is to be given for a run, with the user that it gets.
+    pub(super) fn order(&self, tool: &ToolName, permit: Permit, arguments: String) -> Order {
+        let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
+        let user = self.nursery.run_as().user_for(owners);
+        let (permit, folders) = Handover::of(permit);
+        Order { job: Job { tool: tool.to_string(), arguments, permit, network: false, user }, folders }
     }
 
     /// Has a child that waits make itself ready for a run that may not begin yet. `None` when none waits, or when
@@ -237,13 +246,6 @@ impl Ring {
 pub(super) struct Order {
     job: Job,
     folders: Vec<OwnedFd>,
-}
-
-impl Order {
-    pub(super) fn new(tool: &ToolName, permit: Permit, arguments: String) -> Self {
-        let (permit, folders) = Handover::of(permit);
-        Self { job: Job { tool: tool.to_string(), arguments, permit, network: false }, folders }
-    }
 }
 
 /// A child that has its job, confines itself for it, and waits for the word to begin.

@@ -102,7 +102,7 @@ fn load(control: &UnixStream, meters_fuel: bool) -> Result<Option<Ready>> {
     let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock)).map_err(Error::other)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();
-    let (largest_file, handles) = loop {
+    let (largest_file, handles, changes_users) = loop {
         match receive(control)? {
             Some((ToZygote::Load { tool, component, contract }, handles)) => {
                 let mut files = handles.into_iter().map(|file| whole(&File::from(file)));
@@ -118,13 +118,15 @@ fn load(control: &UnixStream, meters_fuel: bool) -> Result<Option<Ready>> {
                     Err(error) => Some(error.to_string()),
                 });
             }
-            Some((ToZygote::Start { largest_file, handles }, _)) => break (largest_file, handles),
+            Some((ToZygote::Start { largest_file, handles, changes_users }, _)) => {
+                break (largest_file, handles, changes_users);
+            }
             Some((ToZygote::Fork { .. }, _)) => return Err(protocol()),
             None => return Ok(None),
         }
     };
     let confinement = Confinement::prepare().map_err(refused)?;
-    confinement.zygote().map_err(refused)?;
+    confinement.zygote(changes_users).map_err(refused)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     confinement.list().map_err(refused)?;
     send(control, &FromZygote::Ready { unusable }, &[])?;

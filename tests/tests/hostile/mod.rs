@@ -67,4 +67,5 @@ mod side;
 mod stop;
 mod time;
 mod typed;
+mod users;
 mod wasip2_sockets;
