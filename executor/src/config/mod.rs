@@ -11,7 +11,7 @@ pub use doors::Doors;
 use crate::capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use crate::egress::{EgressSettings, Lifted};
 use crate::govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
-use crate::ident::{AgentDid, Issuer, ToolName};
+use crate::ident::{AgentDid, Issuer, ToolName, did_you_mean};
 use crate::isolate::{Isolation, User};
 use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
@@ -237,7 +237,11 @@ impl Config {
         let no_tool = || {
             let mut inline = self.inline_tools.iter();
             let tool = inline.find(|tool| !self.catalog.join(tool.as_str()).join("tool.toml").is_file())?;
-            let reason = format!("names `{tool}`, and there is no such tool in `{}`", self.catalog.display());
+            let entries = std::fs::read_dir(&self.catalog).into_iter().flatten().flatten();
+            let known = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>();
+            let nearest = did_you_mean(tool.as_str(), known.iter().map(String::as_str));
+            let reason =
+                format!("names `{tool}`{nearest}, and there is no such tool in `{}`", self.catalog.display());
             Some(("executor.inline_tools", 0, reason))
         };
         let Some((key, nth, reason)) = missing.or_else(no_tool) else { return Ok(()) };
@@ -249,10 +253,24 @@ impl Config {
     fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
         let file: File = toml::from_str(text).map_err(|error| ConfigError::Syntax {
             path: path.to_owned(),
-            reason: error.to_string().trim_end().to_owned(),
+            reason: with_nearest(error.to_string().trim_end()),
         })?;
         check(file, base).map_err(|wrong| wrong.at(path, text, 0))
     }
+}
+
+/// What the parser said, with the nearest of the names that it expected beside the one that it did not. It says both in
+/// one line: ``unknown field `lisen`, expected one of `listen`, …``.
+fn with_nearest(reason: &str) -> String {
+    let line = |line: &str| {
+        let mut quoted = line.split('`').skip(1).step_by(2);
+        let unknown = quoted.next().filter(|_| line.starts_with("unknown "));
+        match unknown.map(|name| (format!("`{name}`"), did_you_mean(name, quoted))) {
+            Some((name, nearest)) => line.replacen(&name, &format!("{name}{nearest}"), 1),
+            None => line.to_owned(),
+        }
+    };
+    reason.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// A value that cannot be, by its dotted key.

@@ -74,6 +74,20 @@ fn errors_name_line_and_key() {
 }
 
 #[test]
+fn a_wrong_key_is_told_the_nearest_right_one() {
+    for (text, nearest) in [
+        ("[ceilings]\nmax_memry_mb = 5\n", "`max_memry_mb` (did you mean `max_memory_mb`?), expected"),
+        ("[sever]\nlisten = \"x\"\n", "`sever` (did you mean `server`?), expected"),
+        ("[executor]\nisolation = \"proces\"\n", "`proces` (did you mean `process`?), expected"),
+        ("[doors.a2a]\ndialekt = \"acp\"\n", "`dialekt` (did you mean `dialect`?), expected"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(nearest), "{text}: {error}");
+    }
+    assert!(!parse("[ceilings]\nxyz = 5\n").unwrap_err().contains("did you mean"));
+}
+
+#[test]
 fn a_missing_folder_is_named_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("executor.toml");

@@ -6,6 +6,7 @@
 
 use crate::fault::Fault;
 use crate::govern::Caller;
+use crate::ident::{did_you_mean, excerpt};
 use crate::wire::a2g::fault;
 use crate::wire::jsonrpc::{self, Body, Entry, Id, MAX_BATCH, Request};
 use crate::wire::strict_json::{self, JsonBounds};
@@ -66,7 +67,7 @@ impl Rpc {
                 if self.notifications.contains(&method.as_ref()) {
                     let _nobody_asked = self.call(None, &method, params, caller).await;
                 } else {
-                    let method = crate::ident::excerpt(&method);
+                    let method = excerpt(&method);
                     tracing::debug!(method, "a notification of a method that needs an id was dropped");
                 }
                 None
@@ -85,8 +86,8 @@ impl Rpc {
         caller: &Arc<Caller>,
     ) -> String {
         let Some(callback) = self.methods.method(method) else {
-            let shown = crate::ident::excerpt(method);
-            return refusal(id, &Fault::MethodNotFound(format!("there is no method `{shown}`")));
+            let (shown, nearest) = (excerpt(method), did_you_mean(method, self.methods.method_names()));
+            return refusal(id, &Fault::MethodNotFound(format!("there is no method `{shown}`{nearest}")));
         };
         // jsonrpsee knows only some of the ids that JSON-RPC allows. It gets a stand-in, and the
         // answer gets the id exactly as it came.
