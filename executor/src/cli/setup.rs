@@ -112,8 +112,7 @@ pub(super) fn tell_of_root(config: &Config, run_as: RunAs) {
 }
 
 /// The way to another user than root.
-pub(super) const OR_ANOTHER_USER: &str =
-    "give them to another user (chown), let everybody write them, or set `executor.run_as`";
+pub(super) const OR_ANOTHER_USER: &str = "give them to another user (chown), or set `executor.run_as`";
 
 /// The control groups of a command that runs tools. When it ends, nobody is left in them.
 pub(super) struct Grouped(Option<Arc<Cgroups>>);
