@@ -228,7 +228,14 @@ fn an_approver_decides_without_being_the_governor() {
     executor.line_with("\"caller\":\"a-person\"");
     // Who permitted it is part of its receipt, and so of the chain.
     let config = executor.home().config();
-    let show = ["journal", "show", call["intent_id"].as_str().unwrap(), "--config", config.to_str().unwrap()];
+    let show = [
+        "journal",
+        "show",
+        call["intent_id"].as_str().unwrap(),
+        "--json",
+        "--config",
+        config.to_str().unwrap(),
+    ];
     let shown = eventually("its receipt is there", || {
         let shown = run(show);
         shown.status.success().then(|| serde_json::from_slice::<Value>(&shown.stdout).unwrap())

@@ -8,10 +8,13 @@ mod doors;
 mod governor;
 mod journal;
 mod key;
+mod layout;
+mod local_time;
 mod log;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod output;
+mod page;
 mod run;
 mod serve;
 mod setup;

@@ -3,8 +3,9 @@
 
 use super::Usage;
 use super::arguments::Run;
+use super::layout::{Listing, judged, text};
 use super::log::start_logging;
-use super::output::{self, cell, note, one_line, print, table, verdict_cell};
+use super::output::{note, one_line, print};
 use super::serve::local_governor;
 use super::setup::{Grouped, Workshop, config, contain};
 use crate::call::{Call, Door, Priority};
@@ -14,7 +15,7 @@ use crate::config::Config;
 use crate::fault::Fault;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{AcceptUnsigned, Governor, Trust};
-use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::{Inline, RunAs};
 use crate::journal::Journal;
 use crate::limit::{Layer, Limit};
@@ -22,7 +23,7 @@ use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used}
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, Timeout};
 use crate::run::{Capacity, Executor, Settings, Watcher};
 use crate::sandbox::{Code, Input, is_component};
-use crate::tool::Contract;
+use crate::tool::{Contract, Descriptor};
 use crate::verdict::{Decision, Manifest, Verdict};
 use crate::wire::a2g::{encode, fault};
 use crate::wire::strict_json;
@@ -134,7 +135,7 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         }
         Err(refused) => {
             let (_, message, data) = fault::error(&refused);
-            let message = refusal(&refused, &arguments.tool).unwrap_or(message);
+            let message = refusal(&refused, &arguments.tool, &executor.tools()).unwrap_or(message);
             match data.filter(|_| arguments.json) {
                 Some(data) => print(serde_json::json!({ "error": message, "data": data })),
                 None => note(format_args!("refused: {message}")),
@@ -145,10 +146,13 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
 }
 
 /// What the protocol's sentence leaves to a pointer, or says in the words of another door.
-fn refusal(refused: &Fault, tool: &str) -> Option<String> {
+fn refusal(refused: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
     let Fault::InvalidParams { message, pointer } = refused else { return None };
     if pointer == "/tool" {
-        return Some(format!("there is no tool `{tool}`: `a2g-executor tool list` shows what there is"));
+        let nearest = did_you_mean(tool, tools.iter().map(|known| known.name.as_str()));
+        return Some(format!(
+            "there is no tool `{tool}`{nearest}: `a2g-executor tool list` shows what there is"
+        ));
     }
     let argument = pointer.strip_prefix("/arguments/")?;
     Some(format!("{message} (argument `{}`)", one_line(argument)))
@@ -230,15 +234,14 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
         if let Some(hint) = hint(usage, arguments, ceilings) {
             note(format_args!("hint: {hint}"));
         }
-        let stderr = std::io::stderr();
-        let mut table = table(&stderr, &["status", "time", "cpu", "memory"]);
-        table.add_row([
-            verdict_cell(end.status().as_str(), matches!(end, End::Returned(_))),
-            cell(format_args!("{:.1} ms of {}", metrics.wall.as_secs_f64() * 1000.0, usage.timeout.value)),
-            cell(format_args!("{} % of {}", metrics.cpu_percent(), usage.cpu.value)),
-            cell(format_args!("{} MB of {}", metrics.memory_used_mb(), usage.memory.value)),
+        let mut listing = Listing::new(&["status", "time", "cpu", "memory"]);
+        listing.row([
+            judged(end.status().as_str(), matches!(end, End::Returned(_))),
+            text(format_args!("{:.1} ms of {}", metrics.wall.as_secs_f64() * 1000.0, usage.timeout.value)),
+            text(format_args!("{} % of {}", metrics.cpu_percent(), usage.cpu.value)),
+            text(format_args!("{} MB of {}", metrics.memory_used_mb(), usage.memory.value)),
         ]);
-        output::show(&table, stderr);
+        listing.show(std::io::stderr());
     }
     match &receipt.outcome.end {
         End::Returned(_) => ExitCode::SUCCESS,

@@ -1,11 +1,12 @@
 //! `tool list`, `tool inspect`, `tool add`.
 
 use super::arguments::Tool;
+use super::layout::{Listing, judged, text};
 use super::log::start_logging;
-use super::output::{cell, note, one_line, print, show, table, verdict_cell};
+use super::output::{note, one_line, print};
 use super::setup::{Workshop, config};
 use crate::catalog::{CatalogError, install};
-use crate::ident::ToolName;
+use crate::ident::{ToolName, did_you_mean};
 use crate::isolate::RunAs;
 use crate::tool::{Declared, Descriptor};
 use anyhow::bail;
@@ -35,8 +36,9 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             let name = ToolName::parse(&name)?;
             let Some(entry) = catalog.get(&name) else {
                 bail!(
-                    "there is no tool `{name}` in `{}`: `tool list` shows what there is",
-                    config.catalog.display()
+                    "there is no tool `{name}` in `{}`{}: `tool list` shows what there is",
+                    config.catalog.display(),
+                    did_you_mean(name.as_str(), catalog.iter().map(|(name, _)| name.as_str()))
                 );
             };
             match entry {
@@ -70,26 +72,26 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
 type Row<'a> = (&'a ToolName, Result<&'a Descriptor, &'a CatalogError>);
 
 fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
-    let mut table = table(&std::io::stdout(), &["tool", "version", "files", "state", "description"]);
+    let mut listing = Listing::new(&["tool", "version", "files", "state", "description"]);
     for (name, tool) in rows {
         match tool {
-            Ok(tool) => table.add_row([
-                cell(name),
-                cell(&tool.version),
-                cell(tool.capabilities.filesystem.as_str()),
-                verdict_cell("ready", true),
-                cell(&tool.description),
+            Ok(tool) => listing.row([
+                text(name),
+                text(&tool.version),
+                text(tool.capabilities.filesystem.as_str()),
+                judged("ready", true),
+                text(&tool.description),
             ]),
-            Err(error) => table.add_row([
-                cell(name),
-                cell(""),
-                cell(""),
-                verdict_cell("broken", false),
-                cell(in_one_line(error)),
+            Err(error) => listing.row([
+                text(name),
+                text(""),
+                text(""),
+                judged("broken", false),
+                text(in_one_line(error)),
             ]),
-        };
+        }
     }
-    show(&table, std::io::stdout());
+    listing.show(std::io::stdout());
 }
 
 /// What may have come from a parser or a compiler, which draw into several lines.
