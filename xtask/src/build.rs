@@ -63,9 +63,8 @@ impl Compiled {
     /// Reads one message of cargo.
     fn read(&mut self, message: &str) {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(message) else { return };
-        if let ("compiler-artifact", Some(package)) =
-            (message["reason"].as_str().unwrap_or_default(), message["package_id"].as_str())
-        {
+        let text = |name| message.get(name).and_then(serde_json::Value::as_str);
+        if let (Some("compiler-artifact"), Some(package)) = (text("reason"), text("package_id")) {
             self.seen.insert(package.to_owned());
         }
     }
