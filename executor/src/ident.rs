@@ -41,6 +41,41 @@ pub fn excerpt(text: &str) -> String {
     shown
 }
 
+/// Whether a character steers a terminal, or makes what stands beside it read as something else: those of the
+/// categories Cc and Cf that a text can hide in, bidirectional ones among them.
+#[must_use]
+pub fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+}
+
+/// A name that is longer is compared with none: what a caller sends is compared within the time that this takes.
+const MAX_COMPARED_BYTES: usize = 128;
+/// Of how many characters of a name one may be wrong, missing, too many or exchanged with the next.
+const CHARACTERS_FOR_A_SLIP: usize = 3;
+
+/// ` (did you mean `x`?)`, with the one of `known` that `name` is a slip or the beginning of; nothing where there is
+/// none.
+#[must_use]
+pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    if name.len() > MAX_COMPARED_BYTES {
+        return String::new();
+    }
+    let (name, known) = (name.to_lowercase(), known.into_iter().collect::<Vec<_>>());
+    let slips = known.iter().map(|known| (strsim::osa_distance(&name, &known.to_lowercase()), known));
+    let most = (name.chars().count() / CHARACTERS_FOR_A_SLIP).max(1);
+    let nearest = slips.filter(|(slips, _)| *slips <= most).min_by_key(|(slips, _)| *slips);
+    let mut longer =
+        known.iter().filter(|known| name.len() >= CHARACTERS_FOR_A_SLIP && known.starts_with(&name));
+    let meant = match (nearest, longer.next(), longer.next()) {
+        (Some((_, nearest)), _, _) => Some(nearest),
+        (None, Some(only), None) => Some(only),
+        (None, _, _) => None,
+    };
+    meant.map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
+}
+
 /// The decentralised identifier of an agent: `did:<method>:<id>`, at most 256 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -294,6 +329,32 @@ mod tests {
         let long = "x".repeat(65);
         for bad in ["", ".hidden", "..", "a/b", "a b", "1st", "ü", &long] {
             assert!(ToolName::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_is_offered_and_no_distant_one() {
+        let known = [
+            "edit_file",
+            "hash_file",
+            "list_directory",
+            "read_file",
+            "search_text",
+            "a2g/execute",
+            "a2g/intent",
+        ];
+        for (name, nearest) in [
+            ("hash_fil", "hash_file"),
+            ("hashfile", "hash_file"),
+            ("Read-File", "read_file"),
+            ("list_dir", "list_directory"),
+            ("a2g/exceute", "a2g/execute"),
+            ("a2g/intend", "a2g/intent"),
+        ] {
+            assert_eq!(did_you_mean(name, known), format!(" (did you mean `{nearest}`?)"), "{name}");
+        }
+        for name in ["", "fly", "a2g/fly", "a2g", "execute_command", "nothing", &"hash_file".repeat(20)] {
+            assert_eq!(did_you_mean(name, known), "", "{name}");
         }
     }
 

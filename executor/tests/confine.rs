@@ -18,7 +18,9 @@ use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Root
 use a2g_executor::catalog::sealed;
 use a2g_executor::clock::SystemClock;
 use a2g_executor::egress::Network;
-use a2g_executor::isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, support};
+use a2g_executor::isolate::{
+    ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, User, support,
+};
 use a2g_executor::limit::{Access, Budgets, Layer, Limit, NetworkBudgets};
 use a2g_executor::outcome::{End, Outcome};
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
@@ -29,7 +31,7 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 /// Names the test that a process was started for.
@@ -37,6 +39,9 @@ const ALONE: &str = "A2G_TEST_CONFINED";
 const DIED_OF_SIGSYS: i32 = 128 + libc::SIGSYS;
 const MOST_FILES: u64 = 64;
 const LARGEST_FILE: u64 = 1 << 20;
+/// Where this test is root, as servers that are root have it: their children may get other users.
+static CHANGES_USERS: LazyLock<bool> =
+    LazyLock::new(|| rustix::process::geteuid().is_root() && support().unprivileged_user.is_ok());
 
 /// Whether this machine has every control; a test of one that it lacks is skipped, and says so.
 fn can_be_confined() -> bool {
@@ -70,7 +75,7 @@ fn in_child(body: impl FnOnce(&Arc<Confinement>)) -> i32 {
     ended(fork(|| {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
         let confinement = Arc::new(Confinement::prepare().unwrap());
-        let applied = confinement.zygote().unwrap();
+        let applied = confinement.zygote(*CHANGES_USERS).unwrap();
         assert_eq!(applied.skipped, [""; 0]);
         exit(ended(fork(|| body(&confinement))));
     }))
@@ -121,7 +126,7 @@ fn apply(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
 }
 
 fn apply_alone(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
-    let applied = confinement.apply(roots, memory(16), output(1 << 20)).unwrap();
+    let applied = confinement.apply(roots, memory(16), output(1 << 20), None).unwrap();
     assert_eq!(applied.skipped, [""; 0]);
 }
 
@@ -256,6 +261,10 @@ const FORBIDDEN: &[(&str, libc::c_long, [usize; 6])] = &[
     ("unshare", libc::SYS_unshare, [0; 6]),
     ("mount", libc::SYS_mount, [0; 6]),
     ("prctl", libc::SYS_prctl, [9999, 0, 0, 0, 0, 0]),
+    ("setgroups", libc::SYS_setgroups, [0; 6]),
+    ("setresuid", libc::SYS_setresuid, [0; 6]),
+    ("setresgid", libc::SYS_setresgid, [0; 6]),
+    ("capset", libc::SYS_capset, [0; 6]),
     ("prlimit64", libc::SYS_prlimit64, [0, 9999, 0, 0, 0, 0]),
     ("seccomp", libc::SYS_seccomp, [9999, 0, 0, 0, 0, 0]),
     ("ioctl", libc::SYS_ioctl, [999, 0, 0, 0, 0, 0]),
@@ -380,9 +389,12 @@ fn a_child_inherits_what_the_zygote_gave_up() {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             u64::from_str_radix(line.trim(), 16).unwrap()
         };
-        let files = rustix::thread::CapabilitySet::DAC_OVERRIDE | rustix::thread::CapabilitySet::FOWNER;
+        use rustix::thread::CapabilitySet as Set;
+        // To have another user, which a child gives up with the rest before its guest begins.
+        let users = if *CHANGES_USERS { Set::SETUID | Set::SETGID | Set::KILL } else { Set::empty() };
+        let kept = Set::DAC_OVERRIDE | Set::FOWNER | users;
         for set in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
-            assert_eq!(field(set) & !files.bits(), 0, "{set}");
+            assert_eq!(field(set) & !kept.bits(), 0, "{set}");
         }
         assert_eq!(field("NoNewPrivs:"), 1);
         let dumpable = rustix::process::dumpable_behavior().unwrap();
@@ -394,13 +406,75 @@ fn a_child_inherits_what_the_zygote_gave_up() {
     assert_eq!(code, 0);
 }
 
+/// The lines of `/proc/thread-self/status` with these names.
+fn status_of_thread(names: &[&str]) -> Vec<String> {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let value = |name: &&str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(*name)).unwrap();
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    names.iter().map(value).collect()
+}
+
+/// Confines a child of root as `user`, and looks at both of its threads.
+fn assert_user(name: &str, user: Option<User>, expected: &[&str]) {
+    if !can_be_confined() || !*CHANGES_USERS {
+        println!("skipped: this is not root, or it may not change its user");
+        return;
+    }
+    let code = alone(name, |confinement| {
+        // What is looked at lies in /proc, which is a root here.
+        let proc = File::open("/proc").unwrap();
+        confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+        let own = Arc::clone(confinement);
+        let (said, says) = std::sync::mpsc::channel();
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let mut status = File::open("/proc/thread-self/status").unwrap();
+            own.bystander().unwrap();
+            let mut read = String::new();
+            status.read_to_string(&mut read).unwrap();
+            said.send(read).unwrap();
+            let _never = wait.recv();
+        });
+        let of_bystander = says.recv().unwrap();
+        assert!(of_bystander.contains("Uid:\t65534\t65534\t65534\t65534"), "{of_bystander}");
+        assert!(of_bystander.contains("CapPrm:\t0000000000000000"), "{of_bystander}");
+        let root = [(proc.as_fd(), Access::ReadOnly)];
+        confinement.apply(&root, memory(16), output(1 << 20), user).unwrap();
+        assert_eq!(status_of_thread(&["Uid:", "Gid:", "CapEff:", "CapPrm:"]), expected);
+        assert!(status_of_thread(&["Groups:"]) == [""] || user.is_none(), "it has groups beside its own");
+        assert!(fs::read_to_string("/proc/self/environ").is_err() || user.is_none(), "it is dumpable");
+        drop(done);
+        thread.join().unwrap();
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_child_of_root_is_another_user_in_all_its_threads() {
+    let no_rights = "0000000000000000";
+    assert_user(
+        "a_child_of_root_is_another_user_in_all_its_threads",
+        Some(User { uid: 4321, gid: 4322 }),
+        &["4321 4321 4321 4321", "4322 4322 4322 4322", no_rights, no_rights],
+    );
+}
+
+#[test]
+fn a_child_that_stays_root_has_rights_over_files_only() {
+    let files = "000000000000000a";
+    let name = "a_child_that_stays_root_has_rights_over_files_only";
+    assert_user(name, None, &["0 0 0 0", "0 0 0 0", files, files]);
+}
+
 #[test]
 fn no_step_can_be_left_out() {
     if !can_be_confined() {
         return;
     }
     let code = alone("no_step_can_be_left_out", |confinement| {
-        let refused = confinement.apply(&[], memory(16), output(1 << 20));
+        let refused = confinement.apply(&[], memory(16), output(1 << 20), None);
         assert!(matches!(refused, Err(ConfineError::Unprepared)), "{refused:?}");
     });
     assert_eq!(code, 0);
@@ -415,7 +489,7 @@ fn a_thread_that_did_not_give_up_its_files_is_noticed() {
         confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || wait.recv());
-        let refused = confinement.apply(&[], memory(16), output(1 << 20));
+        let refused = confinement.apply(&[], memory(16), output(1 << 20), None);
         assert!(matches!(refused, Err(ConfineError::Threads { threads: 2, expected: 1 })), "{refused:?}");
         drop(done);
         let _dropped = thread.join().unwrap();

@@ -7,13 +7,15 @@
 
 use std::io::{self, Write};
 
+use crate::ToolError;
 use crate::host::Host;
 
 /// How much is handed over at once: large enough that calls do not matter, small enough that
 /// neither side holds much of the artifact.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Writes one artifact in chunks. Writing never fails; [`finish`](Self::finish) completes it.
+/// Writes one artifact in chunks; [`finish`](Self::finish) completes it. Writing fails only where the executor
+/// refuses the name or the media type: [`Context::artifact_writer`](crate::Context::artifact_writer) has the rules.
 ///
 /// A writer that is dropped unfinished, for example by `?`, leaves the artifact incomplete on
 /// purpose: half a report must not pass for a whole one.
@@ -32,41 +34,49 @@ impl<'a> ArtifactWriter<'a> {
     }
 
     /// Hands over what is left and completes the artifact.
-    pub fn finish(self) {
-        self.send(&self.pending, true);
+    ///
+    /// # Errors
+    /// `invalid` when the executor refuses the name or the media type.
+    pub fn finish(self) -> Result<(), ToolError> {
+        self.send(&self.pending, true)
     }
 
-    pub(crate) fn append(&mut self, mut bytes: &[u8]) {
+    pub(crate) fn append(&mut self, mut bytes: &[u8]) -> Result<(), ToolError> {
         while self.pending.len() + bytes.len() > CHUNK_BYTES {
             let room = CHUNK_BYTES - self.pending.len();
             let (head, tail) = bytes.split_at(room);
             self.pending.extend_from_slice(head);
-            self.send_pending();
+            self.send_pending()?;
             bytes = tail;
         }
         self.pending.extend_from_slice(bytes);
+        Ok(())
     }
 
-    fn send_pending(&mut self) {
+    fn send_pending(&mut self) -> Result<(), ToolError> {
         if !self.pending.is_empty() {
-            self.send(&self.pending, false);
+            self.send(&self.pending, false)?;
             self.pending.clear();
         }
+        Ok(())
     }
 
-    fn send(&self, chunk: &[u8], last: bool) {
-        self.host.artifact(&self.name, &self.mime, chunk, last);
+    fn send(&self, chunk: &[u8], last: bool) -> Result<(), ToolError> {
+        self.host.artifact(&self.name, &self.mime, chunk, last)
     }
 }
 
 impl Write for ArtifactWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.append(bytes);
+        self.append(bytes).map_err(refused)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.send_pending();
-        Ok(())
+        self.send_pending().map_err(refused)
     }
+}
+
+fn refused(error: ToolError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
 }

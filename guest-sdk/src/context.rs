@@ -1,6 +1,7 @@
-//! What a tool can tell the executor while it runs. It tells, it never asks: nothing here reads
-//! from the host, so a tool behaves the same whether or not somebody listens.
+//! What a tool can tell the executor while it runs. It tells, it never asks: a tool behaves the same whether or
+//! not somebody listens. Only an artifact can be refused, for its name or its media type.
 
+use crate::ToolError;
 use crate::artifact::ArtifactWriter;
 use crate::host::Host;
 
@@ -38,13 +39,21 @@ impl Context {
     }
 
     /// Hands over a whole artifact: something for the caller beside the result, such as a report.
-    pub fn artifact(&self, name: &str, mime: &str, content: impl AsRef<[u8]>) {
+    ///
+    /// # Errors
+    /// `invalid` when the executor refuses the name or the media type: [`Self::artifact_writer`] has the rules.
+    pub fn artifact(&self, name: &str, mime: &str, content: impl AsRef<[u8]>) -> Result<(), ToolError> {
         let mut writer = self.artifact_writer(name, mime);
-        writer.append(content.as_ref());
-        writer.finish();
+        writer.append(content.as_ref())?;
+        writer.finish()
     }
 
     /// Opens an artifact that is written piece by piece, so that the tool never holds all of it.
+    ///
+    /// A name has 1 to 255 bytes, is neither `.` nor `..`, and holds no `/`, no `\\` and no control, bidirectional or
+    /// invisible character. A media type is `type/subtype`, such as `text/csv; charset=utf-8`, with at most 8
+    /// parameters, in 255 bytes. The executor refuses any other with the code `invalid` when the first chunk reaches
+    /// it; a native test takes any.
     #[must_use = "an artifact is complete only after `finish`"]
     pub fn artifact_writer(&self, name: &str, mime: &str) -> ArtifactWriter<'_> {
         ArtifactWriter::new(&self.host, name, mime)

@@ -10,8 +10,8 @@ pub(crate) use wasm::Host;
 /// Calls the imports of the world.
 #[cfg(target_family = "wasm")]
 mod wasm {
-    use crate::Level;
     use crate::bindings::a2g::tool::host;
+    use crate::{Level, ToolError};
 
     #[derive(Debug, Default)]
     pub(crate) struct Host;
@@ -25,8 +25,15 @@ mod wasm {
             host::progress(percent, message);
         }
 
-        pub(crate) fn artifact(&self, name: &str, mime: &str, chunk: &[u8], last: bool) {
-            host::artifact(name, mime, chunk, last);
+        pub(crate) fn artifact(
+            &self,
+            name: &str,
+            mime: &str,
+            chunk: &[u8],
+            last: bool,
+        ) -> Result<(), ToolError> {
+            host::artifact(name, mime, chunk, last)
+                .map_err(|refused| ToolError::new(refused.code, refused.message))
         }
     }
 }
@@ -36,8 +43,8 @@ mod wasm {
 mod recording {
     use std::cell::RefCell;
 
-    use crate::Level;
     use crate::testing::Record;
+    use crate::{Level, ToolError};
 
     #[derive(Debug, Default)]
     pub(crate) struct Host {
@@ -53,8 +60,17 @@ mod recording {
             self.record.borrow_mut().progress(percent, message);
         }
 
-        pub(crate) fn artifact(&self, name: &str, mime: &str, chunk: &[u8], last: bool) {
+        /// The rules for names and types are the executor's, so that a recording takes any.
+        #[allow(clippy::unnecessary_wraps, reason = "the host of a component can refuse")]
+        pub(crate) fn artifact(
+            &self,
+            name: &str,
+            mime: &str,
+            chunk: &[u8],
+            last: bool,
+        ) -> Result<(), ToolError> {
             self.record.borrow_mut().artifact(name, mime, chunk, last);
+            Ok(())
         }
 
         pub(crate) fn record(&self) -> Record {

@@ -108,13 +108,13 @@ fn a_context_records_what_it_is_told() {
 #[test]
 fn artifacts_come_in_chunks_and_join() {
     let ctx = TestContext::new();
-    ctx.artifact("empty", "text/plain", "");
-    ctx.artifact("large", "application/octet-stream", vec![7; 200_000]);
+    ctx.artifact("empty", "text/plain", "").unwrap();
+    ctx.artifact("large", "application/octet-stream", vec![7; 200_000]).unwrap();
     let mut writer = ctx.artifact_writer("report", "text/csv");
     writeln!(writer, "a,b").unwrap();
     writer.flush().unwrap();
     writeln!(writer, "1,2").unwrap();
-    writer.finish();
+    writer.finish().unwrap();
     let mut abandoned = ctx.artifact_writer("half", "text/plain");
     abandoned.write_all(b"x").unwrap();
     abandoned.flush().unwrap();

@@ -329,6 +329,12 @@ fn a_verdict_that_may_not_run_blocks_for_its_own_reason() {
         ("a proof".into(), changed("/proof", json!("e30.e30.AA")), "verdict_untrusted", "`proof`"),
         ("an empty proof".into(), changed("/proof", json!("")), "verdict_untrusted", "`proof`"),
         (
+            "a class that is read in two ways".into(),
+            changed(scope, json!(["/workspace/[^x]*"])),
+            "scope_unenforceable",
+            "write `[!x]`",
+        ),
+        (
             "a missing root".into(),
             changed(scope, json!(["/workspace/missing/**"])),
             "scope_unenforceable",

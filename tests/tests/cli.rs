@@ -329,9 +329,13 @@ fn a_broken_manifest_takes_one_line_and_a_table_as_many_columns_as_are_wanted() 
     let list = wide("300");
     assert!(!list.contains("u000a"), "{list}");
     assert!(list.contains("line 2: unknown field `versoin`") && list.contains("line 2: "), "{list}");
+    // No word is broken, so that a path as long as these is what may be wider.
+    let longest = |list: &str| list.split_whitespace().map(|word| word.chars().count()).max().unwrap();
     for (columns, fits) in [("60", 60), ("120", 120), ("none", 100), ("1", 40)] {
-        let widest = wide(columns).lines().map(|line| line.chars().count()).max().unwrap();
-        assert!(widest <= fits && widest > fits - 20, "COLUMNS={columns}: {widest}");
+        let list = wide(columns);
+        let widest = list.lines().map(|line| line.chars().count()).max().unwrap();
+        let room = fits.max(longest(&list) + 20);
+        assert!(widest <= room && widest > fits - 20, "COLUMNS={columns}: {widest}\n{list}");
     }
     let listed = place.run(&["tool", "list", "--json"]).ended(0).json();
     assert!(listed[1]["error"].as_str().unwrap().contains("line 2: unknown field"), "{listed}");
@@ -523,6 +527,156 @@ fn the_doctor_says_what_is_missing_by_its_exit_code_too() {
         assert!(done.stdout.contains(row["name"].as_str().unwrap()), "{}", done.what);
     }
     json.ended(i32::from(ill));
+}
+
+/// What a command prints on a screen of so many columns, in a time zone five hours ahead of UTC.
+fn on_a_screen(columns: usize, arguments: &[&str]) -> String {
+    let mut command = std::process::Command::new(program());
+    command.args(arguments).env_remove("RUST_LOG").env("COLUMNS", columns.to_string()).env("TZ", "FIVE-5");
+    let output = command.output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Shows that every one of these stands in a text whole.
+fn assert_whole(shown: &str, names: &[&str]) {
+    let words = shown.split([' ', '\n']).collect::<Vec<_>>();
+    for name in names {
+        assert!(words.contains(name), "`{name}` is not whole in\n{shown}");
+    }
+}
+
+#[test]
+fn the_doctor_says_available_or_missing_and_breaks_no_word() {
+    let rows = serde_json::from_slice::<Value>(&run(["doctor", "--json"]).stdout).unwrap();
+    let text = |row: &Value, name: &str| row[name].as_str().map(str::to_owned);
+    for columns in [40, 80, 100, 200] {
+        let shown = on_a_screen(columns, &["doctor"]);
+        for row in rows.as_array().unwrap() {
+            let detail = text(row, "detail").or(text(row, "missing")).unwrap();
+            assert_whole(&shown, &detail.split(' ').collect::<Vec<_>>());
+        }
+        let states = rows.as_array().unwrap().iter().filter(|row| row["missing"].is_null()).count();
+        assert!(shown.matches(" available").count() >= states, "{shown}");
+        let widest = shown.lines().map(|line| line.chars().count()).max();
+        let longest = shown.split_whitespace().map(|word| word.chars().count()).max().unwrap();
+        assert!(widest <= Some(columns.max(longest + 20)), "{widest:?} of {columns} columns\n{shown}");
+    }
+}
+
+#[test]
+fn a_journal_is_listed_in_one_line_for_each_entry_and_shown_as_a_page() {
+    let executor = Executor::start(Options::new());
+    let ran = execute("write_file", json!({ "path": "/workspace/a.txt", "content": "x" }));
+    let failed = execute("read_file", json!({ "path": "/workspace/none.txt" }));
+    let mut refused = execute("hash_file", json!({ "path": "/workspace/a.txt", "algorithm": "sha256" }));
+    refused["verdict"]["verdict"] = json!("DENIED");
+    for call in [&ran, &failed, &refused] {
+        executor.rpc("a2g/execute", call);
+    }
+    let config = executor.home().config();
+    let journal = |columns: usize, arguments: &[&str]| {
+        let place = ["--config", config.to_str().unwrap()];
+        on_a_screen(columns, &[&["journal"], arguments, &place].concat())
+    };
+    let json = |arguments: &[&str]| executor.home().listed(arguments);
+    let id = |call: &Value| call["intent"]["intent_id"].as_str().unwrap().to_owned();
+    let block = |call: &Value| id(call)[..8].to_owned();
+
+    let list = journal(80, &["list"]);
+    let lines = list.lines().collect::<Vec<_>>();
+    assert_eq!(
+        lines[0].split_whitespace().collect::<Vec<_>>(),
+        ["ended", "status", "tool", "agent", "intent"]
+    );
+    assert!(lines.len() == 3 && lines.iter().all(|line| line.chars().count() <= 80), "{list}");
+    let agent = AGENT.rsplit(':').next().unwrap();
+    assert_whole(lines[1], &["FAILURE", "read_file", agent, &block(&failed)]);
+    assert_whole(lines[2], &["SUCCESS", "write_file", agent, &block(&ran)]);
+    // The time of the list is this zone's, that of JSON is UTC.
+    let utc = json(&[])[1]["ended"].as_str().unwrap().to_owned();
+    let utc = time::OffsetDateTime::parse(&utc, &time::format_description::well_known::Rfc3339).unwrap();
+    let here = utc.to_offset(time::UtcOffset::from_hms(5, 0, 0).unwrap());
+    let here = format!("{} {:02}:{:02}:{:02}", here.date(), here.hour(), here.minute(), here.second());
+    assert!(lines[2].starts_with(&here), "{here}: {list}");
+    let day = here.split(' ').next().unwrap();
+    assert_eq!(journal(80, &["list", "--since", day]), list, "a day begins at its midnight here");
+
+    let wide = journal(80, &["list", "--wide"]);
+    assert_eq!(wide.lines().count(), 3, "{wide}");
+    assert_whole(wide.lines().nth(2).unwrap(), &[AGENT, &id(&ran), "SUCCESS", "+05:00"]);
+
+    // It is written a moment after it is answered.
+    let refusals = || Some(journal(80, &["list", "--refused"])).filter(|list| list.lines().count() > 1);
+    let refusals = eventually("the refusal is there", refusals);
+    let lines = refusals.lines().collect::<Vec<_>>();
+    assert_whole(lines[1], &["verdict_denied", "hash_file", agent, &block(&refused)]);
+    assert!(lines[2].starts_with("    ") && lines[2].contains("denied"), "{refusals}");
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{refusals}");
+    assert_whole(&journal(80, &["list", "--refused", "--wide"]), &[AGENT, &id(&refused)]);
+
+    let page = journal(80, &["show", &block(&ran)]);
+    assert_eq!(page, journal(80, &["show", &id(&ran)]));
+    assert_whole(&page, &[AGENT, &id(&ran), "write_file", "SUCCESS", "+05:00", "max_memory_mb"]);
+    assert!(page.contains("\"path\": \"/workspace/a.txt\"") && page.starts_with("number"), "{page}");
+    let whole: Value = serde_json::from_str(&journal(80, &["show", &block(&ran), "--json"])).unwrap();
+    assert_eq!((&whole["intent_id"], &whole["report"]["status"]), (&json!(id(&ran)), &json!("SUCCESS")));
+    let absent = run(["journal", "show", "00000000", "--config", config.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&absent.stderr).into_owned();
+    assert!(!absent.status.success() && said.contains("no intent whose id begins with `00000000`"), "{said}");
+}
+
+#[test]
+fn what_is_listed_at_80_columns_is_whole() {
+    let catalogue = Catalogue::empty();
+    let long = "a_tool_with_a_long_name_that_nobody_wants_to_see_in_two_pieces";
+    Tool::command(long, GATE).write(&catalogue.folder().join(long), true);
+    let place = Place::with(&catalogue.folder());
+    let config = place.path("executor.toml");
+    let config = config.to_str().unwrap();
+    assert_whole(&on_a_screen(80, &["tool", "list", "--config", config]), &[long, "ready", "1.0.0"]);
+
+    let callers = place.path("callers.toml");
+    let callers = callers.to_str().unwrap();
+    let agents = ["did:aeon:a-rather-long-name-of-an-agent:1.0:abc123", "did:aeon:another:1.0:def456"];
+    let new = ["caller", "new", "planner", "--callers", callers, "--role", "agent"];
+    run(new.iter().copied().chain(agents.iter().flat_map(|agent| ["--agent", agent])));
+    let list = on_a_screen(80, &["caller", "list", "--callers", callers]);
+    assert_whole(&list, &["planner", &format!("{},", agents[0]), agents[1]]);
+    assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
+
+    let keys = place.path("keys");
+    let (pair, keys) = (place.path("governor.jwk"), keys.to_str().unwrap());
+    let pair = pair.to_str().unwrap();
+    let issuer = "https://governor.example/with/a/path/that/is/long";
+    place.run(&["key", "new", pair, "--issuer", issuer]).ended(0);
+    let public = place.run(&["key", "show", "--json", pair]).ended(0);
+    place.run(&["key", "trust", public.stdout.trim(), "--keys", keys]).ended(0);
+    let id = public.json()["kid"].as_str().unwrap().to_owned();
+    assert_whole(&on_a_screen(80, &["key", "list", "--keys", keys]), &[&id, issuer]);
+}
+
+#[test]
+fn a_wrong_name_gets_the_nearest_right_one() {
+    let place = Place::new();
+    place.run(&["tool", "inspect", "hash_fil"]).ended(1).says("(did you mean `hash_file`?)");
+    place
+        .run(&["run", "read-file"])
+        .ended(3)
+        .says("there is no tool `read-file` (did you mean `read_file`?)");
+    place.run(&["journl", "list"]).ended(2).says("'journal'");
+    let written = std::fs::read_to_string(place.path("executor.toml")).unwrap();
+    place.put("executor.toml", format!("{written}\n[server]\nlisen = \"127.0.0.1:0\"\n"));
+    place.run(&["config", "check"]).ended(2).says("`lisen` (did you mean `listen`?)");
+    place.put("executor.toml", format!("{written}\n[executor]\ninline_tools = [\"hash_fiel\"]\n"));
+    place.run(&["config", "check"]).ended(2).says("`hash_fiel` (did you mean `hash_file`?)");
+    let executor = Executor::start(Options::new());
+    let told =
+        |method: &str| executor.rpc(method, &json!({}))["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(told("a2g/excute"), "there is no method `a2g/excute` (did you mean `a2g/execute`?)");
+    assert_eq!(told("fly"), "there is no method `fly`");
+    let call = execute("write_fil", json!({ "path": "/workspace/a.txt", "content": "x" }));
+    let told = executor.rpc("a2g/execute", &call);
+    assert!(told["error"]["message"].as_str().unwrap().contains("(did you mean `write_file`?)"), "{told}");
 }
 
 #[test]

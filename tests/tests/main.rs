@@ -26,6 +26,7 @@ mod catalogue;
 mod cli;
 mod clients;
 mod connections;
+mod containment;
 mod documents;
 mod doors;
 mod durability;

@@ -3,7 +3,7 @@
 //! It never pretends: whatever it prints has been measured.
 
 use crate::run::{self, AtPath as _, Failure, Workspace};
-use crate::{setup, test, tools};
+use crate::{build, setup, test, tools};
 
 pub(crate) const HELP: &str = "\
 Measure the executor.
@@ -36,8 +36,15 @@ pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<(), Failu
 /// once, and runs the benchmark.
 fn measure(workspace: &Workspace, part: Option<&str>) -> Result<(), Failure> {
     test::build_executor(workspace)?;
-    let mut cargo = workspace.cargo();
-    cargo.args(["bench", "--locked", "--profile", "dev", "-p", "a2g-executor", "--bench", "overhead"]);
+    const CHOICE: [&str; 2] = ["-p", "a2g-executor"];
+    let bench = || {
+        let mut cargo = workspace.cargo();
+        cargo.args(["bench", "--locked", "--profile", "dev"]).args(CHOICE).args(["--bench", "overhead"]);
+        cargo
+    };
+    let crates = build::count_crates(workspace.cargo(), &CHOICE, "normal,build,dev");
+    build::build("the benchmark", bench().arg("--no-run"), crates)?;
+    let mut cargo = bench();
     cargo.args(part.map(|part| ["--", part]).into_iter().flatten());
     run::visibly("run the benchmark", &mut cargo)?;
     match part {

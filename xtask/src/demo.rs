@@ -57,7 +57,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
 }
 
 fn tell(workspace: &Workspace, stage: &Stage) -> Result<(), Failure> {
-    run::progress("Starting", "the governor and the executor, which compiles its tools the first time");
+    let remark = if stage.is_first { ", which compiles its tools the first time" } else { "" };
+    run::progress("Starting", &format!("the governor and the executor{remark}"));
     let began = run::now();
     let mut governor = Process::start("governor", stage.governor_command(), &stage.log("governor"), "")?;
     say_started(&governor, &format!("policies {}", stage::POLICY_FILES.join(", ")));

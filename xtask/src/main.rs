@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line's output is its purpose")]
 
 mod bench;
+mod build;
 mod clients;
 mod debian_fallback;
 mod demo;
@@ -85,10 +86,21 @@ fn parse(arguments: Vec<String>) -> Result<Request, Failure> {
         },
         "test" if asks_for_help(rest.first()) => Ok(Request::Help(test::HELP)),
         "test" => Ok(Request::Test { arguments: rest }),
-        other => {
-            Err(Failure::Usage(format!("there is no command `{other}`; `cargo xtask --help` lists them")))
-        }
+        other => Err(Failure::Usage(format!(
+            "there is no command `{other}`{}; `cargo xtask --help` lists them",
+            did_you_mean(other)
+        ))),
     }
+}
+
+const COMMANDS: [&str; 7] = ["setup", "tools", "test", "demo", "bench", "torture", "help"];
+
+/// ` (did you mean `x`?)`, where one command is like what was typed.
+fn did_you_mean(typed: &str) -> String {
+    const MAX_SLIPS: usize = 2;
+    let slips = |command: &&&str| strsim::osa_distance(typed, command);
+    let nearest = COMMANDS.iter().min_by_key(slips).filter(|command| slips(command) <= MAX_SLIPS);
+    nearest.map_or_else(String::new, |command| format!(" (did you mean `{command}`?)"))
 }
 
 fn take_flag(words: Vec<String>, flag: &str) -> (Vec<String>, bool) {
@@ -151,6 +163,11 @@ mod tests {
             assert_eq!(parsed(&format!("bench {part}")), Some(Request::Bench(Some(part.to_owned()))));
             assert!(bench::HELP.contains(&format!("\n  {part} ")), "{part} is not in the help");
         }
+        for command in COMMANDS {
+            assert!(parsed(command).is_some(), "{command} is offered and not understood");
+        }
+        assert_eq!(did_you_mean("tset"), " (did you mean `test`?)");
+        assert_eq!(did_you_mean("fly"), "");
         for refused in [
             "bench x",
             "bench doors x",

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::build;
 use crate::clients;
 use crate::extras;
 use crate::run::{self, Failure, Workspace};
@@ -76,9 +77,15 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<(), Fai
         tools::build_wanted(workspace)?;
     }
     build_executor(workspace)?;
+    let (for_cargo, _) = split(arguments);
+    let crates = (!names_a_package(for_cargo))
+        .then(|| build::count_crates(workspace.cargo(), &["--workspace"], "normal,build,dev"));
+    build_tests("the tests", &mut main_tests(workspace, for_cargo), crates.flatten())?;
     let skipped = if guests.has_wanted { Vec::new() } else { tests_that_need_wanted(workspace, arguments) };
-    let mut outcomes = vec![attempt("executor", &mut main_tests(workspace, arguments, guests.has_wanted))?];
+    let mut outcomes =
+        vec![attempt("executor", &mut run_main_tests(workspace, arguments, guests.has_wanted))?];
     if arguments.is_empty() {
+        build_tests("the tests of the tools", &mut tools_tests(workspace), None)?;
         outcomes.push(attempt("hostile guests, inline", &mut inline_tests(workspace, guests.has_wanted))?);
         outcomes.push(attempt("tools", &mut tools_tests(workspace))?);
     }
@@ -91,20 +98,36 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<(), Fai
 /// # Errors
 /// When it does not compile.
 pub(crate) fn build_executor(workspace: &Workspace) -> Result<(), Failure> {
-    run::progress("Building", "the executor (the first time, wasmtime takes some minutes)");
+    const CHOICE: [&str; 2] = ["-p", "a2g-executor"];
+    let binary = workspace.target.join("debug").join(format!("a2g-executor{}", std::env::consts::EXE_SUFFIX));
+    let remark = build::first_time(&binary, " (the first time, wasmtime takes some minutes)");
+    run::progress("Building", &format!("the executor{remark}"));
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--locked", "-p", "a2g-executor"]);
-    run::visibly("build the executor", &mut cargo)
+    cargo.args(["build", "--locked"]).args(CHOICE);
+    build::build("the executor", &mut cargo, build::count_crates(workspace.cargo(), &CHOICE, "normal,build"))
 }
 
-fn main_tests(workspace: &Workspace, arguments: &[String], has_wanted: bool) -> Command {
-    let (for_cargo, for_tests) = split(arguments);
+/// Builds the test programs of a choice of packages, which `cargo test` would do without a word about how far it is.
+fn build_tests(what: &str, cargo: &mut Command, crates: Option<usize>) -> Result<(), Failure> {
+    run::progress("Building", what);
+    build::build(what, cargo.arg("--no-run"), crates)
+}
+
+/// `cargo test` of the main workspace with what is for cargo.
+fn main_tests(workspace: &Workspace, for_cargo: &[String]) -> Command {
     let mut cargo = workspace.cargo();
     cargo.args(["test", "--locked", "--no-fail-fast"]);
     if !names_a_package(for_cargo) {
         cargo.arg("--workspace");
     }
-    cargo.args(for_cargo).arg("--").args(for_tests);
+    cargo.args(for_cargo);
+    cargo
+}
+
+fn run_main_tests(workspace: &Workspace, arguments: &[String], has_wanted: bool) -> Command {
+    let (for_cargo, for_tests) = split(arguments);
+    let mut cargo = main_tests(workspace, for_cargo);
+    cargo.arg("--").args(for_tests);
     if !has_wanted {
         cargo.args(["--skip", NEEDS_WANTED]);
     }

@@ -12,6 +12,7 @@ use std::process;
 
 use sha2::{Digest, Sha256};
 
+use crate::build;
 use crate::run::{self, AtPath, Failure, Workspace};
 use crate::setup::{self, GuestToolchain, REQUIRED, WANTED};
 
@@ -82,10 +83,17 @@ fn discover(folder: &Path) -> Result<Vec<String>, Failure> {
 fn compile(workspace: &Workspace, toolchain: &GuestToolchain) -> Result<(), Failure> {
     run::progress("Building", &format!("the guest tools for {REQUIRED}"));
     let mut cargo = toolchain.cargo(workspace);
-    cargo.args(["build", "--locked", "--release", "--quiet", "--target", REQUIRED]);
+    cargo.args(["build", "--locked", "--release", "--target", REQUIRED]);
     cargo.arg("--manifest-path").arg(workspace.root.join("tools/Cargo.toml"));
     cargo.arg("--target-dir").arg(workspace.guest_target());
-    run::visibly("build the guest tools", &mut cargo)
+    build::build("the guest tools", &mut cargo, crates(workspace))
+}
+
+/// How many crates the tools and the guests of the tests take.
+fn crates(workspace: &Workspace) -> Option<usize> {
+    let mut cargo = workspace.cargo();
+    cargo.current_dir(workspace.root.join("tools"));
+    build::count_crates(cargo, &["--workspace", "--target", REQUIRED], "normal,build")
 }
 
 /// Builds the guests of the tests that need [`WANTED`], which the machine has to have.
@@ -95,11 +103,11 @@ fn compile(workspace: &Workspace, toolchain: &GuestToolchain) -> Result<(), Fail
 pub(crate) fn build_wanted(workspace: &Workspace) -> Result<(), Failure> {
     run::progress("Building", &format!("guests of the tests for {WANTED}"));
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--locked", "--release", "--quiet", "--target", WANTED]);
+    cargo.args(["build", "--locked", "--release", "--target", WANTED]);
     cargo.args(WANTED_GUESTS.iter().flat_map(|guest| ["--package", guest]));
     cargo.arg("--manifest-path").arg(workspace.root.join("tools/Cargo.toml"));
     cargo.arg("--target-dir").arg(workspace.guest_target());
-    run::visibly("build guests of the tests", &mut cargo)
+    build::build("guests of the tests", &mut cargo, None)
 }
 
 /// Whether anything changed.

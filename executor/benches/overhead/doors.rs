@@ -9,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const FROM_EACH_CLIENT: usize = 2000;
+/// Of those whose runs have an address layout each, which takes a program's start.
+const FROM_EACH_FRESH_CLIENT: usize = 100;
 /// A line for each run, through a pipe to this process, is no part of what is measured.
 pub(crate) const LOGGED: &str = "a2g_executor=warn,a2g_executor::cli=info";
 
@@ -32,6 +34,14 @@ pub(crate) fn measure(target: &Path, data: &Path) {
             let ran = over_stdio(command.arg("--stdio"), tool, r#""status":"SUCCESS""#);
             row(&format!("{isolation}: {tool}, stdio, 1 client"), ran);
         }
+    }
+    let fresh = std::fs::read_to_string(folder.path().join("executor.toml")).unwrap();
+    let fresh = fresh.replace("[executor]\nisolation = \"inline\"", "[executor]\nfresh_layout = true");
+    std::fs::write(folder.path().join("executor.toml"), fresh).unwrap();
+    for clients in [1, 16] {
+        let server = Server::start(&binary, folder.path(), &folder.path().join("catalogue"));
+        let ran = over_http_for(&server.address, clients, FROM_EACH_FRESH_CLIENT);
+        row(&format!("process, fresh layouts: hello, HTTP, {clients} clients"), ran);
     }
     configure(folder.path(), data, "process");
     let server = Server::spawn(&mut super::without::command(folder.path()));
@@ -184,9 +194,13 @@ pub(crate) fn request(tool: &str) -> String {
 }
 
 pub(crate) fn over_http(address: &str, clients: usize) -> (f64, Duration) {
+    over_http_for(address, clients, FROM_EACH_CLIENT)
+}
+
+fn over_http_for(address: &str, clients: usize, from_each: usize) -> (f64, Duration) {
     let started = Instant::now();
     let mut times = std::thread::scope(|scope| {
-        let client = || calls(&mut Http::connect(address), FROM_EACH_CLIENT);
+        let client = || calls(&mut Http::connect(address), from_each);
         let workers = (0..clients).map(|_| scope.spawn(client)).collect::<Vec<_>>();
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
     });

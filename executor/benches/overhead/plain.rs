@@ -40,7 +40,15 @@ impl a2g::tool::types::Host for Typed {}
 impl a2g::tool::host::Host for Typed {
     fn log(&mut self, _: a2g::tool::types::Level, _: String) {}
     fn progress(&mut self, _: Option<f32>, _: String) {}
-    fn artifact(&mut self, _: String, _: String, _: Vec<u8>, _: bool) {}
+    fn artifact(
+        &mut self,
+        _: String,
+        _: String,
+        _: Vec<u8>,
+        _: bool,
+    ) -> Result<(), a2g::tool::types::ToolError> {
+        Ok(())
+    }
     fn network(&mut self) -> bool {
         false
     }

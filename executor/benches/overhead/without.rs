@@ -10,7 +10,7 @@ use a2g_executor::config::Config;
 use a2g_executor::deliver::deliver_reports;
 use a2g_executor::govern::local::{LocalGovernor, PolicySet};
 use a2g_executor::govern::{AcceptUnsigned, Callers, Governor, Records, Trust};
-use a2g_executor::isolate::{Ahead, Cgroups, Isolate, Isolation, Module};
+use a2g_executor::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, RunAs};
 use a2g_executor::journal::Journal;
 use a2g_executor::limit::Budgets;
 use a2g_executor::run::{Executor, Loaded, Settings};
@@ -65,7 +65,16 @@ async fn serve(folder: &Path) {
     });
     let tools = tools.collect::<Vec<_>>();
     let Budgets { written, handles, fuel: _, .. } = config.ceilings.budgets;
-    let ahead = Ahead { waiting: config.waiting, largest_file: written.bytes(), handles, meters_fuel: false };
+    let ahead = Ahead {
+        waiting: config.waiting,
+        largest_file: written.bytes(),
+        handles,
+        meters_fuel: false,
+        renew_runs: config.layout.renew_runs,
+        renew_after: config.layout.renew_after,
+        fresh_layout: config.layout.fresh,
+        run_as: RunAs::Server,
+    };
     let cgroups = match config.isolation {
         Isolation::Process => Cgroups::set_up().unwrap(),
         Isolation::Inline => None,

@@ -230,11 +230,17 @@ fn pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
     Ok(pieces)
 }
 
-/// What follows the `[` of a class. A `]` or `-` that stands first, and a `-` that stands last, is a
-/// member.
+/// What follows the `[` of a class. A `]` or `-` that stands first, and a `-` that stands last, is a member. A `^`
+/// that stands first is refused: it negates for some readers of such patterns and is a member for others, such as
+/// `fnmatch`, so that a governor and its executor could disagree about what is granted.
 fn class(letters: &mut Peekable<Chars<'_>>) -> Result<Piece, &'static str> {
     const OPEN: &str = "a class is not closed";
-    let negated = letters.next_if(|letter| matches!(letter, '!' | '^')).is_some();
+    if letters.peek() == Some(&'^') {
+        return Err(
+            "`[^` is read in two ways: write `[!x]` for any character but x, or `[x^]` for x and `^`",
+        );
+    }
+    let negated = letters.next_if_eq(&'!').is_some();
     let mut ranges = Vec::new();
     let mut first = true;
     loop {

@@ -314,6 +314,9 @@ fn patterns() {
         "c:/a/**",
         "\\\\host\\a\\**",
         "//host/a/**",
+        "/a/[^x]",
+        "/a/{b,[^x]}",
+        "/a/[^]x]",
         &many,
         &deep,
         &nested,
@@ -330,6 +333,16 @@ fn patterns() {
     }
     // A name may have a colon in it, and a relative pattern a backslash before what has a meaning.
     assert!(Area::parse("/a/c:/**").is_ok() && Glob::blocking("\\*.tmp").is_ok());
+}
+
+/// A governor that matches with `fnmatch` would read the first as `^` or x.
+#[test]
+fn a_class_that_is_read_in_two_ways_is_refused_with_the_way_to_write_it() {
+    let refused = Area::parse("/a/[^x]*").unwrap_err().to_string();
+    assert!(refused.contains("`/a/[^x]*`") && refused.contains("write `[!x]`"), "{refused}");
+    assert!(Glob::blocking("[^x]").is_err() && claims_of("filesystem_scope:/a/[^x]/**").is_err());
+    let holds = |pattern: &str, path: &str| Area::parse(pattern).unwrap()[0].holds(path);
+    assert!(holds("/a/[!x]", "/a/^") && holds("/a/[x^]", "/a/^") && holds("/a/\\[^x]", "/a/[^x]"));
 }
 
 #[test]

@@ -20,7 +20,8 @@ Exit codes:
 Environment:
   RUST_LOG   what is logged, such as `info` or `a2g_executor=debug`
   NO_COLOR   no colours, also on a terminal
-  COLUMNS    how wide a table is that goes to no terminal";
+  COLUMNS    how wide a list is that goes to no terminal
+  TZ         the time zone of lists, instead of the machine's";
 
 const KEYS: &str = "\
 A governor with a key signs its verdicts. An executor that trusts the key runs
@@ -79,7 +80,8 @@ pub(super) enum Command {
     Governor(Governor),
     /// Ask the journal what was run, and whether it is whole
     #[command(after_help = "\
-TIME is `2026-11-21`, `2026-11-21T09:30:00Z`, or so long ago: `90m`, `12h`, `30d`.
+TIME is `2026-11-21` (its midnight here), `2026-11-21T09:30:00Z`, or so long ago:
+`90m`, `12h`, `30d`. Lists are in local time, JSON is in UTC.
 
 Examples:
   a2g-executor journal list --status FAILURE --since 24h
@@ -127,6 +129,9 @@ Examples:
         /// Count the instructions of guests
         #[arg(long)]
         fuel: bool,
+        /// Let children take another user than root
+        #[arg(long)]
+        changes_users: bool,
     },
     /// Compile a module from standard input to standard output, under limits
     #[command(hide = true)]
@@ -460,17 +465,25 @@ pub(super) enum JournalCommand {
         /// At most so many
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u64,
+        /// Everything in full, on lines as long as that takes
+        #[arg(long, conflicts_with = "json")]
+        wide: bool,
         /// Print one JSON object a line
         #[arg(long)]
         json: bool,
     },
     /// Show the report of one intent
-    #[command(after_help = "Example:\n  a2g-executor journal show 550e8400-e29b-41d4-a716-446655440000")]
+    #[command(
+        after_help = "Examples:\n  a2g-executor journal show 550e8400\n  a2g-executor journal show 550e8400-e29b-41d4-a716-446655440000 --json | jq .report"
+    )]
     Show {
         #[command(flatten)]
         journal: JournalFile,
-        /// The id of the intent
+        /// The id of the intent, or its first block, as `journal list` shows it
         intent: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Check that no receipt was changed, removed, moved or cut off
     ///

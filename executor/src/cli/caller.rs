@@ -4,7 +4,9 @@
 
 use super::Usage;
 use super::arguments::{Caller, CallersFile, Setup};
-use super::output::{cell, note, one_line, print, show, table};
+use super::layout::{Listing, text};
+use super::local_time::LocalTime;
+use super::output::{note, one_line, print};
 use super::serve::WITHOUT_ISSUER;
 use super::setup::config;
 use crate::clock::{Clock as _, SystemClock};
@@ -13,7 +15,6 @@ use crate::ident::Issuer;
 use anyhow::{Context as _, bail};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use time::format_description::well_known::Rfc3339;
 
 pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
     match command {
@@ -98,8 +99,8 @@ fn list(entries: &[CallerEntry], json: bool) {
     if json {
         return print(serde_json::to_string_pretty(entries).unwrap_or_default());
     }
-    let mut table = table(&std::io::stdout(), &["name", "roles", "agents", "shows", "until"]);
-    let now = SystemClock.now();
+    let mut listing = Listing::new(&["name", "roles", "agents", "shows", "until"]);
+    let (now, here) = (SystemClock.now(), LocalTime::read());
     for entry in entries {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
@@ -111,9 +112,9 @@ fn list(entries: &[CallerEntry], json: bool) {
             Err(wrong) => format!("is known by nothing: it {wrong}"),
         };
         let over = expires_at.is_some_and(|at| at <= now);
-        let until = expires_at.and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default();
+        let until = expires_at.map_or_else(String::new, |at| here.shown(at));
         let until = if over { format!("{until} (over)") } else { until };
-        table.add_row([cell(name), cell(roles), cell(agents), cell(shows), cell(until)]);
+        listing.row([text(name), text(roles), text(agents), text(shows), text(until)]);
     }
-    show(&table, std::io::stdout());
+    listing.show(std::io::stdout());
 }

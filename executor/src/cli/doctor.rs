@@ -1,8 +1,8 @@
 //! `doctor`: what this machine has to contain tools with.
 
-use super::output::{print, show, table, verdict_cell};
+use super::layout::{Listing, judged, text};
+use super::output::print;
 use crate::isolate::support;
-use comfy_table::Cell;
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -15,16 +15,16 @@ pub(super) fn main(json: bool) -> anyhow::Result<ExitCode> {
         });
         print(serde_json::to_string_pretty(&rows)?);
     } else {
-        let mut table = table(&std::io::stdout(), &["control", "state", "for", "detail"]);
+        let mut listing = Listing::new(&["control", "state", "for", "how"]);
         for row in support.rows() {
-            let (state, detail) = match row.state {
-                Ok(detail) => (verdict_cell("there", true), detail),
-                Err(missing) if row.required => (verdict_cell("missing", false), missing),
-                Err(missing) => (Cell::new("missing, optional"), missing),
+            let (state, how) = match row.state {
+                Ok(detail) => (judged("available", true), detail),
+                Err(missing) if row.required => (judged("missing", false), missing),
+                Err(missing) => (text("missing, optional"), missing),
             };
-            table.add_row([Cell::new(row.name), state, Cell::new(row.purpose), Cell::new(detail)]);
+            listing.row([text(row.name), state, text(row.purpose), text(how)]);
         }
-        show(&table, std::io::stdout());
+        listing.show(std::io::stdout());
     }
     Ok(if support.missing().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,9 +1,12 @@
-//! `journal list|show|verify|export|prune`.
+//! `journal list|show|verify|export|prune`. Lists are of one line for an entry, in local time; JSON has all, in UTC.
 
 use super::Usage;
 use super::arguments::{JournalCommand, JournalFile, Setup, Which};
+use super::layout::{Listing, aligned, text, wrapped};
+use super::local_time::LocalTime;
 use super::log::start_logging;
-use super::output::{cell, note, one_line, print, show, table, unbroken, verdict_cell};
+use super::output::{columns, note, one_line, print};
+use super::page::page;
 use super::setup::{self, config};
 use crate::call::Call;
 use crate::clock::{Clock, SystemClock};
@@ -32,28 +35,19 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
         JournalCommand::List { journal, waiting: true, limit, json, .. } => {
             list_waiting(&waiting(&path(&journal)?, limit)?, json);
         }
-        JournalCommand::List { journal, which, refused: true, limit, json, .. } => {
-            list_refusals(&History::open(&path(&journal)?)?.refusals(&filter(&which)?, limit)?, json);
+        JournalCommand::List { journal, which, refused: true, limit, wide, json, .. } => {
+            list_refusals(&History::open(&path(&journal)?)?.refusals(&filter(&which)?, limit)?, wide, json);
         }
-        JournalCommand::List { journal, which, limit, json, .. } => {
+        JournalCommand::List { journal, which, limit, wide, json, .. } => {
             let mut entries = Vec::new();
             let keep = |entry| -> anyhow::Result<()> {
                 entries.push(entry);
                 Ok(())
             };
             History::open(&path(&journal)?)?.receipts(&filter(&which)?, false, Some(limit), keep)?;
-            list(&entries, json);
+            list(&entries, wide, json);
         }
-        JournalCommand::Show { journal, intent } => {
-            let intent = IntentId::parse(&intent).map_err(|error| Usage(error.to_string()))?;
-            let Some(entry) = History::open(&path(&journal)?)?.receipt_of(intent)? else {
-                bail!(
-                    "the journal has no receipt of the intent `{intent}`: `journal list --refused` has what did not run, and \
-                     `--waiting` what waits"
-                );
-            };
-            print(format_args!("{:#}", whole(&entry)?));
-        }
+        JournalCommand::Show { journal, intent, json } => show(&path(&journal)?, &intent, json)?,
         JournalCommand::Verify { journal, checkpoint, json } => {
             let checkpoint = checkpoint.as_deref().map(head).transpose()?;
             let finding = History::open(&path(&journal)?)?.verify(checkpoint, progress)?;
@@ -119,7 +113,7 @@ fn moment(text: &str) -> Result<OffsetDateTime, Usage> {
         return Ok(moment);
     }
     if let Ok(date) = Date::parse(text, time::macros::format_description!("[year]-[month]-[day]")) {
-        return Ok(date.midnight().assume_utc());
+        return Ok(LocalTime::read().midnight(date));
     }
     let unit = match text.chars().last() {
         Some('m') => Duration::MINUTE,
@@ -149,27 +143,85 @@ fn head(text: &str) -> Result<Head, Usage> {
     })
 }
 
-fn list(entries: &[Entry], json: bool) {
+/// The receipt of an intent, which may be named by the first block of its id.
+fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
+    let history = History::open(journal)?;
+    let intent = match first_block(intent) {
+        None => IntentId::parse(intent).map_err(|error| Usage(error.to_string()))?,
+        Some(block) => match history.intents_beginning(block)?.as_slice() {
+            [only] => *only,
+            [] => bail!("the journal has no intent whose id begins with `{intent}`: {ELSEWHERE}"),
+            several => {
+                let several = several.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                bail!("several intents begin with `{intent}`: {several}")
+            }
+        },
+    };
+    let Some(entry) = history.receipt_of(intent)? else {
+        bail!("the journal has no receipt of the intent `{intent}`: {ELSEWHERE}");
+    };
+    let whole = whole(&entry)?;
+    if json {
+        print(format_args!("{whole:#}"));
+    } else {
+        let ended = LocalTime::read().whole(entry.ended);
+        print(page(whole, ended, columns(&std::io::stdout())));
+    }
+    Ok(())
+}
+
+/// Where else an intent may be.
+const ELSEWHERE: &str = "`journal list --refused` has what did not run, and `--waiting` what waits";
+
+/// The first block of an intent's id, as the list shows it.
+fn first_block(text: &str) -> Option<[u8; 4]> {
+    let is_block = text.len() == 8 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_block.then(|| u32::from_str_radix(text, 16).ok()).flatten().map(u32::to_be_bytes)
+}
+
+/// How an intent and its agent are told apart in a narrow list: by the first block of the one and the last part of the
+/// other.
+fn short_of(intent: IntentId, agent: &str) -> [String; 2] {
+    let block = intent.to_string().split('-').next().unwrap_or_default().to_owned();
+    [one_line(agent.rsplit(':').next().unwrap_or(agent)), block]
+}
+
+/// One line for each row, below the titles. Of the narrow list, agent and tool are cut where they are too long.
+fn lines(titles: &[&str], rows: impl Iterator<Item = Vec<String>>, wide: bool) -> Vec<String> {
+    const TOOL: (usize, usize) = (2, 12);
+    const AGENT: (usize, usize) = (3, 8);
+    let titles = titles.iter().map(|title| (*title).to_owned()).collect::<Vec<_>>();
+    let rows = std::iter::once(titles).chain(rows).collect::<Vec<_>>();
+    let flexible: &[(usize, usize)] = if wide { &[] } else { &[AGENT, TOOL] };
+    aligned(&rows, flexible, columns(&std::io::stdout())).lines().map(str::to_owned).collect()
+}
+
+fn list(entries: &[Entry], wide: bool, json: bool) {
     if json {
         entries.iter().for_each(|entry| print(short(entry)));
         return;
     }
-    let mut table = table(&std::io::stdout(), &["no", "ended", "status", "tool", "agent", "intent", "sent"]);
-    for entry in entries {
-        table.add_row([
-            cell(entry.number),
-            cell(in_two(&readable(entry.ended))),
-            verdict_cell(&entry.status, entry.status == Status::Success.as_str()),
-            cell(&entry.tool),
-            cell(&entry.agent),
-            cell(entry.intent),
-            cell(if entry.delivered { "yes" } else { "waits" }),
-        ]);
-    }
-    show(&unbroken(table, 5), std::io::stdout());
+    let here = LocalTime::read();
+    let shown = if wide {
+        let titles = ["ended", "status", "tool", "agent", "intent", "no", "sent"];
+        let rows = entries.iter().map(|entry| {
+            let Entry { number, intent, agent, tool, status, ended, delivered, .. } = entry;
+            let sent = if *delivered { "yes" } else { "waits" };
+            let cells = [here.whole(*ended), one_line(status), one_line(tool), one_line(agent)];
+            cells.into_iter().chain([intent.to_string(), number.to_string(), sent.to_owned()]).collect()
+        });
+        lines(&titles, rows, true)
+    } else {
+        let rows = entries.iter().map(|Entry { intent, agent, tool, status, ended, .. }| {
+            let cells = [here.shown(*ended), one_line(status), one_line(tool)];
+            cells.into_iter().chain(short_of(*intent, agent)).collect()
+        });
+        lines(&["ended", "status", "tool", "agent", "intent"], rows, false)
+    };
+    shown.iter().for_each(print);
 }
 
-fn list_refusals(refusals: &[Refused], json: bool) {
+fn list_refusals(refusals: &[Refused], wide: bool, json: bool) {
     if json {
         for Refused { at, intent, agent, tool, blocked_by, message } in refusals {
             print(json!({
@@ -179,18 +231,19 @@ fn list_refusals(refusals: &[Refused], json: bool) {
         }
         return;
     }
-    let mut table = table(&std::io::stdout(), &["refused", "blocked by", "tool", "agent", "intent", "why"]);
-    for Refused { at, intent, agent, tool, blocked_by, message } in refusals {
-        table.add_row([
-            cell(in_two(&readable(*at))),
-            cell(blocked_by),
-            cell(tool),
-            cell(agent),
-            cell(intent),
-            cell(message),
-        ]);
+    let here = LocalTime::read();
+    let rows = refusals.iter().map(|Refused { at, intent, agent, tool, blocked_by, .. }| {
+        let at = if wide { here.whole(*at) } else { here.shown(*at) };
+        let cells = [at, one_line(blocked_by), one_line(tool)];
+        let whole = [one_line(agent), intent.to_string()];
+        cells.into_iter().chain(if wide { whole } else { short_of(*intent, agent) }).collect()
+    });
+    let mut lines = lines(&["refused", "blocked by", "tool", "agent", "intent"], rows, wide).into_iter();
+    lines.next().iter().for_each(print);
+    for (line, Refused { message, .. }) in lines.zip(refusals) {
+        print(line);
+        print(wrapped("    ", &one_line(message), columns(&std::io::stdout())));
     }
-    show(&unbroken(table, 4), std::io::stdout());
 }
 
 /// What waits and has not expired.
@@ -218,19 +271,20 @@ fn list_waiting(waiting: &[Escalated], json: bool) {
         }
         return;
     }
-    let mut table = table(&std::io::stdout(), &["until", "tool", "agent", "intent", "why", "arguments"]);
+    let (here, mut listing) =
+        (LocalTime::read(), Listing::new(&["intent", "until", "tool", "agent", "why", "arguments"]));
     for held in waiting {
         let Call { intent, agent, tool, arguments, .. } = held.call();
-        table.add_row([
-            cell(in_two(&until(held))),
-            cell(tool),
-            cell(agent),
-            cell(intent),
-            cell(why(held).unwrap_or_default()),
-            cell(in_short(arguments)),
+        listing.row([
+            text(intent),
+            text(held.verdict().expires_at.map_or_else(String::new, |at| here.shown(at))),
+            text(tool),
+            text(agent),
+            text(why(held).unwrap_or_default()),
+            text(in_short(arguments)),
         ]);
     }
-    show(&unbroken(table, 3), std::io::stdout());
+    listing.show_blocks(std::io::stdout());
 }
 
 /// Every argument, so that a long one does not hide the others, and as much of each as a table has room for.
@@ -322,11 +376,6 @@ fn end_progress() {
     if std::io::stderr().is_terminal() {
         note("\r");
     }
-}
-
-/// A moment whose date and time stand below each other in a narrow column.
-fn in_two(moment: &str) -> String {
-    moment.replacen('T', " ", 1)
 }
 
 fn readable(at: OffsetDateTime) -> String {

@@ -4,7 +4,8 @@
 
 use super::Usage;
 use super::arguments::{Key, KeyFolder, Setup};
-use super::output::{cell, one_line, print, show, table};
+use super::layout::{Listing, text};
+use super::output::{one_line, print};
 use super::setup::config;
 use crate::govern::{KeyPair, TrustedKey, TrustedKeys};
 use crate::ident::Issuer;
@@ -87,9 +88,7 @@ fn list(keys: &TrustedKeys, json: bool) {
         let keys = keys.iter().map(|key| serde_json::from_str(&key.to_jwk()).unwrap_or(Value::Null));
         return print(serde_json::to_string_pretty(&keys.collect::<Vec<Value>>()).unwrap_or_default());
     }
-    let mut table = table(&std::io::stdout(), &["id", "speaks for"]);
-    for key in keys.iter() {
-        table.add_row([cell(key.id()), cell(key.issuer())]);
-    }
-    show(&table, std::io::stdout());
+    let mut listing = Listing::new(&["id", "speaks for"]);
+    keys.iter().for_each(|key| listing.row([text(key.id()), text(key.issuer())]));
+    listing.show(std::io::stdout());
 }

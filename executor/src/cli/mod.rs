@@ -8,10 +8,13 @@ mod doors;
 mod governor;
 mod journal;
 mod key;
+mod layout;
+mod local_time;
 mod log;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod output;
+mod page;
 mod run;
 mod serve;
 mod setup;
@@ -43,8 +46,8 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
             clap_complete::generate(shell, &mut Cli::command(), "a2g-executor", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
-        Command::Zygote { fuel } => {
-            crate::isolate::zygote(fuel)?;
+        Command::Zygote { fuel, changes_users } => {
+            crate::isolate::zygote(fuel, changes_users)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::CompileModule(arguments) => compile::main(&arguments),

@@ -1,16 +1,16 @@
-//! What people see: sentences, tables, colours. Colours only on a terminal, and never with `NO_COLOR`.
+//! What people see: sentences and colours. Colours only on a terminal, and never with `NO_COLOR`.
 //!
 //! What a tool, a guest or a report says is escaped on its way out, so that it cannot steer a
 //! terminal.
 
-use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, presets::UTF8_BORDERS_ONLY};
+use crate::ident::steers;
 use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
-/// How wide a table is that goes to no terminal, unless `COLUMNS` says it.
+/// How wide a list is that goes to no terminal, unless `COLUMNS` says it.
 const COLUMNS_WITHOUT_A_TERMINAL: u16 = 100;
-/// The narrowest table that can be read.
+/// The narrowest list that can be read.
 const FEWEST_COLUMNS: u16 = 40;
 
 /// Whether colours may go to a stream.
@@ -20,44 +20,17 @@ pub(super) fn colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && !no_color
 }
 
-/// A table with a header, as wide as the terminal that `stream` goes to.
-pub(super) fn table(stream: &(impl IsTerminal + AsFd), header: &[&str]) -> Table {
+/// How wide what goes to `stream` should be.
+pub(super) fn columns(stream: &(impl IsTerminal + AsFd)) -> usize {
     let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| size.ws_col);
-    let columns = if columns == 0 { columns_wanted() } else { columns };
-    let mut table = Table::new();
-    table.load_style(UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    // Left to itself, it would look at standard output, whatever the stream.
-    table.set_width(columns).force_no_tty();
-    if colours(stream) {
-        table.enforce_styling();
-    }
-    table.set_header(header.iter().map(Cell::new));
-    table
+    usize::from(if columns == 0 { columns_wanted() } else { columns })
 }
 
-/// The table with one column in which no line is broken, so that what stands there can be copied.
-pub(super) fn unbroken(mut table: Table, nth: usize) -> Table {
-    if let Some(column) = table.column_mut(nth) {
-        column.set_constraint(ColumnConstraint::ContentWidth);
-    }
-    table
-}
-
-/// How wide a table should be that goes to no terminal.
+/// How wide a list should be that goes to no terminal.
 #[allow(clippy::disallowed_methods, reason = "COLUMNS is a convention of the environment")]
 fn columns_wanted() -> u16 {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<u16>().ok());
     said.map_or(COLUMNS_WITHOUT_A_TERMINAL, |columns| columns.max(FEWEST_COLUMNS))
-}
-
-/// A cell with any text.
-pub(super) fn cell(text: impl Display) -> Cell {
-    Cell::new(one_line(text))
-}
-
-/// A cell that is green when things are well and red when they are not.
-pub(super) fn verdict_cell(text: &str, good: bool) -> Cell {
-    Cell::new(text).fg(if good { Color::Green } else { Color::Red })
 }
 
 /// Prints text on standard output. A reader that went away, such as `head`, is no failure.
@@ -70,22 +43,9 @@ pub(super) fn note(text: impl Display) {
     let _nowhere_to_say_it = writeln!(std::io::stderr(), "{}", escaped(text, &['\n', '\t']));
 }
 
-/// Prints a table, whose cells are escaped already and whose colours have to stay.
-pub(super) fn show(table: &Table, mut stream: impl Write) {
-    let _reader_went_away = writeln!(stream, "{table}");
-}
-
 /// Text of others that must not look like lines of ours.
 pub(super) fn one_line(text: impl Display) -> String {
     escaped(text, &[])
-}
-
-/// Whether a character steers a terminal, or makes what stands beside it read as something else: those of the
-/// categories Cc and Cf that a text can hide in.
-fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
 /// Escapes characters that steer, but for those in `kept`, as JSON does: JSON text stays JSON, and says

@@ -3,10 +3,11 @@
 
 use super::Usage;
 use super::arguments::Run;
+use super::layout::{Listing, judged, text};
 use super::log::start_logging;
-use super::output::{self, cell, note, one_line, print, table, verdict_cell};
+use super::output::{note, one_line, print};
 use super::serve::local_governor;
-use super::setup::{Grouped, Workshop, check_containment, config};
+use super::setup::{Grouped, Workshop, config, contain};
 use crate::call::{Call, Door, Priority};
 use crate::capability::{Ceilings, Claims, Grant, Permit, Roots};
 use crate::catalog::{CompileJob, Compiled};
@@ -14,15 +15,15 @@ use crate::config::Config;
 use crate::fault::Fault;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{AcceptUnsigned, Governor, Trust};
-use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::isolate::Inline;
+use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
+use crate::isolate::{Inline, RunAs};
 use crate::journal::Journal;
 use crate::limit::{Layer, Limit};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, Timeout};
 use crate::run::{Capacity, Executor, Settings, Watcher};
 use crate::sandbox::{Code, Input};
-use crate::tool::Contract;
+use crate::tool::{Contract, Descriptor};
 use crate::verdict::{Decision, Manifest, Verdict};
 use crate::wire::a2g::{encode, fault};
 use crate::wire::strict_json;
@@ -41,14 +42,13 @@ pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     start_logging("warn,a2g_executor::run::refusals=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
-    if !is_path {
-        check_containment(&config)?;
-    }
+    // A module is the operator's own try, inside this process.
+    let run_as = if is_path { RunAs::Server } else { contain(&config, None)? };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let code = if is_path {
         runtime.block_on(module(&arguments, &config))
     } else {
-        runtime.block_on(tool(&arguments, config))
+        runtime.block_on(tool(&arguments, config, run_as))
     };
     runtime.shutdown_background();
     code
@@ -77,7 +77,7 @@ fn limits(arguments: &Run) -> Result<Limits, Usage> {
 }
 
 /// Runs a tool of the catalogue through the same pipeline as every door.
-async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
+async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<ExitCode> {
     if !(arguments.mount.is_empty() && arguments.env.is_empty() && arguments.args.is_empty()) {
         bail!(Usage(
             "`--mount`, `--env` and arguments after `--` are for modules; a tool takes `--arguments`".into()
@@ -96,7 +96,7 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         context: None,
     };
     let grouped = Grouped::set_up(&config);
-    let workshop = Workshop::new(&config, 1, grouped.share(), |text| note(text))?;
+    let workshop = Workshop::new(&config, 1, grouped.share(), run_as, |text| note(text))?;
     let local = match &arguments.policy {
         Some(path) => policy(path, &workshop)?,
         None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&workshop.clock)),
@@ -136,7 +136,7 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
         }
         Err(refused) => {
             let (_, message, data) = fault::error(&refused);
-            let message = refusal(&refused, &arguments.tool).unwrap_or(message);
+            let message = refusal(&refused, &arguments.tool, &executor.tools()).unwrap_or(message);
             match data.filter(|_| arguments.json) {
                 Some(data) => print(serde_json::json!({ "error": message, "data": data })),
                 None => note(format_args!("refused: {message}")),
@@ -147,10 +147,13 @@ async fn tool(arguments: &Run, config: Config) -> anyhow::Result<ExitCode> {
 }
 
 /// What the protocol's sentence leaves to a pointer, or says in the words of another door.
-fn refusal(refused: &Fault, tool: &str) -> Option<String> {
+fn refusal(refused: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
     let Fault::InvalidParams { message, pointer } = refused else { return None };
     if pointer == "/tool" {
-        return Some(format!("there is no tool `{tool}`: `a2g-executor tool list` shows what there is"));
+        let nearest = did_you_mean(tool, tools.iter().map(|known| known.name.as_str()));
+        return Some(format!(
+            "there is no tool `{tool}`{nearest}: `a2g-executor tool list` shows what there is"
+        ));
     }
     let argument = pointer.strip_prefix("/arguments/")?;
     Some(format!("{message} (argument `{}`)", one_line(argument)))
@@ -232,15 +235,14 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
         if let Some(hint) = hint(usage, arguments, ceilings) {
             note(format_args!("hint: {hint}"));
         }
-        let stderr = std::io::stderr();
-        let mut table = table(&stderr, &["status", "time", "cpu", "memory"]);
-        table.add_row([
-            verdict_cell(end.status().as_str(), matches!(end, End::Returned(_))),
-            cell(format_args!("{:.1} ms of {}", metrics.wall.as_secs_f64() * 1000.0, usage.timeout.value)),
-            cell(format_args!("{} % of {}", metrics.cpu_percent(), usage.cpu.value)),
-            cell(format_args!("{} MB of {}", metrics.memory_used_mb(), usage.memory.value)),
+        let mut listing = Listing::new(&["status", "time", "cpu", "memory"]);
+        listing.row([
+            judged(end.status().as_str(), matches!(end, End::Returned(_))),
+            text(format_args!("{:.1} ms of {}", metrics.wall.as_secs_f64() * 1000.0, usage.timeout.value)),
+            text(format_args!("{} % of {}", metrics.cpu_percent(), usage.cpu.value)),
+            text(format_args!("{} MB of {}", metrics.memory_used_mb(), usage.memory.value)),
         ]);
-        output::show(&table, stderr);
+        listing.show(std::io::stderr());
     }
     match &receipt.outcome.end {
         End::Returned(_) => ExitCode::SUCCESS,
@@ -284,7 +286,7 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     let (folders, env) = (folders(&arguments.mount)?, variables(&arguments.env)?);
     let path = Path::new(&arguments.tool);
     let wasm = std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))?;
-    let workshop = Workshop::new(config, 1, None, |text| note(text))?;
+    let workshop = Workshop::new(config, 1, None, RunAs::Server, |text| note(text))?;
     let job = CompileJob { wasm, contract: Contract::Command };
     let still = |seconds| note(format_args!("still compiling: {seconds} s so far"));
     let Compiled { module, component, .. } = workshop.compiler.run(&job, &still)?;

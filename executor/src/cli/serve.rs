@@ -3,10 +3,10 @@
 use super::arguments::{Serve, Setup};
 use super::doors::{doorways, keyring};
 use super::output::{note, one_line, print};
-use super::setup::{Grouped, Workshop, check_containment, config, file};
+use super::setup::{Grouped, OR_ANOTHER_USER, Workshop, config, contain, file, owners, tell_of_root};
 use crate::catalog::prepare;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Layout};
 use crate::deliver;
 use crate::egress::MOST_LOOKUPS;
 use crate::govern::local::{LocalGovernor, PolicySet};
@@ -15,7 +15,7 @@ use crate::govern::{
     Records, RemoteGovernor, TokenIssuers, Trust,
 };
 use crate::ident::Issuer;
-use crate::isolate::Isolation;
+use crate::isolate::{Isolation, RunAs, User};
 use crate::journal::{Journal, Recovered};
 use crate::memory;
 use crate::run::{Capacity, Executor, Settings};
@@ -87,7 +87,8 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     if transport.listens() {
         check_callers_are_known(&config)?;
     }
-    check_containment(&config)?;
+    let run_as = contain(&config, transport.listens().then_some(&config.listen))?;
+    tell_of_root(&config, run_as);
     let guests = config.capacity.concurrent.saturating_mul(2);
     let most_threads = guests.saturating_add(MOST_LOOKUPS + OWN_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -96,7 +97,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         .thread_keep_alive(THREADS_KEPT)
         .build()?;
     let grouped = Grouped::set_up(&config);
-    let served = runtime.block_on(serve(&config, &grouped, accept_unsigned, transport));
+    let served = runtime.block_on(serve(&config, &grouped, run_as, accept_unsigned, transport));
     match served {
         // A guest that is stuck in a host call keeps its thread; the process does not wait for it.
         Ok(()) => runtime.shutdown_background(),
@@ -116,7 +117,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let said_by = file(setup).unwrap_or(Path::new("the defaults"));
     config.check_places(said_by)?;
     config.check_folders(said_by)?;
-    check_containment(&config)?;
+    let run_as = contain(&config, Some(&config.listen))?;
     let trust = Trust::read(&config.trust, config.did.clone())?;
     config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
     // A governor elsewhere has policies of its own.
@@ -165,6 +166,12 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         Isolation::Inline => "inline: tools run on threads of the server".to_owned(),
     };
     print(format_args!("isolation   {ahead}"));
+    if config.isolation == Isolation::Process {
+        let Layout { renew_runs, renew_after, fresh } = config.layout;
+        let shared = format!("shared by {renew_runs} runs within {} s at most", renew_after.as_secs());
+        print(format_args!("layout      {}", if fresh { "of its own for each process" } else { &shared }));
+    }
+    print_users(&config, run_as);
     if !config.inline_tools.is_empty() {
         let inline = config.inline_tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         print(format_args!("inline      {inline}"));
@@ -212,6 +219,27 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Says as which user tools run, folder by folder where it depends on that.
+fn print_users(config: &Config, run_as: RunAs) {
+    match run_as {
+        RunAs::Server => {}
+        RunAs::User(user) => print(format_args!("user        {user} for every run")),
+        RunAs::Owner => {
+            let nobody = User::NOBODY;
+            print(format_args!("user        {nobody} for runs without files, and the owner of the folders:"));
+            for (folder, owner) in owners(config) {
+                match run_as.user_for([owner]) {
+                    Some(user) => print(format_args!("            {user} in {}", folder.display())),
+                    None => print(format_args!(
+                        "            root in {}, which is root's: {OR_ANOTHER_USER}",
+                        folder.display()
+                    )),
+                }
+            }
+        }
+    }
+}
+
 fn configured(arguments: &Serve) -> anyhow::Result<Config> {
     let mut config = config(&arguments.setup)?;
     if let Some(listen) = &arguments.listen {
@@ -234,11 +262,13 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
 async fn serve(
     config: &Config,
     grouped: &Grouped,
+    run_as: RunAs,
     accept_unsigned: Option<AcceptUnsigned>,
     transport: Transport,
 ) -> anyhow::Result<()> {
     let concurrent = u32::try_from(config.capacity.concurrent)?;
-    let workshop = Workshop::new(config, concurrent, grouped.share(), |text| tracing::info!("{text}"))?;
+    let workshop =
+        Workshop::new(config, concurrent, grouped.share(), run_as, |text| tracing::info!("{text}"))?;
     let (governor, pushes) = governor(config, &workshop)?;
     let settings = Settings {
         ceilings: config.ceilings.clone(),

@@ -4,13 +4,15 @@ use super::Usage;
 use super::arguments::Setup;
 use crate::catalog::{Build, Cache, Catalog, CatalogError, CompileJob, Compiled, Compiler, Entry};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, DEFAULT_FILE};
+use crate::config::{Config, Containment, DEFAULT_FILE};
 use crate::egress::Egress;
-use crate::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, probe, support};
+use crate::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, Owner, RunAs, Support, probe, support};
 use crate::run::Loaded;
 use crate::sandbox::{Code, Sandbox};
+use crate::serve::Listen;
 use anyhow::{Context as _, bail};
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The configuration of a command line.
@@ -31,30 +33,86 @@ pub(super) fn file(setup: &Setup) -> Option<&Path> {
     setup.config.as_deref().or_else(|| default.is_file().then_some(default))
 }
 
-/// Looks what the kernel has to contain tools with, before there are threads. What it lacks is said
-/// once, or refused.
-pub(super) fn check_containment(config: &Config) -> anyhow::Result<()> {
+/// Looks what the kernel has to contain tools with, before there are threads, for calls that come by `listen`. What it
+/// lacks is said once, or refused. Gives the user as which tools run.
+pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Result<RunAs> {
+    let required = config.containment_at(listen) == Containment::Required;
+    // Why it is, and what would change it, where the file does not say so.
+    let why = match listen.filter(|_| config.containment.is_none()) {
+        Some(listen) => format!(", because others than this machine can call {listen}"),
+        None => String::new(),
+    };
     let inline = config.isolation == Isolation::Inline;
-    if config.containment_required && (inline || !config.inline_tools.is_empty()) {
-        bail!(Usage(
-            "`executor.containment` is `required`, and nothing contains tools that run `inline`".into()
-        ));
+    if required && (inline || !config.inline_tools.is_empty()) {
+        bail!(Usage(format!(
+            "`executor.containment` is `required`{why}, and nothing contains tools that run `inline`: {OR_BEST_EFFORT}"
+        )));
     }
     if inline {
-        return Ok(());
+        return Ok(RunAs::Server);
     }
-    for missing in support().missing() {
-        let reason = missing.state.as_ref().err().map_or("", String::as_str);
-        if config.containment_required {
-            bail!(Usage(format!(
-                "`executor.containment` is `required`, and this machine has no {}: {reason}",
-                missing.name
-            )));
-        }
-        tracing::warn!(control = missing.name, reason, "tools are contained without it");
+    let support = support();
+    let missing = support.missing().map(|missing| {
+        format!("{} ({})", missing.name, missing.state.as_ref().err().map_or("", String::as_str))
+    });
+    let missing = missing.collect::<Vec<_>>().join("; ");
+    if !missing.is_empty() && required {
+        bail!(Usage(format!(
+            "`executor.containment` is `required`{why}, and this machine lacks {missing}: {OR_BEST_EFFORT}"
+        )));
     }
-    Ok(())
+    if !missing.is_empty() {
+        tracing::warn!(missing, "tools are contained without what this machine lacks");
+    }
+    run_as(config, &support)
 }
+
+/// The way past `required`.
+const OR_BEST_EFFORT: &str =
+    "change that, or set `executor.containment` to `best-effort` where you trust the tools";
+
+/// As which user tools run.
+fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
+    let is_root = rustix::process::geteuid().is_root();
+    match (config.run_as, &support.unprivileged_user) {
+        (Some(_), _) if !is_root => {
+            bail!(Usage("`executor.run_as` is for a server that runs as root: take it out".to_owned()))
+        }
+        (Some(_), Err(missing)) => bail!(Usage(format!("`executor.run_as` cannot be kept: {missing}"))),
+        (Some(user), Ok(_)) => Ok(RunAs::User(user)),
+        (None, Ok(_)) if is_root => Ok(RunAs::Owner),
+        (None, Err(missing)) => {
+            tracing::warn!(missing, "tools run as root");
+            Ok(RunAs::Server)
+        }
+        (None, Ok(_)) => Ok(RunAs::Server),
+    }
+}
+
+/// Who can use each folder that guests may be let into and that is there: on the host, with its owner.
+pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
+    let areas = &config.ceilings.areas;
+    let hosts = areas.iter().filter_map(|area| config.mounts.host_path(area.root(), areas));
+    let mounted = config.mounts.as_slice().iter().map(|mount| mount.host.clone());
+    let folders = hosts.chain(mounted).collect::<BTreeSet<_>>();
+    let opened = folders.into_iter().filter_map(|folder| {
+        let opened = std::fs::File::open(&folder).ok()?;
+        Some((folder, Owner::of(opened)))
+    });
+    opened.collect()
+}
+
+/// Says once in which folders tools run as root, where they do not in others.
+pub(super) fn tell_of_root(config: &Config, run_as: RunAs) {
+    let of_root = owners(config).into_iter().filter(|(_, owner)| run_as.user_for([*owner]).is_none());
+    let of_root = of_root.map(|(folder, _)| folder.display().to_string()).collect::<Vec<_>>().join(", ");
+    if run_as.changes_users() && !of_root.is_empty() {
+        tracing::warn!(folders = of_root, "tools run as root in folders that are root's: {OR_ANOTHER_USER}");
+    }
+}
+
+/// The way to another user than root.
+pub(super) const OR_ANOTHER_USER: &str = "give them to another user (chown), or set `executor.run_as`";
 
 /// The control groups of a command that runs tools. When it ends, nobody is left in them.
 pub(super) struct Grouped(Option<Arc<Cgroups>>);
@@ -94,6 +152,8 @@ pub(super) struct Workshop {
     /// The control groups of runs in processes, where some are delegated.
     cgroups: Option<Arc<Cgroups>>,
     meters_fuel: bool,
+    /// As which user tools run.
+    run_as: RunAs,
     /// How the command tells what takes its time.
     tell: fn(std::fmt::Arguments<'_>),
 }
@@ -104,6 +164,7 @@ impl Workshop {
         config: &Config,
         concurrent: u32,
         cgroups: Option<Arc<Cgroups>>,
+        run_as: RunAs,
         tell: fn(std::fmt::Arguments<'_>),
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -113,7 +174,7 @@ impl Workshop {
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
         let compiler = Compiler::new(this_program, meters_fuel, config.compile_limits);
-        Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, tell })
+        Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, run_as, tell })
     }
 
     /// The way out, when the configuration lets any run have a network.
@@ -180,6 +241,10 @@ impl Workshop {
             largest_file: budgets.written.bytes(),
             handles: budgets.handles,
             meters_fuel: self.meters_fuel,
+            renew_runs: config.layout.renew_runs,
+            renew_after: config.layout.renew_after,
+            fresh_layout: config.layout.fresh,
+            run_as: self.run_as,
         };
         let isolate = Isolate::start(&tools, ahead, self.cgroups.clone(), &self.sandbox, &self.clock)
             .await
@@ -204,7 +269,7 @@ impl Workshop {
     fn probe(&self, code: Code<'_>) -> std::io::Result<Result<Option<[String; 4]>, String>> {
         // Tools are built beside each other, on threads that no runtime has.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(probe(code, self.meters_fuel, Arc::clone(&self.clock)))
+        runtime.block_on(probe(code, self.meters_fuel, self.run_as, Arc::clone(&self.clock)))
     }
 }
 

@@ -1,11 +1,13 @@
 //! `tool list`, `tool inspect`, `tool add`.
 
 use super::arguments::Tool;
+use super::layout::{Listing, judged, text};
 use super::log::start_logging;
-use super::output::{cell, note, one_line, print, show, table, verdict_cell};
-use super::setup::{Workshop, config};
+use super::output::{note, one_line, print};
+use super::setup::{Workshop, config, contain};
 use crate::catalog::{Catalog, CatalogError, Entry, install};
-use crate::ident::ToolName;
+use crate::config::Config;
+use crate::ident::{ToolName, did_you_mean};
 use crate::tool::{Declared, Descriptor};
 use anyhow::bail;
 use serde_json::{Value, json};
@@ -16,7 +18,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     match command {
         Tool::List { setup, json } => {
             let config = config(&setup)?;
-            let catalog = Workshop::new(&config, 1, None, |text| note(text))?.catalog(&config)?;
+            let catalog = workshop(&config)?.catalog(&config)?;
             let rows = rows(&catalog);
             if json {
                 list_json(rows)
@@ -27,12 +29,13 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Inspect { setup, name, json } => {
             let config = config(&setup)?;
-            let catalog = Workshop::new(&config, 1, None, |text| note(text))?.catalog(&config)?;
+            let catalog = workshop(&config)?.catalog(&config)?;
             let name = ToolName::parse(&name)?;
             let Some(entry) = catalog.get(&name) else {
                 bail!(
-                    "there is no tool `{name}` in `{}`: `tool list` shows what there is",
-                    config.catalog.display()
+                    "there is no tool `{name}` in `{}`{}: `tool list` shows what there is",
+                    config.catalog.display(),
+                    did_you_mean(name.as_str(), catalog.iter().map(|(name, _)| name.as_str()))
                 );
             };
             match entry {
@@ -45,7 +48,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Add { setup, path } => {
             let config = config(&setup)?;
-            let workshop = Workshop::new(&config, 1, None, |text| note(text))?;
+            let workshop = workshop(&config)?;
             let tool = install(&path, &config.catalog, &workshop.cache, &workshop)?;
             let Descriptor { name, version, digest, .. } = &tool.descriptor;
             let version = one_line(version);
@@ -64,6 +67,11 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Where tools are compiled, and say what they are in processes as those of runs.
+fn workshop(config: &Config) -> anyhow::Result<Workshop> {
+    Workshop::new(config, 1, None, contain(config, None)?, |text| note(text))
+}
+
 type Row<'a> = (&'a str, Result<&'a Descriptor, &'a CatalogError>);
 
 /// The tools, and the folders that are left out.
@@ -77,26 +85,26 @@ fn rows(catalog: &Catalog) -> impl Iterator<Item = Row<'_>> {
 }
 
 fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
-    let mut table = table(&std::io::stdout(), &["tool", "version", "files", "state", "description"]);
+    let mut listing = Listing::new(&["tool", "version", "files", "state", "description"]);
     for (name, tool) in rows {
         match tool {
-            Ok(tool) => table.add_row([
-                cell(name),
-                cell(&tool.version),
-                cell(tool.capabilities.filesystem.as_str()),
-                verdict_cell("ready", true),
-                cell(&tool.description),
+            Ok(tool) => listing.row([
+                text(name),
+                text(&tool.version),
+                text(tool.capabilities.filesystem.as_str()),
+                judged("ready", true),
+                text(&tool.description),
             ]),
-            Err(error) => table.add_row([
-                cell(name),
-                cell(""),
-                cell(""),
-                verdict_cell("broken", false),
-                cell(in_one_line(error)),
+            Err(error) => listing.row([
+                text(name),
+                text(""),
+                text(""),
+                judged("broken", false),
+                text(in_one_line(error)),
             ]),
-        };
+        }
     }
-    show(&table, std::io::stdout());
+    listing.show(std::io::stdout());
 }
 
 /// What may have come from a parser or a compiler, which draw into several lines.

@@ -12,8 +12,8 @@ use crate::capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mo
 use crate::catalog::CompileLimits;
 use crate::egress::{EgressSettings, Lifted};
 use crate::govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
-use crate::ident::{AgentDid, Issuer, ToolName};
-use crate::isolate::Isolation;
+use crate::ident::{AgentDid, Issuer, ToolName, did_you_mean};
+use crate::isolate::{Isolation, User};
 use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
 use crate::run::Capacity;
@@ -82,10 +82,14 @@ pub struct Config {
     pub isolation: Isolation,
     /// The tools that run on a thread of the server.
     pub inline_tools: BTreeSet<ToolName>,
-    /// Whether nothing starts where the kernel lacks a control of the process ring.
-    pub containment_required: bool,
+    /// What is done where the kernel lacks a control of the process ring; `None`: as [`Self::containment_at`] says.
+    pub containment: Option<Containment>,
+    /// The user of every run, where the server is root; `None`: the owner of its folders.
+    pub run_as: Option<User>,
     /// How many processes wait ahead of time for a guest.
     pub waiting: usize,
+    /// For how long processes of guests share an address layout.
+    pub layout: Layout,
     /// How many executions run and wait at once.
     pub capacity: Capacity,
     /// How long running work may go on after SIGTERM.
@@ -126,6 +130,26 @@ pub struct Config {
     pub doors: Doors,
 }
 
+/// What is done where the kernel lacks a control of the process ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Containment {
+    /// It is said, and tools run without it.
+    BestEffort,
+    /// Nothing starts.
+    Required,
+}
+
+/// For how long processes of guests share an address layout.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    /// For how many runs.
+    pub renew_runs: u64,
+    /// For how long at most.
+    pub renew_after: Duration,
+    /// Not at all: each has one of its own.
+    pub fresh: bool,
+}
+
 /// The configuration file that is read when none is named.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
@@ -160,6 +184,14 @@ impl Config {
     /// [`ConfigError`] when the defaults do not fit this machine, such as without a home folder.
     pub fn without_file() -> Result<Self, ConfigError> {
         Self::parse("", Path::new("the defaults"), Path::new("."))
+    }
+
+    /// What is done where the kernel lacks a control, for calls that come by `listen`: where no file says it, tools
+    /// of others than this machine's are not run without.
+    #[must_use]
+    pub fn containment_at(&self, listen: Option<&Listen>) -> Containment {
+        let is_local = listen.is_none_or(Listen::is_local);
+        self.containment.unwrap_or(if is_local { Containment::BestEffort } else { Containment::Required })
     }
 
     /// Checks again that nothing of the executor's own lies where guests are let in: after a command
@@ -223,7 +255,11 @@ impl Config {
         let no_tool = || {
             let mut inline = self.inline_tools.iter();
             let tool = inline.find(|tool| !self.catalog.join(tool.as_str()).join("tool.toml").is_file())?;
-            let reason = format!("names `{tool}`, and there is no such tool in `{}`", self.catalog.display());
+            let entries = std::fs::read_dir(&self.catalog).into_iter().flatten().flatten();
+            let known = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>();
+            let nearest = did_you_mean(tool.as_str(), known.iter().map(String::as_str));
+            let reason =
+                format!("names `{tool}`{nearest}, and there is no such tool in `{}`", self.catalog.display());
             Some(("executor.inline_tools", 0, reason))
         };
         let Some((key, nth, reason)) = missing.or_else(no_tool) else { return Ok(()) };
@@ -235,10 +271,24 @@ impl Config {
     fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
         let file: File = toml::from_str(text).map_err(|error| ConfigError::Syntax {
             path: path.to_owned(),
-            reason: error.to_string().trim_end().to_owned(),
+            reason: with_nearest(error.to_string().trim_end()),
         })?;
         check(file, base).map_err(|wrong| wrong.at(path, text, 0))
     }
+}
+
+/// What the parser said, with the nearest of the names that it expected beside the one that it did not. It says both in
+/// one line: ``unknown field `lisen`, expected one of `listen`, …``.
+fn with_nearest(reason: &str) -> String {
+    let line = |line: &str| {
+        let mut quoted = line.split('`').skip(1).step_by(2);
+        let unknown = quoted.next().filter(|_| line.starts_with("unknown "));
+        match unknown.map(|name| (format!("`{name}`"), did_you_mean(name, quoted))) {
+            Some((name, nearest)) => line.replacen(&name, &format!("{name}{nearest}"), 1),
+            None => line.to_owned(),
+        }
+    };
+    reason.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// A value that cannot be, by its dotted key.
@@ -357,11 +407,25 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             file::Isolation::Inline => Isolation::Inline,
         },
         inline_tools,
-        containment_required: match executor.containment {
-            file::Containment::BestEffort => false,
-            file::Containment::Required => true,
-        },
+        containment: executor.containment.map(|containment| match containment {
+            file::Containment::BestEffort => Containment::BestEffort,
+            file::Containment::Required => Containment::Required,
+        }),
+        run_as: executor
+            .run_as
+            .map(|user| User::parse(&user))
+            .transpose()
+            .map_err(|e| wrong("executor.run_as")(&e))?,
         waiting: size(waiting),
+        layout: Layout {
+            renew_runs: within("executor.renew_runs", executor.renew_runs, 1_000_000)?,
+            renew_after: Duration::from_secs(within(
+                "executor.renew_seconds",
+                executor.renew_seconds,
+                86_400,
+            )?),
+            fresh: executor.fresh_layout,
+        },
         capacity,
         drain: Duration::from_secs(within("executor.drain_seconds", executor.drain_seconds, 3600)?),
         governor: governor

@@ -46,6 +46,16 @@ fn errors_name_line_and_key() {
         ("[ceilings]\nmax_fuel = 0\n", "line 2", "ceilings.max_fuel"),
         ("[ceilings]\nmax_memory_mb = \"5\"\n", "line 2", "max_memory_mb"),
         ("[executor]\nisolation = \"proces\"\n", "line 2", "isolation"),
+        (
+            "[executor]\nrenew_runs = 0\n",
+            "line 2",
+            "`executor.renew_runs` must be an integer from 1 to 1000000",
+        ),
+        (
+            "[executor]\nrenew_seconds = 86401\n",
+            "line 2",
+            "`executor.renew_seconds` must be an integer from 1 to",
+        ),
         ("[server\n", "line 1", "server"),
         ("[network]\nallowed_domains = [\"https://a.com\"]\n", "line 2", "network.allowed_domains"),
         ("[network]\nblocked_domains = [\"a@b.com\"]\n", "line 2", "network.blocked_domains"),
@@ -61,6 +71,20 @@ fn errors_name_line_and_key() {
         let error = parse(text).unwrap_err();
         assert!(error.contains(line) && error.contains(key), "{text:?}: {error}");
     }
+}
+
+#[test]
+fn a_wrong_key_is_told_the_nearest_right_one() {
+    for (text, nearest) in [
+        ("[ceilings]\nmax_memry_mb = 5\n", "`max_memry_mb` (did you mean `max_memory_mb`?), expected"),
+        ("[sever]\nlisten = \"x\"\n", "`sever` (did you mean `server`?), expected"),
+        ("[executor]\nisolation = \"proces\"\n", "`proces` (did you mean `process`?), expected"),
+        ("[doors.a2a]\ndialekt = \"acp\"\n", "`dialekt` (did you mean `dialect`?), expected"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(nearest), "{text}: {error}");
+    }
+    assert!(!parse("[ceilings]\nxyz = 5\n").unwrap_err().contains("did you mean"));
 }
 
 #[test]

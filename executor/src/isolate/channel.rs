@@ -5,6 +5,7 @@
 //! children block on their end of a socket pair; the server's end is read by its runtime, which never
 //! waits for them.
 
+use super::user::User;
 use crate::capability::Handover;
 use crate::ident::ToolName;
 use crate::limit::Spent;
@@ -81,6 +82,8 @@ pub(super) struct Job {
     pub(super) permit: Handover,
     /// Whether the run has a network.
     pub(super) network: bool,
+    /// The user that the child takes; `None` is the zygote's.
+    pub(super) user: Option<User>,
 }
 
 /// The function of the tool that a child calls.

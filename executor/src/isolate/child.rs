@@ -41,7 +41,7 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     ready.sandbox.start_ticker(move || bystander.bystander().map_err(refused))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     ready.sandbox.warm_up();
-    let Some((Job { tool, task, permit, network }, mut folders)) = receive(socket)? else {
+    let Some((Job { tool, task, permit, network, user }, mut folders)) = receive(socket)? else {
         return Ok(());
     };
     let network = match network {
@@ -61,7 +61,7 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     let granted = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));
     let folders = granted.chain([(ready.sandbox.outside(), Access::ReadOnly)]).collect::<Vec<_>>();
     let grant = permit.grant();
-    ready.confinement.apply(&folders, grant.memory().value, grant.output().value).map_err(refused)?;
+    ready.confinement.apply(&folders, grant.memory().value, grant.output().value, user).map_err(refused)?;
     drop(folders);
     if !may_begin(socket)? {
         return Ok(());

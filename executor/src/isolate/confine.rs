@@ -9,6 +9,7 @@
 
 use super::cgroup::Delegated;
 use super::process::threads;
+use super::user::User;
 use crate::limit::Access;
 use crate::quantity::{MemoryLimit, OutputLimit};
 use landlock::{
@@ -24,7 +25,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// What a child may hold of private memory over what it had when it was confined and over the
 /// guest's own limit: host calls, streams, the store.
@@ -35,9 +36,18 @@ pub const OVERHEAD_PER_OUTPUT_BYTE: u64 = 64;
 /// The newest Landlock that is made use of. An older kernel restricts what it can.
 const LANDLOCK: ABI = ABI::V9;
 
-/// The rights of a server that runs as root that its children keep: those that decide which files
-/// below a granted folder can be used. A tool finds the same ones there as inside the server.
+/// The rights of a server that runs as root that those of its children keep which stay root: those that decide
+/// which files below a granted folder can be used. A tool finds the same ones there as inside the server.
 const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::FOWNER);
+/// And those that the process keeps beside them that forks, where its children get other users. The last one is for
+/// the signal that ends them with it: without it the kernel sends none to another user.
+const CHANGING_CAPABILITIES: CapabilitySet =
+    CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::KILL);
+const NO_CAPABILITIES: CapabilitySets = CapabilitySets {
+    effective: CapabilitySet::empty(),
+    permitted: CapabilitySet::empty(),
+    inheritable: CapabilitySet::empty(),
+};
 
 /// Why a process cannot be confined.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +101,10 @@ pub struct Confinement {
     listed: AtomicBool,
     /// Whether the process that forks is a batch process.
     batch: AtomicBool,
+    /// Whether children may get another user.
+    changes_users: AtomicBool,
+    /// The rights of those that do not.
+    kept: AtomicU64,
     waited: AtomicBool,
     bystanders: AtomicUsize,
 }
@@ -120,20 +134,27 @@ impl Confinement {
                 .map_err(seccompiler::Error::Backend)?,
             listed: AtomicBool::new(false),
             batch: AtomicBool::new(false),
+            changes_users: AtomicBool::new(false),
+            kept: AtomicU64::new(0),
             waited: AtomicBool::new(false),
             bystanders: AtomicUsize::new(0),
         })
     }
 
     /// Confines the process that forks, which its children inherit: no new privileges, no rights of
-    /// root but those over files, no core dumps, no `ptrace` by others, and a network namespace
-    /// without a network where the machine allows one. Call it once, before a second thread runs.
+    /// root but those over files and, where its children get other users (`changes_users`), to change the user, no
+    /// core dumps, no `ptrace` by others, and a network namespace without a network where the machine allows one.
+    /// Call it once, before a second thread runs.
     ///
     /// # Errors
     /// [`ConfineError::Refused`] names the control that failed.
-    pub fn zygote(&self) -> Result<Applied, ConfineError> {
+    pub fn zygote(&self, changes_users: bool) -> Result<Applied, ConfineError> {
         let held = rustix::thread::capabilities(None).map_err(refused("to say what rights there are"))?;
-        let kept = held.effective & KEPT_CAPABILITIES;
+        let wanted =
+            if changes_users { KEPT_CAPABILITIES.union(CHANGING_CAPABILITIES) } else { KEPT_CAPABILITIES };
+        let kept = held.effective & wanted;
+        self.changes_users.store(changes_users, Ordering::SeqCst);
+        self.kept.store((kept & KEPT_CAPABILITIES).bits(), Ordering::SeqCst);
         // Before the process stops being dumpable: then its own files in /proc are root's.
         let network = leave_the_network()?;
         let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
@@ -156,12 +177,7 @@ impl Confinement {
     /// # Errors
     /// [`ConfineError::Orphaned`] when the process that prepared this is already gone.
     pub fn waiting(&self, most_files: u64, largest_file: u64) -> Result<(), ConfineError> {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-            .map_err(refused("to end the process with its parent"))?;
-        // The signal is for what happens from here on.
-        if rustix::process::getppid() != Some(self.parent) {
-            return Err(ConfineError::Orphaned);
-        }
+        self.end_with_parent()?;
         if self.batch.load(Ordering::SeqCst) {
             schedule(libc::SCHED_OTHER).map_err(refused("to be scheduled as the server is"))?;
         }
@@ -188,7 +204,14 @@ impl Confinement {
         Ok(())
     }
 
-    /// Takes every file away from the calling thread, which runs beside the guest and opens none.
+    fn end_with_parent(&self) -> Result<(), ConfineError> {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+            .map_err(refused("to end the process with its parent"))?;
+        // The signal is for what happens from here on.
+        if rustix::process::getppid() == Some(self.parent) { Ok(()) } else { Err(ConfineError::Orphaned) }
+    }
+
+    /// Takes every file and every right away from the calling thread, which runs beside the guest and needs none.
     /// [`Self::apply`] insists that each thread but its own has called this: Landlock binds only the
     /// thread that asks for it, and a hole in the engine is a hole in every thread.
     ///
@@ -198,13 +221,18 @@ impl Confinement {
         if self.landlock {
             keep_to(&[])?;
         }
+        if self.changes_users.load(Ordering::SeqCst) {
+            become_user(User::NOBODY)?;
+        }
+        rustix::thread::set_capabilities(None, NO_CAPABILITIES).map_err(refused("to take rights away"))?;
         self.bystanders.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
     /// Confines a child that has its job, as the last thing before the guest: to the folders of
-    /// `roots`, to private memory for a guest of `memory` with `output`, and to the system calls that
-    /// a running guest needs. Any other system call ends the process with `SIGSYS`.
+    /// `roots`, to private memory for a guest of `memory` with `output`, to the rights of `user` where it gets one
+    /// and to those over files where not, and to the system calls that a running guest needs. Any other system call
+    /// ends the process with `SIGSYS`.
     ///
     /// A folder that the sandbox opens again for itself has to be one of the roots too.
     ///
@@ -215,6 +243,7 @@ impl Confinement {
         roots: &[(BorrowedFd<'_>, Access)],
         memory: MemoryLimit,
         output: OutputLimit,
+        user: Option<User>,
     ) -> Result<Applied, ConfineError> {
         if !self.waited.load(Ordering::SeqCst) {
             return Err(ConfineError::Unprepared);
@@ -234,12 +263,42 @@ impl Confinement {
         } else {
             skipped.push(Support::LANDLOCK);
         }
+        self.take_user(user)?;
         match &self.seccomp {
             Some(programs) => seccompiler::apply_filter_all_threads(&programs.guest)?,
             None => skipped.push(Support::SECCOMP),
         }
         Ok(Applied { skipped })
     }
+
+    fn take_user(&self, user: Option<User>) -> Result<(), ConfineError> {
+        if let Some(user) = user {
+            become_user(user)?;
+            // A change of user takes the signal away that ends this process with its parent.
+            self.end_with_parent()?;
+            return rustix::thread::set_capabilities(None, NO_CAPABILITIES)
+                .map_err(refused("to take rights away"));
+        }
+        if self.changes_users.load(Ordering::SeqCst) {
+            let kept = CapabilitySet::from_bits_retain(self.kept.load(Ordering::SeqCst));
+            let sets = CapabilitySets { effective: kept, permitted: kept, ..NO_CAPABILITIES };
+            rustix::thread::set_capabilities(None, sets).map_err(refused("to take rights away"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the calling thread another user's for good, without groups beside its own and without rights. What belongs to
+/// the whole process, such as not being dumpable, the kernel may change with it.
+fn become_user(User { uid, gid }: User) -> Result<(), ConfineError> {
+    let changed = || -> rustix::io::Result<()> {
+        let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
+        rustix::thread::set_thread_groups(&[])?;
+        rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+    };
+    changed().map_err(refused("to change the user"))
 }
 
 pub(super) fn refused<E: Into<io::Error>>(control: &'static str) -> impl Fn(E) -> ConfineError {
@@ -324,6 +383,7 @@ const ONLY_WAITING: &[libc::c_long] = &[
     libc::SYS_landlock_restrict_self, libc::SYS_ppoll, libc::SYS_prctl, libc::SYS_prlimit64,
     libc::SYS_dup3, libc::SYS_pidfd_open, libc::SYS_recvfrom, libc::SYS_recvmsg,
     libc::SYS_rt_sigaction, libc::SYS_sched_setscheduler, libc::SYS_seccomp, libc::SYS_wait4,
+    libc::SYS_capset, libc::SYS_setgroups, libc::SYS_setresgid, libc::SYS_setresuid,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_dup2,
     #[cfg(target_arch = "x86_64")]
@@ -452,13 +512,31 @@ fn may_leave_the_network() -> bool {
             let left = unshare(libc::CLONE_NEWNET) || unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET);
             unsafe { libc::_exit(i32::from(!left)) }
         }
-        child => Pid::from_raw(child)
-            .and_then(|child| {
-                rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).ok()
-            })
-            .flatten()
-            .is_some_and(|(_, status)| status.exit_status() == Some(0)),
+        child => has_ended_well(child),
     }
+}
+
+/// Whether a process like this one may take another user, found out by one that ends at once. Its children then end
+/// with it only where it may also send them a signal.
+#[allow(
+    unsafe_code,
+    reason = "between fork and _exit the child makes three system calls and touches nothing of this process"
+)]
+fn may_change_users() -> bool {
+    let held = rustix::thread::capabilities(None).map(|held| held.effective);
+    if !held.is_ok_and(|held| held.contains(CHANGING_CAPABILITIES)) {
+        return false;
+    }
+    match unsafe { libc::fork() } {
+        0 => unsafe { libc::_exit(i32::from(become_user(User::NOBODY).is_err())) },
+        child => has_ended_well(child),
+    }
+}
+
+fn has_ended_well(child: libc::pid_t) -> bool {
+    let waited = Pid::from_raw(child)
+        .and_then(|child| rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).ok());
+    waited.flatten().is_some_and(|(_, status)| status.exit_status() == Some(0))
 }
 
 /// What of one control this machine has: details, or what is missing and how to get it.
@@ -477,6 +555,8 @@ pub struct Support {
     pub network_namespace: Feature,
     /// Memory and CPU of a child can be limited by the kernel as well.
     pub cgroup: Feature,
+    /// A child of root can be another user's.
+    pub unprivileged_user: Feature,
 }
 
 /// One control, for people.
@@ -498,14 +578,17 @@ impl Support {
     pub(super) const LANDLOCK: &'static str = "landlock";
     pub(super) const NETWORK_NAMESPACE: &'static str = "network-namespace";
     const CGROUP: &'static str = "cgroup";
+    const UNPRIVILEGED_USER: &'static str = "unprivileged-user";
 
     /// All controls, in the order in which people should read them.
     ///
     /// A cgroup is not required: it has to be delegated, which few machines do, and memory and CPU
-    /// of a child are limited without one. The others are what is left when the engine has a hole.
+    /// of a child are limited without one. Nor is another user: a server that is not root has none to give up.
+    /// The others are what is left when the engine has a hole.
     #[must_use]
-    pub fn rows(&self) -> [Row<'_>; 5] {
-        let Self { no_new_privileges, seccomp, landlock, network_namespace, cgroup } = self;
+    pub fn rows(&self) -> [Row<'_>; 6] {
+        let Self { no_new_privileges, seccomp, landlock, network_namespace, cgroup, unprivileged_user } =
+            self;
         let row = |name, purpose, required, state| Row { name, purpose, required, state };
         [
             row(Self::NO_NEW_PRIVILEGES, "no setuid program gives rights", true, no_new_privileges),
@@ -513,6 +596,7 @@ impl Support {
             row(Self::LANDLOCK, "no file but below the granted folders", true, landlock),
             row(Self::NETWORK_NAMESPACE, "no network", true, network_namespace),
             row(Self::CGROUP, "the kernel limits memory and CPU of each run as well", false, cgroup),
+            row(Self::UNPRIVILEGED_USER, "no run is root", false, unprivileged_user),
         ]
     }
 
@@ -548,5 +632,17 @@ pub fn support() -> Support {
             Err("not allowed: run as root, or allow user namespaces (user.max_user_namespaces over 0, kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)".to_owned())
         },
         cgroup: Delegated::find().map(|delegated| delegated.shown()),
+        unprivileged_user: if !rustix::process::geteuid().is_root() {
+            Ok("this user is not root".to_owned())
+        } else if may_change_users() {
+            Ok("each run has the owner of its folders, where that is not root (`config check` says where it is)"
+                .to_owned())
+        } else {
+            Err(format!(
+                "root may not change its user here: give it CAP_SETUID, CAP_SETGID and CAP_KILL and the user {}, or do \
+                 not run as root",
+                User::NOBODY.uid
+            ))
+        },
     }
 }

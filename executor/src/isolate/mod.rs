@@ -9,11 +9,14 @@ mod channel;
 mod child;
 mod compiler;
 mod confine;
+mod generation;
 mod inline;
 mod network;
+mod nursery;
 mod probe;
 mod process;
 mod ring;
+mod user;
 mod zygote;
 
 pub use cgroup::Cgroups;
@@ -25,6 +28,7 @@ pub use confine::{
 pub use inline::Inline;
 pub use probe::probe;
 pub use ring::Prepared;
+pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::zygote;
 
 use crate::capability::{Grant, Permit};
@@ -73,6 +77,21 @@ pub struct Ahead {
     pub handles: u64,
     /// Whether their instructions are counted.
     pub meters_fuel: bool,
+    /// After how many runs the process is replaced that the others are forked from.
+    pub renew_runs: u64,
+    /// After what time it is replaced, however few its runs.
+    pub renew_after: Duration,
+    /// Whether each run has an address layout of its own, in a process that was started and not forked for it.
+    pub fresh_layout: bool,
+    /// As which user they run.
+    pub run_as: RunAs,
+}
+
+impl Ahead {
+    /// How many children there have to be at least, so that the next run finds one.
+    fn children(&self) -> usize {
+        self.waiting.max(1)
+    }
 }
 
 /// A compiled tool, and where the operator lets it run.
@@ -173,12 +192,12 @@ impl Isolate {
     #[must_use]
     pub fn order(&self, tool: &ToolName, permit: Permit, arguments: String) -> Order {
         let grant = permit.grant().clone();
-        let place = match self.places.get(tool) {
-            Some(Place::Ring) => {
-                Placed::Ring(ring::Order::new(tool, permit, channel::Task::Invoke { arguments }))
+        let place = match (self.places.get(tool), &self.ring) {
+            (Some(Place::Ring), Some(ring)) => {
+                Placed::Ring(ring.order(tool, permit, channel::Task::Invoke { arguments }))
             }
-            Some(Place::Inline(artifact)) => Placed::Inline(artifact.clone(), permit, arguments),
-            Some(Place::Nowhere(_)) | None => Placed::Nowhere,
+            (Some(Place::Inline(artifact)), _) => Placed::Inline(artifact.clone(), permit, arguments),
+            (Some(Place::Ring), None) | (Some(Place::Nowhere(_)) | None, _) => Placed::Nowhere,
         };
         Order { grant, place }
     }

@@ -2,7 +2,7 @@
 //! asked what it is, in a child of that zygote. Nothing of the tool runs in the server.
 
 use super::ring::Ring;
-use super::{Ahead, Isolation, Module};
+use super::{Ahead, Isolation, Module, RunAs};
 use crate::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
 use crate::clock::Clock;
 use crate::ident::ToolName;
@@ -12,6 +12,7 @@ use crate::sandbox::Code;
 use crate::tool::Contract;
 use std::io::Result;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The name that a tool has in its own zygote: its real one may not be known yet.
 const NAME: &str = "probed";
@@ -19,6 +20,8 @@ const NAME: &str = "probed";
 const MEMORY_MB: u64 = 64;
 /// How long `describe` may take.
 const TIMEOUT_SECONDS: u64 = 5;
+/// Longer than any probe.
+const MAX_LIFE: Duration = Duration::from_secs(3600);
 /// The four texts of a description together, in bytes.
 const MAX_DESCRIPTION_BYTES: usize = 320 << 10;
 
@@ -33,13 +36,23 @@ type Described = Option<[String; 4]>;
 pub async fn probe(
     code: Code<'_>,
     meters_fuel: bool,
+    run_as: RunAs,
     clock: Arc<dyn Clock>,
 ) -> Result<std::result::Result<Described, String>> {
     let name = ToolName::parse(NAME).map_err(std::io::Error::other)?;
     let permit = permit()?;
     let budgets = permit.grant().budgets();
     let (largest_file, handles) = (budgets.written.bytes(), budgets.handles);
-    let ahead = Ahead { waiting: 1, largest_file, handles, meters_fuel };
+    let ahead = Ahead {
+        waiting: 1,
+        largest_file,
+        handles,
+        meters_fuel,
+        renew_runs: u64::MAX,
+        renew_after: MAX_LIFE,
+        fresh_layout: false,
+        run_as,
+    };
     let module = Module { name: &name, code, isolation: Isolation::Process };
     let (ring, unusable) = Ring::start(&[module], ahead, None, clock).await?;
     let described = match (unusable.into_iter().next(), code.contract) {

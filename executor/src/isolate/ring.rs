@@ -7,42 +7,31 @@
 //! The server holds the deadline. It keeps its own books of what a child tells while it runs, takes
 //! CPU time and memory from the kernel, and ends every child with SIGKILL, however the guest ended.
 
-use super::cgroup::{Cgroups, Group};
-use super::channel::{Channel, Ended, Exit, FromChild, FromZygote, Job, Task, ToZygote, Told};
+use super::cgroup::Cgroups;
+use super::channel::{Ended, Exit, FromChild, Job, Task, Told};
+use super::generation::{Child, Refill};
 use super::network::carry;
+use super::nursery::Nursery;
 use super::process::{cpu_of, peak_resident_of};
+use super::user::Owner;
 use super::{Ahead, GRACE, Module};
 use crate::capability::{Grant, Handover, Permit};
 use crate::clock::Clock;
 use crate::ident::ToolName;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, Denial, End, Outcome, Usage};
-use crate::sandbox::{Code, Event, Execution, error_detail, returned};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, pidfd_send_signal};
-use std::collections::HashMap;
-use std::fs::File;
-use std::io::{Error, ErrorKind, Result};
+use crate::sandbox::{Event, Execution, error_detail, returned};
+use std::io::{ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::net::unix::pipe::Receiver;
-use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::AbortHandle;
 
 /// How often a run that has not begun is given to another child, beside those that waited.
 const MOST_TRIES: usize = 3;
 /// How long the kernel may take to take a killed process down.
 const LONGEST_EXIT: Duration = Duration::from_secs(5);
-/// How long a zygote may take to load its tools.
-const LONGEST_START: Duration = Duration::from_secs(60);
-/// How long a zygote may take to make a child.
-const LONGEST_ANSWER: Duration = Duration::from_secs(10);
-/// How long to wait before a child is asked for that could not be made.
-const BEFORE_ANOTHER: Duration = Duration::from_millis(50);
 /// The longest text of a child that is kept, in bytes.
 const LONGEST_TEXT: usize = 8 << 10;
 /// Arguments up to this many bytes are sent to a child before its run may begin: the socket takes them at once.
@@ -60,40 +49,6 @@ pub(super) struct Ring {
     clock: Arc<dyn Clock>,
 }
 
-/// Where zygotes come from.
-struct Nursery {
-    tools: Vec<Loaded>,
-    settings: Ahead,
-    cgroups: Option<Arc<Cgroups>>,
-    current: Mutex<Option<Arc<Generation>>>,
-}
-
-/// A tool that every zygote is given.
-struct Loaded {
-    message: ToZygote,
-    files: Vec<File>,
-}
-
-/// One zygote with its children. It ends when nobody holds it and its last child is gone.
-struct Generation {
-    fork: mpsc::UnboundedSender<()>,
-    ready: Mutex<mpsc::UnboundedReceiver<std::result::Result<Child, String>>>,
-    /// Ends when the zygote is reaped.
-    ended: JoinHandle<()>,
-}
-
-/// A child that waits for its job or runs.
-struct Child {
-    channel: Channel,
-    pid: i32,
-    pidfd: OwnedFd,
-    exit: oneshot::Receiver<Exit>,
-    /// What the kernel limits of it, where control groups are delegated.
-    group: Option<Arc<Group>>,
-    /// Keeps the zygote, and with it the child, alive.
-    _zygote: mpsc::UnboundedSender<()>,
-}
-
 impl Ring {
     /// Starts a zygote with `tools`, and gives the reason for each tool that it cannot run.
     pub(super) async fn start(
@@ -102,27 +57,21 @@ impl Ring {
         cgroups: Option<Arc<Cgroups>>,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Vec<(ToolName, String)>)> {
-        let loaded = tools.iter().map(|tool| {
-            let Code { module, component, componentised, contract } = tool.code;
-            let message = ToZygote::load(tool.name, component, contract);
-            let files = std::iter::once(module).chain(componentised).map(File::try_clone);
-            Ok(Loaded { message, files: files.collect::<Result<_>>()? })
-        });
-        let tools_loaded = loaded.collect::<Result<_>>()?;
-        let nursery = Nursery { tools: tools_loaded, settings, cgroups, current: Mutex::default() };
-        let (generation, unusable) = nursery.generation().await?;
-        *nursery.current.lock().await = Some(Arc::new(generation));
-        let unusable = tools.iter().zip(unusable);
-        let unusable = unusable.filter_map(|(tool, reason)| Some((tool.name.clone(), reason?))).collect();
-        Ok((Self { nursery: Arc::new(nursery), clock }, unusable))
+        let (nursery, unusable) = Nursery::start(tools, settings, cgroups).await?;
+        Ok((Self { nursery, clock }, unusable))
+    }
+
+    /// What a child is to be given for a run, with the user that it gets.
+    pub(super) fn order(&self, tool: &ToolName, permit: Permit, task: Task) -> Order {
+        let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
+        let user = self.nursery.run_as().user_for(owners);
+        let (permit, folders) = Handover::of(permit);
+        Order { job: Job { tool: tool.to_string(), task, permit, network: false, user }, folders }
     }
 
     /// Ends the zygote and waits until it is reaped. Nothing runs any more.
     pub(super) async fn close(self) {
-        let current = self.nursery.current.lock().await.take();
-        let Some(Generation { fork, ready, ended }) = current.and_then(Arc::into_inner) else { return };
-        drop((fork, ready));
-        let _it_is_gone_either_way = ended.await;
+        self.nursery.close().await;
     }
 
     /// Has a child that waits make itself ready for a run that may not begin yet. `None` when none waits, or when
@@ -131,12 +80,8 @@ impl Ring {
         if grant.network().value || !order.is_short() {
             return None;
         }
-        let generation = self.nursery.living()?;
-        let made = generation.ready.try_lock().ok()?.try_recv().ok()?;
-        let refill = Refill(generation);
-        let prepared = match made {
-            Ok(child) if child.lives() => child.prepared(refill, order, grant, Carried(None), None).await,
-            Ok(_killed_while_it_waited) => return None,
+        let prepared = match self.nursery.try_child()? {
+            Ok((child, refill)) => child.prepared(refill, order, grant, Carried(None), None).await,
             Err(reason) => Err(reason),
         };
         prepared.inspect_err(|reason| tracing::warn!(reason, "a child could not be prepared")).ok()
@@ -153,7 +98,7 @@ impl Ring {
         order.job.network = execution.network().line().is_some();
         let mut last = String::new();
         // All that wait may have been killed at once.
-        for _ in 0..self.nursery.settings.waiting.saturating_add(MOST_TRIES) {
+        for _ in 0..self.nursery.waiting().saturating_add(MOST_TRIES) {
             let ran = match prepared.take() {
                 Some(prepared) => self.follow(prepared, execution).await,
                 None => self.in_another_child(&order, execution).await,
@@ -177,9 +122,9 @@ impl Ring {
         permit: Permit,
     ) -> std::result::Result<[String; 4], String> {
         let (grant, timeout) = (permit.grant().clone(), permit.grant().timeout().value);
-        let order = Order::new(tool, permit, Task::Describe);
+        let order = self.order(tool, permit, Task::Describe);
         let described = async {
-            let (child, refill) = self.child().await?;
+            let (child, refill) = self.nursery.child().await?;
             let mut prepared = child.prepared(refill, &order, &grant, Carried(None), None).await?;
             let channel = &mut prepared.child.channel;
             channel.begin().await.map_err(|error| error.to_string())?;
@@ -204,7 +149,7 @@ impl Ring {
         execution: &Execution,
     ) -> std::result::Result<Outcome, String> {
         let (child, refill) = tokio::select! {
-            child = self.child() => child?,
+            child = self.nursery.child() => child?,
             over = over(execution) => {
                 let end = match over {
                     Over::Late => End::Unlinkable("no process could be had before its deadline".into()),
@@ -333,31 +278,6 @@ impl Ring {
             Told::Otherwise(end @ (End::ResultNotJson | End::LimitReached(_))) => end,
         }
     }
-
-    /// A child that waits, or a new one when none does.
-    async fn child(&self) -> std::result::Result<(Child, Refill), String> {
-        let generation = match self.nursery.living() {
-            Some(generation) => generation,
-            // In a task of its own: a run that is cancelled meanwhile leaves no zygote behind.
-            None => {
-                let started = tokio::spawn(Arc::clone(&self.nursery).renewed()).await;
-                started.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
-            }
-        };
-        loop {
-            let made = generation.ready.lock().await.recv().await;
-            match made.ok_or("its zygote ended")? {
-                Ok(child) if child.lives() => return Ok((child, Refill(generation))),
-                Ok(_killed_while_it_waited) => drop(Refill(Arc::clone(&generation))),
-                Err(reason) => {
-                    // Another is asked for, so that there are as many as before when there is room again.
-                    drop(Refill(Arc::clone(&generation)));
-                    tracing::warn!(reason, "a child could not be made");
-                    tokio::time::sleep(BEFORE_ANOTHER).await;
-                }
-            }
-        }
-    }
 }
 
 /// What a child is given.
@@ -367,11 +287,6 @@ pub(super) struct Order {
 }
 
 impl Order {
-    pub(super) fn new(tool: &ToolName, permit: Permit, task: Task) -> Self {
-        let (permit, folders) = Handover::of(permit);
-        Self { job: Job { tool: tool.to_string(), task, permit, network: false }, folders }
-    }
-
     /// Whether a child takes all of it at once, before its run may begin.
     fn is_short(&self) -> bool {
         match &self.job.task {
@@ -385,107 +300,6 @@ impl Order {
 pub struct Prepared {
     child: Child,
     _carried: Carried,
-}
-
-/// Dropped, it asks the zygote for another child: when the one before has its job, or never will.
-struct Refill(Arc<Generation>);
-
-impl Drop for Refill {
-    fn drop(&mut self) {
-        let _zygote_is_gone = self.0.fork.send(());
-    }
-}
-
-/// What the zygote says goes into the log of the process that answers for it.
-async fn relay(said: Receiver) {
-    let mut lines = BufReader::new(said).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        tracing::warn!(line, "the zygote says");
-    }
-}
-
-impl Nursery {
-    /// The zygote, when it lives and nobody is about to replace it.
-    fn living(&self) -> Option<Arc<Generation>> {
-        let current = self.current.try_lock().ok()?;
-        current.as_ref().filter(|living| !living.fork.is_closed()).map(Arc::clone)
-    }
-
-    /// The zygote, or another when it is gone.
-    async fn renewed(self: Arc<Self>) -> Result<Arc<Generation>> {
-        let mut current = self.current.lock().await;
-        match &*current {
-            Some(living) if !living.fork.is_closed() => Ok(Arc::clone(living)),
-            Some(_) | None => {
-                tracing::warn!("the zygote is gone, and another is started");
-                let (started, _) = self.generation().await?;
-                Ok(Arc::clone(current.insert(Arc::new(started))))
-            }
-        }
-    }
-
-    /// Starts a zygote.
-    async fn generation(&self) -> Result<(Generation, Vec<Option<String>>)> {
-        let (ours, theirs) = UnixStream::pair()?;
-        // The program that runs, even when its file was replaced meanwhile.
-        let mut zygote = Command::new("/proc/self/exe")
-            .arg("zygote")
-            .args(self.settings.meters_fuel.then_some("--fuel"))
-            .env_clear()
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        if let Some(said) = zygote.stderr.take() {
-            tokio::spawn(relay(Receiver::from_owned_fd(said.into())?));
-        }
-        let mut control = Channel::to_zygote(ours)?;
-        let ready = async {
-            for Loaded { message, files } in &self.tools {
-                let files = files.iter().map(File::as_fd).collect::<Vec<_>>();
-                control.send(message, &files).await?;
-            }
-            let Ahead { waiting: _, largest_file, handles, meters_fuel: _ } = self.settings;
-            control.send(&ToZygote::Start { largest_file, handles }, &[]).await?;
-            match control.receive().await? {
-                Some(FromZygote::Ready { unusable }) => Ok(unusable),
-                Some(_) | None => Err(Error::new(ErrorKind::UnexpectedEof, "the zygote did not start")),
-            }
-        };
-        let ready = async { tokio::time::timeout(LONGEST_START, ready).await? };
-        let unusable = match ready.await {
-            Ok(unusable) => unusable,
-            Err(error) => {
-                let _already_gone = zygote.kill();
-                zygote.wait()?;
-                return Err(error);
-            }
-        };
-        let (fork, wanted) = mpsc::unbounded_channel();
-        let (made, ready) = mpsc::unbounded_channel();
-        for _ in 0..self.settings.waiting.max(1) {
-            let _just_made = fork.send(());
-        }
-        let keeper = Keeper {
-            waits_since: None,
-            control,
-            wanted,
-            fork: fork.downgrade(),
-            made,
-            asked: HashMap::new(),
-            living: HashMap::new(),
-            cgroups: self.cgroups.clone(),
-        };
-        let ended = tokio::spawn(async move {
-            if let Err(error) = keeper.keep().await {
-                tracing::error!(%error, "the zygote is given up");
-            }
-            // It has no children any more, or does not answer.
-            let _already_gone = zygote.kill();
-            let _reaped = tokio::task::spawn_blocking(move || zygote.wait()).await;
-        });
-        Ok((Generation { fork, ready: Mutex::new(ready), ended }, unusable))
-    }
 }
 
 /// Carries the requests of one child. Dropped, it ends them all.
@@ -537,114 +351,6 @@ async fn over(execution: &Execution) -> Over {
     }
 }
 
-/// The one reader and writer of a zygote's socket.
-struct Keeper {
-    control: Channel,
-    wanted: mpsc::UnboundedReceiver<()>,
-    fork: mpsc::WeakUnboundedSender<()>,
-    made: mpsc::UnboundedSender<std::result::Result<Child, String>>,
-    /// Our ends of the sockets of children that are being made.
-    asked: HashMap<u64, UnixStream>,
-    /// Since when the zygote owes an answer.
-    waits_since: Option<tokio::time::Instant>,
-    living: HashMap<u64, Living>,
-    cgroups: Option<Arc<Cgroups>>,
-}
-
-/// What is kept of a child until the kernel is done with it.
-struct Living {
-    exit: oneshot::Sender<Exit>,
-    _group: Option<Arc<Group>>,
-}
-
-impl Keeper {
-    /// Keeps the zygote until it ends, or until nobody wants children and the last one is gone.
-    async fn keep(mut self) -> Result<()> {
-        let mut next = 0;
-        loop {
-            let patience = self.waits_since.map(|since| since + LONGEST_ANSWER);
-            tokio::select! {
-                wanted = self.wanted.recv() => {
-                    if wanted.is_none() {
-                        return Ok(());
-                    }
-                    next += 1;
-                    // What fails for one child must not end the others.
-                    match UnixStream::pair() {
-                        Ok((ours, theirs)) => {
-                            self.asked.insert(next, ours);
-                            self.waits_since.get_or_insert_with(tokio::time::Instant::now);
-                            let fork = ToZygote::Fork { child: next };
-                            tokio::time::timeout(LONGEST_ANSWER, self.control.send(&fork, &[theirs.as_fd()])).await??;
-                        }
-                        Err(error) => drop(self.made.send(Err(error.to_string()))),
-                    }
-                }
-                message = self.control.receive() => match message? {
-                    Some(message) => {
-                        self.heard(message).await?;
-                        self.waits_since = (!self.asked.is_empty()).then(tokio::time::Instant::now);
-                    }
-                    None => return Ok(()),
-                },
-                () = tokio::time::sleep_until(patience.unwrap_or_else(tokio::time::Instant::now)), if patience.is_some() => {
-                    return Err(Error::new(ErrorKind::TimedOut, "the zygote does not answer"));
-                }
-            }
-        }
-    }
-
-    /// A control group with a new child in it, where there are any.
-    async fn group_of(&self, pid: i32) -> Result<Option<Arc<Group>>> {
-        let Some(cgroups) = self.cgroups.clone() else { return Ok(None) };
-        let entered = tokio::task::spawn_blocking(move || {
-            let group = cgroups.group()?;
-            group.enter(pid)?;
-            Ok(Some(Arc::new(group)))
-        });
-        // It may take the kernel milliseconds.
-        entered.await.unwrap_or_else(|panicked| Err(Error::other(panicked)))
-    }
-
-    async fn heard(&mut self, message: FromZygote) -> Result<()> {
-        let unexpected = || Error::new(ErrorKind::InvalidData, "the zygote said what was not expected of it");
-        match message {
-            FromZygote::Forked { child, pid } => {
-                let socket = self.asked.remove(&child).ok_or_else(unexpected)?;
-                let (gone, exit) = oneshot::channel();
-                let pidfd = self.control.handle();
-                let (group, ungrouped) = match self.group_of(pid).await {
-                    Ok(group) => (group, None),
-                    Err(error) => (None, Some(error.to_string())),
-                };
-                self.living.insert(child, Living { exit: gone, _group: group.clone() });
-                let Some(zygote) = self.fork.upgrade() else { return Ok(()) };
-                // A descriptor that did not arrive, or a socket that cannot be watched, is for want of
-                // room here; the child ends when its socket closes.
-                let made = match (pidfd, Channel::to_child(socket), ungrouped) {
-                    (Some(pidfd), Ok(channel), None) => {
-                        Ok(Child { channel, pid, pidfd, exit, group, _zygote: zygote })
-                    }
-                    (None, _, _) => Err("the server has no room for a descriptor".to_owned()),
-                    (_, Err(error), _) => Err(error.to_string()),
-                    (_, _, Some(ungrouped)) => Err(ungrouped),
-                };
-                let _nobody_waits = self.made.send(made);
-            }
-            FromZygote::Refused { child, reason } => {
-                self.asked.remove(&child).ok_or_else(unexpected)?;
-                let _nobody_waits = self.made.send(Err(reason));
-            }
-            FromZygote::Exited { child, exit } => {
-                let gone = self.living.remove(&child).ok_or_else(unexpected)?;
-                let _nobody_asks = gone.exit.send(exit);
-            }
-            FromZygote::Ready { .. } => return Err(unexpected()),
-        }
-        Ok(())
-    }
-}
-
 /// What the kernel said of a child whose socket is closed.
 async fn exit_of(child: &mut Child) -> Exit {
     child.kill();
@@ -684,23 +390,5 @@ impl Child {
         // Only the child holds its end of the network from here on.
         drop(network);
         Ok(Prepared { child: self, _carried: carried })
-    }
-
-    /// Whether it was not killed while it waited.
-    fn lives(&self) -> bool {
-        let mut gone = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut gone, Some(&now)).is_ok_and(|ended| ended == 0)
-    }
-
-    fn kill(&self) {
-        // The descriptor names this process and no other, also when it is gone already.
-        let _already_gone = pidfd_send_signal(&self.pidfd, Signal::KILL);
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        self.kill();
     }
 }

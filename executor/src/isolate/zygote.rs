@@ -41,17 +41,17 @@ struct Living {
 ///
 /// # Errors
 /// When the engine cannot be set up, or the socket fails. The end of the server is no error.
-pub fn zygote(meters_fuel: bool) -> Result<()> {
-    match serve(meters_fuel) {
+pub fn zygote(meters_fuel: bool, changes_users: bool) -> Result<()> {
+    match serve(meters_fuel, changes_users) {
         Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
         served => served,
     }
 }
 
-fn serve(meters_fuel: bool) -> Result<()> {
+fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
     close_inherited()?;
     let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    let Some(ready) = load(&control, meters_fuel)? else { return Ok(()) };
+    let Some(ready) = load(&control, meters_fuel, changes_users)? else { return Ok(()) };
     let mut living: Vec<Living> = Vec::new();
     loop {
         // A child that is gone is reaped before another is made, because its outcome may wait for it.
@@ -97,12 +97,12 @@ fn protocol() -> Error {
 }
 
 /// Takes the tools; `None` when the server is gone before they are complete.
-fn load(control: &UnixStream, meters_fuel: bool) -> Result<Option<Ready>> {
+fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<Option<Ready>> {
     let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock)).map_err(Error::other)?;
     let confinement = Confinement::prepare().map_err(refused)?;
     // Before there is any code of a tool. The system calls are narrowed after it is loaded, because they no
     // longer allow to make memory executable.
-    confinement.zygote().map_err(refused)?;
+    confinement.zygote(changes_users).map_err(refused)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();
     let (largest_file, handles) = loop {
@@ -120,7 +120,9 @@ fn load(control: &UnixStream, meters_fuel: bool) -> Result<Option<Ready>> {
                     Err(error) => Some(error.to_string()),
                 });
             }
-            Some((ToZygote::Start { largest_file, handles }, _)) => break (largest_file, handles),
+            Some((ToZygote::Start { largest_file, handles }, _)) => {
+                break (largest_file, handles);
+            }
             Some((ToZygote::Fork { .. }, _)) => return Err(protocol()),
             None => return Ok(None),
         }

@@ -225,6 +225,24 @@ impl History {
         Ok(self.0.connection().query_row(sql, [intent.as_bytes()], entry).optional()?)
     }
 
+    /// The intents whose ids begin with these bytes, a few at most.
+    ///
+    /// # Errors
+    /// [`HistoryError::Sqlite`].
+    pub fn intents_beginning(&self, block: [u8; 4]) -> Result<Vec<IntentId>, HistoryError> {
+        const MAX_SHOWN: u64 = 10;
+        let bound = |rest: u8| {
+            let mut id = [rest; 16];
+            id.iter_mut().zip(block).for_each(|(byte, given)| *byte = given);
+            id
+        };
+        let sql = "SELECT intent FROM intents WHERE intent BETWEEN ?1 AND ?2 ORDER BY intent LIMIT ?3";
+        let mut statement = self.0.connection().prepare(sql)?;
+        let chosen = params![bound(0), bound(u8::MAX), stored(MAX_SHOWN)];
+        let rows = statement.query_map(chosen, |row| Ok(IntentId::from_bytes(row.get(0)?)))?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
     /// The latest refusals that a filter chooses by agent, tool and time, newest first.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use crate::govern::{
     AcceptUnsigned, Admission, Admitted, Authentic, Escalated, Governor, IntentSignatures, Standing, Trust,
     admit,
 };
-use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::Isolate;
 use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
 use crate::memory;
@@ -691,8 +691,12 @@ impl Executor {
             }
             Some(Entry::Broken(error)) => return Err(unavailable(error.public_message())),
             None => {
-                let message =
-                    format!("there is no tool `{}` in the catalogue: ask for the list of tools", call.tool);
+                let known = loaded.catalog.iter().map(|(name, _)| name.as_str());
+                let nearest = did_you_mean(call.tool.as_str(), known);
+                let message = format!(
+                    "there is no tool `{}` in the catalogue{nearest}: ask for the list of tools",
+                    call.tool
+                );
                 return Err(Fault::invalid("/tool", message));
             }
         }

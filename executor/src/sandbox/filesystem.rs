@@ -156,26 +156,29 @@ impl Watched<'_> {
             }
             open |= OpenFlags::DIRECTORY;
         }
-        // Anything but a file or a folder, such as a FIFO, could hold the thread that opens it.
-        let stat = self.inner().stat_at(at.folder(), at.flags, at.name.clone()).await;
-        let found = stat.map(|stat| (stat.type_, stat.link_count));
-        match found {
-            Ok((DescriptorType::RegularFile, 2..)) if !self.0.hard_links => {
-                self.record(Refusal::HardLink, paths);
-                return Err(ErrorCode::NotPermitted.into());
-            }
-            Ok((
-                DescriptorType::Directory | DescriptorType::RegularFile | DescriptorType::SymbolicLink,
-                _,
-            ))
-            | Err(_) => {}
-            Ok(_) => return Err(ErrorCode::Unsupported.into()),
-        }
-        if found.is_err() && open.contains(OpenFlags::CREATE) {
+        let exists = self.check_target(at, paths).await?;
+        if !exists && open.contains(OpenFlags::CREATE) {
             self.spend(Budget::create)?;
         }
         let result = self.inner().open_at(at.folder(), at.flags, at.name.clone(), open, flags).await;
         self.watch(changes_something(open, flags), paths, result)
+    }
+
+    /// Refuses a file with several names, unless the operator allows those, and anything but a file, a folder or
+    /// a link, such as a FIFO: that could hold the thread that opens it, and setting the times of a file opens it
+    /// as well. Says whether anything is there, as far as that can be told; where it cannot, the call itself fails.
+    async fn check_target(&mut self, at: &Reached, paths: &[(Option<Preopen>, &str)]) -> FsResult<bool> {
+        use DescriptorType::{Directory, RegularFile, SymbolicLink};
+        let stat = self.inner().stat_at(at.folder(), at.flags, at.name.clone()).await;
+        match stat.map(|stat| (stat.type_, stat.link_count)) {
+            Ok((RegularFile | SymbolicLink, 2..)) if !self.0.hard_links => {
+                self.record(Refusal::HardLink, paths);
+                Err(ErrorCode::NotPermitted.into())
+            }
+            Ok((Directory | RegularFile | SymbolicLink, _)) => Ok(true),
+            Ok(_) => Err(ErrorCode::Unsupported.into()),
+            Err(_) => Ok(false),
+        }
     }
 
     /// Looks at the result of a call that would change something or only looks, and records it when
@@ -254,7 +257,6 @@ macro_rules! passed_on {
 impl HostDescriptor for Watched<'_> {
     watched! {
         stat_at(fd, (flags) path: String;) -> DescriptorStat, Need::Look, changes false;
-        set_times_at(fd, (flags) path: String; atim: NewTimestamp, mtim: NewTimestamp) -> (), Need::Have, changes true;
         readlink_at(fd, path: String;) -> String, Need::Have, changes false;
         remove_directory_at(fd, path: String;) -> (), Need::Have, changes true;
         unlink_file_at(fd, path: String;) -> (), Need::Have, changes true;
@@ -317,6 +319,28 @@ impl HostDescriptor for Watched<'_> {
             return Err(self.not_granted(&place).into());
         }
         self.inner().set_times(fd, atim, mtim).await
+    }
+
+    async fn set_times_at(
+        &mut self,
+        fd: Resource<Descriptor>,
+        follow: PathFlags,
+        path: String,
+        atim: NewTimestamp,
+        mtim: NewTimestamp,
+    ) -> FsResult<()> {
+        let paths = [(self.preopen(&fd), path.as_str())];
+        self.enter(&paths)?;
+        let at = self.reach(&fd, &path, follow, Need::Have).await?;
+        let result = match self.check_target(&at, &paths).await {
+            Ok(_exists) => {
+                let set = self.inner().set_times_at(at.folder(), at.flags, at.name.clone(), atim, mtim).await;
+                self.watch(true, &paths, set)
+            }
+            Err(refused) => Err(refused),
+        };
+        self.leave(at);
+        result
     }
 
     async fn create_directory_at(&mut self, fd: Resource<Descriptor>, path: String) -> FsResult<()> {

@@ -4,7 +4,7 @@
 //! [`super::sockets`].
 
 use super::state::State;
-use super::{counted, filesystem, preview1, typed};
+use super::{counted, filesystem, path_text, preview1, typed};
 use wasmtime::component::{HasData, HasSelf, Linker as ComponentLinker, ResourceTable};
 use wasmtime::{Engine, Linker as CoreLinker};
 use wasmtime_wasi::WasiView as _;
@@ -37,6 +37,7 @@ pub(super) fn component(engine: &Engine) -> wasmtime::Result<ComponentLinker<Sta
     clocks::monotonic_clock::add_to_linker::<State, WasiClocks>(l, State::clocks)?;
     wasi_filesystem::preopens::add_to_linker::<State, WasiFilesystem>(l, State::filesystem)?;
     filesystem::add_to_linker(l)?;
+    path_text::add_to_linker(l)?;
     cli::exit::add_to_linker::<State, WasiCli>(l, State::cli)?;
     cli::environment::add_to_linker::<State, WasiCli>(l, State::cli)?;
     cli::stdin::add_to_linker::<State, WasiCli>(l, State::cli)?;

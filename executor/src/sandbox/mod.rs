@@ -17,12 +17,14 @@ mod counted;
 mod denials;
 mod engine;
 mod filesystem;
+mod label;
 mod limiter;
 mod linkers;
 mod listing;
 mod meter;
 mod network;
 mod output;
+mod path_text;
 mod preopens;
 mod preview1;
 mod sockets;
@@ -57,7 +59,7 @@ use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
-use stop::{Stop, end_of};
+use stop::{Stop, end_of, lacks_handles};
 use wasmtime::component::{InstancePre, Linker as ComponentLinker};
 use wasmtime::{Engine, Linker as CoreLinker, Store, UpdateDeadline};
 use wasmtime_wasi::filesystem::WasiFilesystemView as _;
@@ -631,7 +633,7 @@ async fn run(artifact: &Artifact, store: &mut Store<State>, input: Input, gauges
     };
     let failed = match &ended {
         Ok(()) => None,
-        Err(error) => end_of(error, &gauges.memory),
+        Err(error) => end_of(error, &gauges.memory, || lacks_handles(&mut *store)),
     };
     match failed {
         Some(End::Exited { code, .. }) => End::Exited { code, stderr_tail: gauges.recorder.stderr_tail() },
@@ -683,7 +685,7 @@ async fn typed_tool(
             }
         }
         // A typed tool that exits has not answered, whatever the code.
-        Err(error) => end_of(&error, &gauges.memory)
+        Err(error) => end_of(&error, &gauges.memory, || lacks_handles(&mut *store))
             .unwrap_or(End::Exited { code: 0, stderr_tail: gauges.recorder.stderr_tail() }),
     }
 }

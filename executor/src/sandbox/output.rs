@@ -3,6 +3,7 @@
 //! The streams are our own because they have to be: they take bytes only while the limit allows,
 //! never buffer ahead of it, and never let a guest make the host allocate by writing nothing.
 
+use super::label::{LabelError, check_media_type, check_name};
 use super::stop::Stop;
 use super::witness::{Event, Witness};
 use crate::limit::{Bound, Limit};
@@ -121,9 +122,22 @@ impl Recorder {
         Ok(())
     }
 
-    pub(super) fn artifact(&self, name: &str, mime: &str, chunk: &[u8], last: bool) -> Result<(), Stop> {
+    /// Takes one chunk of an artifact, the media type with the first; or says what is wrong with its name or type,
+    /// and keeps nothing of it.
+    pub(super) fn artifact(
+        &self,
+        name: &str,
+        mime: &str,
+        chunk: &[u8],
+        last: bool,
+    ) -> Result<Result<(), LabelError>, Stop> {
         let mut taken = self.lock();
         let open = taken.open_artifacts.iter().position(|artifact| artifact.name == name);
+        if open.is_none()
+            && let Err(refused) = check_name(name).and_then(|()| check_media_type(mime))
+        {
+            return Ok(Err(refused));
+        }
         if open.is_none() && taken.open_artifacts.len() + taken.output.artifacts.len() >= MOST_ARTIFACTS {
             taken.output.truncated = true;
             return Err(Stop::Limit(Limit::Output));
@@ -142,7 +156,7 @@ impl Recorder {
             self.witness.see(|| Event::Artifact(artifact.clone()));
             taken.output.artifacts.push(artifact);
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     fn end_stderr_line(&self, taken: &mut Taken) {
@@ -210,7 +224,9 @@ impl Recorder {
         if !self.has_room(&mut taken, bytes) {
             return;
         }
-        if taken.output.artifacts.len() < MOST_ARTIFACTS {
+        // A process that was taken over can say what the check in it refuses.
+        let is_checked = check_name(&artifact.name).and_then(|()| check_media_type(&artifact.mime)).is_ok();
+        if is_checked && taken.output.artifacts.len() < MOST_ARTIFACTS {
             self.witness.see(|| Event::Artifact(artifact.clone()));
             taken.output.artifacts.push(artifact);
         } else {
@@ -388,9 +404,9 @@ mod tests {
             recorder.log(LogLevel::Info, "").unwrap();
         }
         for i in 0..MOST_ARTIFACTS {
-            recorder.artifact(&i.to_string(), "", b"", i % 2 == 0).unwrap();
+            recorder.artifact(&i.to_string(), "a/b", b"", i % 2 == 0).unwrap().unwrap();
         }
-        assert!(recorder.artifact("one more", "", b"", true).is_err());
+        assert!(recorder.artifact("one more", "a/b", b"", true).is_err());
         let output = recorder.finish();
         assert_eq!((output.logs.len(), output.artifacts.len()), (MOST_LOG_LINES, MOST_ARTIFACTS));
         assert!(output.truncated);
@@ -406,11 +422,24 @@ mod tests {
     }
 
     #[test]
+    fn an_artifact_with_a_bad_name_or_type_reaches_nobody() {
+        let recorder = recorder(1000);
+        let refused = [("a/b", "text/plain"), ("a", ""), ("a", "text")];
+        for (name, mime) in refused {
+            assert!(recorder.artifact(name, mime, b"x", true).unwrap().is_err(), "{name} {mime}");
+            let artifact = Artifact { name: name.into(), mime: mime.into(), content: Vec::new() };
+            recorder.saw_artifact(artifact);
+        }
+        let output = recorder.finish();
+        assert!(output.artifacts.is_empty() && output.truncated);
+    }
+
+    #[test]
     fn artifacts_are_joined_by_name() {
         let recorder = recorder(1000);
-        recorder.artifact("a", "text/plain", b"one ", false).unwrap();
-        recorder.artifact("b", "text/plain", b"other", true).unwrap();
-        recorder.artifact("a", "", b"two", true).unwrap();
+        recorder.artifact("a", "text/plain", b"one ", false).unwrap().unwrap();
+        recorder.artifact("b", "text/plain", b"other", true).unwrap().unwrap();
+        recorder.artifact("a", "", b"two", true).unwrap().unwrap();
         let artifacts = recorder.finish().artifacts;
         let seen = artifacts.iter().map(|a| (a.name.as_str(), a.content.as_slice())).collect::<Vec<_>>();
         assert_eq!(seen, [("b", b"other".as_slice()), ("a", b"one two".as_slice())]);

@@ -56,11 +56,12 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 }
 
 /// Links one call again, watched: the descriptor and the path (pointer, length) that it looks at
-/// are named, the rest is passed on. A `bare` path (pointer, length) loses the slashes at its end.
+/// are named, the rest is passed on. A `bare` path (pointer, length) loses the slashes at its end. A
+/// `checked` one may lead neither to a file with several names nor to a FIFO or a device.
 macro_rules! watched {
     (
         $linker:ident, $name:ident($($arg:ident: $ty:ty),*),
-        changes $changes:expr, paths $(($fd:ident, $pointer:ident, $length:ident)),+ $(, makes $makes:ident)? $(, bare ($start:ident, $size:ident))? $(, no_special ($lookup:ident, $oflags:ident))?
+        changes $changes:expr, paths $(($fd:ident, $pointer:ident, $length:ident)),+ $(, makes $makes:ident)? $(, bare ($start:ident, $size:ident))? $(, checked ($lookup:ident $(, creates $oflags:ident)?))?
     ) => {
         $linker.func_wrap_async(
             "wasi_snapshot_preview1",
@@ -80,15 +81,15 @@ macro_rules! watched {
                         let (mut memory, state) = guest(&mut caller)?;
                         $(let $size = without_slashes(&memory, $start, $size);)?
                         $(
-                            let [Named { fd, pointer, length }] = paths;
-                            match found(&memory, state, fd, $lookup, pointer, length).await? {
-                                Some(Found { kind: REGULAR_FILE, links: 2.. }) if !state.hard_links => {
+                            let [path] = &paths;
+                            match found(&memory, state, path, $lookup).await? {
+                                Some(Found { kind: REGULAR_FILE | SYMBOLIC_LINK, links: 2.. }) if !state.hard_links => {
                                     let refused = Some(Refusal::HardLink);
                                     return Ok(record(&mut caller, refused, &paths, errno::PERM));
                                 }
                                 Some(Found { kind: DIRECTORY | REGULAR_FILE | SYMBOLIC_LINK, .. }) => {}
                                 Some(_special) => return Ok(errno::NOTSUP),
-                                None if $oflags & CREAT != 0 => state.gauges.budget.create()?,
+                                $(None if $oflags & CREAT != 0 => state.gauges.budget.create()?,)?
                                 None => {}
                             }
                         )?
@@ -114,7 +115,8 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         linker,
         path_filestat_set_times(fd: i32, flags: i32, path: i32, len: i32, atim: i64, mtim: i64, which: i32),
         changes true,
-        paths (fd, path, len)
+        paths (fd, path, len),
+        checked (flags)
     );
     watched!(
         linker,
@@ -130,7 +132,7 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         ),
         changes makes_or_writes(oflags, rights),
         paths (fd, path, len),
-        no_special (dirflags, oflags)
+        checked (dirflags, creates oflags)
     );
     watched!(
         linker,
@@ -486,18 +488,17 @@ struct Found {
     links: u64,
 }
 
-/// What a path leads to, as far as that can be told; where it cannot, opening it says why. Anything but
-/// a file or a folder, such as a FIFO, would hold the thread that opens it.
+/// What a path leads to, as far as that can be told; where it cannot, the call itself says why. Anything but
+/// a file or a folder, such as a FIFO, would hold the thread that opens it, and setting the times of a file
+/// opens it as well.
 async fn found(
     memory: &GuestMemory<'_>,
     state: &mut State,
-    fd: i32,
+    named: &Named,
     lookup: i32,
-    path: i32,
-    len: i32,
 ) -> wasmtime::Result<Option<Found>> {
     let GuestMemory::Unshared(memory) = memory else { return Ok(None) };
-    let Some(path) = (Named { fd, pointer: path, length: len }).bytes(memory) else { return Ok(None) };
+    let Some(path) = named.bytes(memory) else { return Ok(None) };
     // The path and the answer stand in a memory of their own, so that the guest's is left alone.
     let (mut scratch, length) = (vec![0; FILESTAT_BYTES], path.len());
     scratch.extend_from_slice(path);
@@ -505,12 +506,13 @@ async fn found(
     let (Ok(start), Ok(length)) = (i32::try_from(FILESTAT_BYTES), i32::try_from(length)) else {
         return Ok(None);
     };
-    let error = wasi::path_filestat_get(&mut state.wasi, &mut own, fd, lookup, start, length, 0).await?;
+    let error =
+        wasi::path_filestat_get(&mut state.wasi, &mut own, named.fd, lookup, start, length, 0).await?;
     let found = scratch.get(TYPE).map(|kind| Found { kind: *kind, links: number(&scratch, LINKS) });
     Ok(found.filter(|_| error == 0))
 }
 
-/// The file types of preview 1 that may be opened, or lead to one.
+/// The file types of preview 1 that may be opened or changed, or lead to one.
 const DIRECTORY: u8 = 3;
 const REGULAR_FILE: u8 = 4;
 const SYMBOLIC_LINK: u8 = 7;

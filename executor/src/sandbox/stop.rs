@@ -6,8 +6,8 @@ use crate::limit::Limit;
 use crate::outcome::{AbortReason, End};
 use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::sync::Notify;
-use wasmtime::component::ResourceTableError;
-use wasmtime::{PoolConcurrencyLimitError, Trap};
+use wasmtime::component::{Resource, ResourceTableError};
+use wasmtime::{AsContextMut, PoolConcurrencyLimitError, Trap};
 
 /// A decision of the executor, travelling as an error through wasmtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -71,8 +71,22 @@ impl Abort {
     }
 }
 
-/// What a guest's own error means. An exit with code 0 is no error, and is `None`.
-pub(super) fn end_of(error: &wasmtime::Error, memory: &MemoryGauge) -> Option<End> {
+/// Marks the one handle that [`lacks_handles`] asks for.
+struct Probe;
+
+/// Whether the store can name no further resource. The store is not used again: the probe takes what may be the last
+/// handle.
+pub(super) fn lacks_handles(store: impl AsContextMut) -> bool {
+    Resource::<Probe>::new_own(0).try_into_resource_any(store).is_err()
+}
+
+/// What a guest's own error means, where `lacks_handles` says whether the store has no handle left. An exit with
+/// code 0 is no error, and is `None`.
+pub(super) fn end_of(
+    error: &wasmtime::Error,
+    memory: &MemoryGauge,
+    lacks_handles: impl FnOnce() -> bool,
+) -> Option<End> {
     if let Some(stop) = error.downcast_ref::<Stop>() {
         return Some((*stop).into());
     }
@@ -99,17 +113,16 @@ pub(super) fn end_of(error: &wasmtime::Error, memory: &MemoryGauge) -> Option<En
     if refused_memory || error.downcast_ref().is_some_and(no_room) {
         return Some(End::LimitReached(Limit::Memory));
     }
-    // The handles that a component makes of its own resources have no error type in wasmtime.
-    if matches!(error.downcast_ref(), Some(ResourceTableError::Full))
-        || error.root_cause().to_string() == "cannot allocate another handle: store handle limit exceeded"
-    {
-        return Some(End::LimitReached(Limit::Handles));
-    }
     if error.is::<PoolConcurrencyLimitError>() {
         return Some(End::Unlinkable("too many guests are stuck in host calls to start another".to_owned()));
     }
-    Some(match error.downcast_ref::<Trap>() {
-        Some(trap) => End::Trapped(trap.to_string()),
-        None => End::Trapped("the guest broke the contract of a host call".to_owned()),
-    })
+    if let Some(trap) = error.downcast_ref::<Trap>() {
+        return Some(End::Trapped(trap.to_string()));
+    }
+    // What the host holds has an error type. What a component names or lends has none in wasmtime, but such an
+    // error leaves the store without a handle.
+    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) || lacks_handles() {
+        return Some(End::LimitReached(Limit::Handles));
+    }
+    Some(End::Trapped("the guest broke the contract of a host call".to_owned()))
 }

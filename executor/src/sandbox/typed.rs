@@ -1,5 +1,6 @@
 //! The host's side of the WIT world `a2g:tool/tool`.
 
+use super::label::LabelError;
 use super::state::State;
 use crate::outcome::LogLevel;
 
@@ -30,8 +31,20 @@ impl Host for State {
         Ok(self.gauges.recorder.progress(percent, &message)?)
     }
 
-    fn artifact(&mut self, name: String, mime: String, chunk: Vec<u8>, last: bool) -> wasmtime::Result<()> {
-        Ok(self.gauges.recorder.artifact(&name, &mime, &chunk, last)?)
+    fn artifact(
+        &mut self,
+        name: String,
+        mime: String,
+        chunk: Vec<u8>,
+        last: bool,
+    ) -> wasmtime::Result<Result<(), ToolError>> {
+        let taken = self.gauges.recorder.artifact(&name, &mime, &chunk, last)?;
+        let invalid = |error: LabelError| ToolError {
+            code: "invalid".to_owned(),
+            message: error.to_string(),
+            detail: None,
+        };
+        Ok(taken.map_err(invalid))
     }
 
     fn network(&mut self) -> wasmtime::Result<bool> {

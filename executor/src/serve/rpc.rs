@@ -7,6 +7,7 @@
 use super::doorway::charge;
 use crate::fault::Fault;
 use crate::govern::Caller;
+use crate::ident::{did_you_mean, excerpt};
 use crate::memory::Charge;
 use crate::wire::a2g::fault;
 use crate::wire::jsonrpc::{self, Body, Entry, Id, MAX_BATCH, Request};
@@ -120,7 +121,7 @@ impl Rpc {
                 if self.notifications.contains(&method.as_ref()) {
                     let _nobody_asked = self.call(None, &method, params, peer).await;
                 } else {
-                    let method = crate::ident::excerpt(&method);
+                    let method = excerpt(&method);
                     tracing::debug!(method, "a notification of a method that needs an id was dropped");
                 }
                 None
@@ -133,8 +134,8 @@ impl Rpc {
 
     async fn call(&self, id: Option<&Id>, method: &str, params: Option<&RawValue>, peer: Peer<'_>) -> String {
         let Some(callback) = self.methods.method(method) else {
-            let shown = crate::ident::excerpt(method);
-            return refusal(id, &Fault::MethodNotFound(format!("there is no method `{shown}`")));
+            let (shown, nearest) = (excerpt(method), did_you_mean(method, self.methods.method_names()));
+            return refusal(id, &Fault::MethodNotFound(format!("there is no method `{shown}`{nearest}")));
         };
         let charge = match peer.charge {
             Ok(charge) => charge.clone(),

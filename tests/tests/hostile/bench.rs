@@ -82,6 +82,11 @@ impl Bench {
         };
         let waiting = options.get("executor.waiting").as_u64().and_then(|count| usize::try_from(count).ok());
         let ring = waiting.filter(|_| options.get("executor.isolation") == "process");
+        let processes = match ring {
+            Some(waiting) if options.get("executor.fresh_layout") == true => (waiting, waiting),
+            Some(waiting) => (1, waiting),
+            None => (0, 0),
+        };
         let mounts = options.mounts();
         let mut executor = Executor::start(options.catalogue(&catalogue).governor(&books.url()));
         let process = executor.process().child().id();
@@ -106,7 +111,7 @@ impl Bench {
         // The first run opens what stays open. What the test prepares after it is no guest's doing.
         bench.assert_harmless("a start");
         bench.outside.forget();
-        bench.idle = Some(Idle::before(process, &bench.executor.home().temporary(), ring));
+        bench.idle = Some(Idle::before(process, &bench.executor.home().temporary(), processes));
         bench.is_disturbed = true;
         bench
     }

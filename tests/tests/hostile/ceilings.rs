@@ -84,6 +84,51 @@ const OWN_HANDLES: &str = r#"(component
     (instance $command (export "run" (func $run)))
     (export "wasi:cli/run@0.2.0" (instance $command)))"#;
 
+/// A component that has 50 handles, one of them of the host, and lends that one to a call.
+const LENDS: &str = r#"(component
+    (import "wasi:io/poll@0.2.0" (instance $poll
+      (export "pollable" (type $pollable (sub resource)))
+      (export "[method]pollable.ready" (func (param "self" (borrow $pollable)) (result bool)))))
+    (alias export $poll "pollable" (type $pollable))
+    (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
+      (alias outer 1 $pollable (type $outer))
+      (export "pollable" (type $pollable (eq $outer)))
+      (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
+    (type $thing (resource (rep i32)))
+    (core func $new (canon resource.new $thing))
+    (core func $subscribe (canon lower (func $clock "subscribe-duration")))
+    (core func $ready (canon lower (func $poll "[method]pollable.ready")))
+    (core module $m
+      (import "own" "new" (func $new (param i32) (result i32)))
+      (import "host" "subscribe" (func $subscribe (param i64) (result i32)))
+      (import "host" "ready" (func $ready (param i32) (result i32)))
+      (func (export "run") (result i32) (local $left i32) (local $pollable i32)
+        (local.set $pollable (call $subscribe (i64.const 0)))
+        (local.set $left (i32.const 49))
+        (loop $more
+          (drop (call $new (i32.const 7)))
+          (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+        (drop (call $ready (local.get $pollable)))
+        (i32.const 0)))
+    (core instance $i (instantiate $m
+      (with "own" (instance (export "new" (func $new))))
+      (with "host" (instance (export "subscribe" (func $subscribe)) (export "ready" (func $ready))))))
+    (func $run (result (result)) (canon lift (core func $i "run")))
+    (instance $command (export "run" (func $run)))
+    (export "wasi:cli/run@0.2.0" (instance $command)))"#;
+
+/// A component that names a handle that it never had.
+const WRONG_HANDLE: &str = r#"(component
+    (type $thing (resource (rep i32)))
+    (core func $drop (canon resource.drop $thing))
+    (core module $m
+      (import "own" "drop" (func $drop (param i32)))
+      (func (export "run") (result i32) (call $drop (i32.const 7)) (i32.const 0)))
+    (core instance $i (instantiate $m (with "own" (instance (export "drop" (func $drop))))))
+    (func $run (result (result)) (canon lift (core func $i "run")))
+    (instance $command (export "run" (func $run)))
+    (export "wasi:cli/run@0.2.0" (instance $command)))"#;
+
 #[test]
 fn handles_have_a_ceiling() {
     let opens = |times: u32| {
@@ -100,15 +145,19 @@ fn handles_have_a_ceiling() {
         Tool::command_bytes("opens_40", opens(40)),
         Tool::command_bytes("opens_60", opens(60)),
         Tool::command_bytes("own", wasm(OWN_HANDLES)),
+        Tool::command_bytes("lends", wasm(LENDS)),
+        Tool::command_bytes("wrong", wasm(WRONG_HANDLE)),
     ];
     let bench = Bench::start_tools(Options::new().set("ceilings.max_handles", 50), tools);
     std::fs::write(bench.executor.workspace().join("file"), "").expect("a file");
     let call = |tool: &str| bench.call(tool).scope("/workspace/**");
     let report = call("opens_40").send().success();
     assert_eq!(report.in_force("max_handles"), &json!({ "granted": 50, "set_by": "executor" }));
-    for tool in ["opens_60", "own"] {
+    // The engine refuses each in words of its own: what it cannot name, and what it cannot lend.
+    for tool in ["opens_60", "own", "lends"] {
         ends_at(call(tool), "handles", "max_handles", 50);
     }
+    call("wrong").send().failure("broke the contract of a host call");
     // A ceiling above what was once the most is given as well.
     let tools = [("opens_1500", opens(1500)), ("opens_2100", opens(2100))]
         .map(|(name, wasm)| Tool::command_bytes(name, wasm));

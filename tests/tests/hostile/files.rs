@@ -420,6 +420,70 @@ fn a_file_with_another_name_is_opened_only_where_the_operator_says_so() {
     assert_eq!((report.notes(), report.denied()), (vec![errno::SUCCESS], vec![]));
 }
 
+/// Sets the times of a name to 1 s, where `follow` says whether of what a link leads to.
+fn sets_times(name: &str, follow: u32) -> String {
+    format!(
+        "(call $note (call $path_set_times (i32.const 3) (i32.const {follow}) @\"{name}\"
+            (i64.const 1000000000) (i64.const 1000000000) (i32.const 5)))"
+    )
+}
+
+#[test]
+fn the_times_of_a_file_with_another_name_are_set_only_where_the_operator_says_so() {
+    let disk = Disk::new();
+    let folder = disk.at("jobs/dir");
+    fs::hard_link(disk.at("outside/secret.txt"), folder.join("file")).expect("a link");
+    symlink("secret.txt", disk.at("outside/link")).expect("a link");
+    fs::hard_link(disk.at("outside/link"), folder.join("link")).expect("a second name of a link");
+    symlink("file", folder.join("to_file")).expect("a link");
+    symlink("deep.txt", folder.join("to_deep")).expect("a link");
+    super::guest::make_fifo(&folder.join("fifo"));
+    let tries = [("dir/file", 0), ("dir/file", 1), ("dir/link", 0), ("dir/to_file", 1), ("dir/fifo", 1)];
+    let tries = tries.map(|(name, follow)| sets_times(name, follow)).concat();
+    // By its descriptor, a folder is what was opened; a link is set and not followed, where it has one name.
+    let own = format!(
+        r#"{}{}
+        (call $note (call $open_dir (i32.const 3) @"dir"))
+        (call $note (call $fd_set_times (global.get $fd) (i64.const 1000000000) (i64.const 1000000000) (i32.const 5)))"#,
+        sets_times("dir/deep.txt", 0),
+        sets_times("dir/to_file", 0),
+    );
+    let guests = [("tries", Guest::new(&tries)), ("own", Guest::new(&own))];
+    let seconds = |path: &str| fs::symlink_metadata(disk.at(path)).expect("it is there").mtime();
+    let call = |bench: &Bench, tool: &str, scope: &str| bench.call(tool).scope(scope).send().success();
+    let bench = disk.bench(guests);
+    let before = disk.outside();
+    // The first scope is enforced in a core module, the second in a component.
+    for scope in ["/jobs/**", "/jobs/di[r]/**"] {
+        let report = call(&bench, "tries", scope);
+        let refused = [errno::PERM, errno::PERM, errno::PERM, errno::PERM, errno::NOTSUP];
+        assert_eq!(report.notes(), refused, "{scope}: {report:?}");
+        let denied = report.denied();
+        let counts = [("/jobs/dir/file", 2), ("/jobs/dir/link", 1), ("/jobs/dir/to_file", 1)];
+        assert_eq!(denied, counts.map(|(what, count)| (what, "hard_link", count)), "{scope}");
+        assert_eq!(disk.outside(), before, "{scope}");
+        // The adapter of a componentised module sets times of files alone by their descriptors.
+        let by_descriptor = if scope == "/jobs/**" { errno::SUCCESS } else { errno::BADF };
+        let notes = call(&bench, "own", scope).notes();
+        assert_eq!(notes, [0, 0, 0, by_descriptor], "{scope}");
+        for path in ["jobs/dir/deep.txt", "jobs/dir/to_file"] {
+            assert_eq!(seconds(path), 1, "{scope} {path}");
+            Command::new("touch").arg("-h").arg(disk.at(path)).status().expect("touch");
+        }
+        assert_eq!(disk.outside(), before, "{scope}");
+    }
+    drop(bench);
+    // Where it is allowed, both names lie inside, so that nothing outside changes.
+    fs::hard_link(disk.at("jobs/inside.txt"), disk.at("jobs/dir/inside")).expect("a link");
+    let guests = [("tries", Guest::new(sets_times("dir/inside", 1)))];
+    let bench = disk.bench_with(Options::new().set("ceilings.hard_links", true), guests);
+    for scope in ["/jobs/**", "/jobs/di[r]/**"] {
+        let report = call(&bench, "tries", scope);
+        assert_eq!((report.notes(), seconds("jobs/inside.txt")), (vec![errno::SUCCESS], 1), "{scope}");
+        Command::new("touch").arg(disk.at("jobs/inside.txt")).status().expect("touch");
+    }
+}
+
 #[test]
 fn a_folder_that_holds_a_mount_is_not_let_into() {
     let disk = Disk::new();

@@ -194,6 +194,7 @@ pub(super) mod errno {
     pub(in crate::hostile) const SUCCESS: u64 = 0;
     pub(in crate::hostile) const ACCES: u64 = 2;
     pub(in crate::hostile) const BADF: u64 = 8;
+    pub(in crate::hostile) const ILSEQ: u64 = 25;
     pub(in crate::hostile) const INVAL: u64 = 28;
     pub(in crate::hostile) const NOENT: u64 = 44;
     pub(in crate::hostile) const NOMEM: u64 = 48;

@@ -37,7 +37,7 @@
 //! | G16 planted links | `files::no_link_can_be_planted`, `files::a_file_with_another_name_is_opened_only_where_the_operator_says_so` |
 //! | G17 full disks, sparse files | `files::what_a_guest_leaves_on_the_disk_has_a_budget` |
 //! | G18 descriptors and threads | `host::descriptors_are_bounded_and_come_back`, `host::guests_that_hoard_descriptors_leave_the_server_its_own`, `ceilings::handles_have_a_ceiling` |
-//! | G19 a hole in the engine | `ring::a_guest_has_a_process_of_its_own_that_has_nothing`, and `executor/tests/confine.rs`, where the hole is played by native code |
+//! | G19 a hole in the engine | `ring::a_guest_has_a_process_of_its_own_that_has_nothing`, `layout`, and `executor/tests/confine.rs`, where the hole is played by native code |
 //! | G20 residue | `residue`; there is no coarse clock |
 //! | G21 network though it is off | `network::without_a_network_nothing_is_linked_and_a_call_says_who_took_it_away`, `network::sockets_are_there_only_with_a_network`, `wasip2_sockets::without_a_network_a_connection_ends_the_run`, `ends::what_is_not_there_is_not_given`, `fetch::without_a_network_it_says_what_to_change_and_calls_nothing` |
 //! | G22 SSRF, rebinding, redirects | `network::an_address_that_is_not_public_is_reached_under_no_name`, `network::a_redirect_is_not_followed`, `network::an_endless_answer_ends_at_the_limit_and_costs_the_server_little`, `network::a_slow_server_holds_nobody_longer_than_the_run`, `fetch::every_redirect_is_decided_about_again`, `wasip2_sockets` |
@@ -54,6 +54,7 @@ mod files;
 mod guest;
 mod host;
 mod layers;
+mod layout;
 mod memory;
 mod modules;
 mod names;
@@ -68,4 +69,5 @@ mod side;
 mod stop;
 mod time;
 mod typed;
+mod users;
 mod wasip2_sockets;

@@ -124,18 +124,48 @@ fn names_that_look_alike_are_different_names() {
         opens("Docs\u{200b}", "x.md"),
     ]
     .concat();
-    let no_text = Guest::new(opens("Docs\\ff", "x.md"));
-    let guests = [("opens", Guest::new(body)), ("no_text", no_text)];
-    let bench = Bench::start_with(options(disk.path()), guests);
+    let bench = Bench::start_with(options(disk.path()), [("opens", Guest::new(body))]);
     // A name after a wildcard is compared elsewhere. With the last pattern it is all below one folder.
     let patterns = json!([format!("/jobs/{{{one},Docs}}/*.md"), "/jobs/d*/Docs/*.md", "/jobs/*.md"]);
-    let report = bench.call("opens").grant("filesystem_scope", patterns.clone()).send().success();
+    let report = bench.call("opens").grant("filesystem_scope", patterns).send().success();
     assert_eq!(report.notes()[..3], [errno::SUCCESS; 3], "{report:?}");
     assert!(report.notes()[3..].iter().all(|error| *error != errno::SUCCESS), "{report:?}");
-    // What is no text is no name of a component's.
-    bench.call("no_text").grant("filesystem_scope", patterns).send().failure("the tool trapped: ");
     // A tree is opened by its own name, too.
     let tree = bench.call("opens").grant("filesystem_scope", json!([format!("/jobs/{two}/**")]));
     let report = tree.send().success();
     assert!(report.notes().iter().all(|error| *error != errno::SUCCESS), "{report:?}");
+}
+
+#[test]
+fn a_path_that_is_no_text_is_an_error_under_every_scope() {
+    const NO_TEXT: &str = r#"@"dir/\ff.md""#;
+    let calls = [
+        format!("(call $open (i32.const 3) {NO_TEXT})"),
+        format!("(call $create (i32.const 3) {NO_TEXT})"),
+        format!("(call $path_mkdir (i32.const 3) {NO_TEXT})"),
+        format!("(call $path_rmdir (i32.const 3) {NO_TEXT})"),
+        format!("(call $path_unlink (i32.const 3) {NO_TEXT})"),
+        format!("(call $path_stat (i32.const 3) (i32.const 1) {NO_TEXT} (i32.const 512))"),
+        format!("(call $path_readlink (i32.const 3) {NO_TEXT} (i32.const 512) (i32.const 64) (i32.const 8))"),
+        format!("(call $path_rename (i32.const 3) {NO_TEXT} (i32.const 3) @\"new.md\")"),
+        format!("(call $path_rename (i32.const 3) @\"old.md\" (i32.const 3) {NO_TEXT})"),
+        format!(
+            "(call $path_set_times (i32.const 3) (i32.const 1) {NO_TEXT} (i64.const 1) (i64.const 1) (i32.const 5))"
+        ),
+        // Of these two, a whole tree refuses the call before the path.
+        format!("(call $path_link (i32.const 3) (i32.const 0) {NO_TEXT} (i32.const 3) @\"new.md\")"),
+        format!("(call $path_symlink {NO_TEXT} (i32.const 3) @\"new.md\")"),
+    ];
+    let disk = tempfile::tempdir().expect("a temp folder");
+    fs::create_dir_all(disk.path().join("jobs/dir")).expect("a folder");
+    fs::write(disk.path().join("jobs/old.md"), "mine").expect("a file");
+    let body = calls.map(|call| format!("(call $note {call})")).concat();
+    let bench = Bench::start_with(options(disk.path()), [("tries", Guest::new(body))]);
+    for (scope, last) in [("/jobs/**", errno::PERM), ("/jobs/**/*.md", errno::ILSEQ)] {
+        let report = bench.call("tries").scope(scope).send().success();
+        let expected = [[errno::ILSEQ; 10].as_slice(), &[last; 2]].concat();
+        assert_eq!(report.notes(), expected, "{scope}: {report:?}");
+        let left = fs::read_dir(disk.path().join("jobs")).expect("a folder").count();
+        assert_eq!(left, 2, "{scope}: nothing is made or moved");
+    }
 }

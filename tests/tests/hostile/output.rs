@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, Report};
 use super::guest::Guest;
-use crate::harness::{AGENT, Options};
-use serde_json::json;
+use crate::harness::{AGENT, Options, Tool, guest};
+use serde_json::{Value, json};
 
 /// Writes one JSON string of so many bytes to standard output in one call.
 fn says(bytes: usize) -> Guest {
@@ -203,4 +203,42 @@ fn a_forged_report_is_a_result_and_nothing_else() {
         measured(&call.send().failure(words), &intent);
     }
     call("answers").send().failure("standard output is not one JSON value");
+}
+
+#[test]
+fn an_artifact_with_a_bad_name_or_media_type_is_refused_and_reaches_nobody() {
+    let tool = Tool::typed_bytes("hostile_artifact", guest("hostile_artifact"));
+    let bench = Bench::start_tools(Options::new(), [tool]);
+    let text = "text/plain; charset=utf-8";
+    let (long_name, long_type) = ("n".repeat(256), format!("text/{}", "t".repeat(251)));
+    let good = [("plot 1.png", "image/png"), ("März.txt", text), ("...", text)];
+    let bad = [
+        ("", text),
+        ("..", text),
+        ("../etc/passwd", text),
+        ("a\\b", text),
+        ("a\nb", text),
+        ("\u{1b}[2J", text),
+        ("gnp.\u{202e}exe", text),
+        ("a\u{200b}", text),
+        (&long_name, text),
+        ("no type", ""),
+        ("half a type", "text"),
+        ("two lines", "text/plain\r\nSet-Cookie: a=b"),
+        ("an open parameter", "text/plain; charset"),
+        ("long type", &long_type),
+    ];
+    let artifacts = good.iter().chain(&bad).map(|(name, mime)| json!({ "name": name, "mime": mime }));
+    let arguments = json!({ "artifacts": artifacts.collect::<Vec<_>>() });
+    let report = bench.call("hostile_artifact").arguments(arguments).send().success();
+    let codes = |of_good: Value, of_bad: &str| {
+        let good = good.iter().map(|_| of_good.clone());
+        good.chain(bad.iter().map(|_| json!(of_bad))).collect::<Vec<_>>()
+    };
+    assert_eq!(report.0["result"]["whole"], json!(codes(Value::Null, "invalid")), "{report:?}");
+    let in_pieces = codes(Value::Null, "invalid input parameter");
+    assert_eq!(report.0["result"]["in_pieces"], json!(in_pieces), "{report:?}");
+    let handed = report.0["artifacts"].as_array().expect("artifacts").iter();
+    let handed = handed.map(|made| (made["name"].as_str().unwrap(), made["mime"].as_str().unwrap()));
+    assert_eq!(handed.collect::<Vec<_>>(), [good, good].concat(), "{report:?}");
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-const SLEEPS: &str = "(drop (call $sleep (i64.const 3600000000000)))";
+pub(super) const SLEEPS: &str = "(drop (call $sleep (i64.const 3600000000000)))";
 
 /// How many processes wait ahead of time on these benches.
 const WAITING: usize = 2;
@@ -23,14 +23,14 @@ fn start() -> Bench {
 }
 
 /// The processes whose parent is `parent`, without those that are gone and only not reaped.
-fn children_of(parent: u32) -> Vec<u32> {
+pub(super) fn children_of(parent: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| living(*pid).is_some_and(|of| of == parent)).collect()
 }
 
 /// The parent of a process that lives.
-fn living(pid: u32) -> Option<u32> {
+pub(super) fn living(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
@@ -38,7 +38,7 @@ fn living(pid: u32) -> Option<u32> {
     (!matches!(state, "Z" | "X")).then_some(parent)
 }
 
-fn zygote_of(bench: &Bench) -> u32 {
+pub(super) fn zygote_of(bench: &Bench) -> u32 {
     let found = || <[u32; 1]>::try_from(children_of(bench.process)).ok();
     eventually("the one zygote", found)[0]
 }

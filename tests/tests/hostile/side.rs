@@ -289,10 +289,10 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// Waits until a server that has just run something has its `waiting` processes again, and stays as it is: one
-    /// look takes a while, in which a process may go and another come.
-    pub(super) fn before(server: u32, temporary: &Path, ring: Option<usize>) -> Self {
-        let expected = (usize::from(ring.is_some()), ring.unwrap_or(0));
+    /// Waits until a server that has just run something has its processes again, as many children of its own as
+    /// `expected` and as many of theirs that wait, and stays as it is: one look takes a while, in which a process may
+    /// go and another come.
+    pub(super) fn before(server: u32, temporary: &Path, expected: (usize, usize)) -> Self {
         let mut last = None;
         eventually("the server is idle", || {
             let idle = Self::now(server, temporary);

@@ -49,6 +49,8 @@ pub(super) struct Stage {
     /// The executor's binary, which is the governor's too.
     pub(super) program: PathBuf,
     folder: TempDir,
+    /// Whether no demo has compiled its tools before.
+    pub(super) is_first: bool,
     /// Where the logs of both processes stay.
     pub(super) logs: PathBuf,
 }
@@ -64,7 +66,8 @@ impl Stage {
         let logs = workspace.notes().join("demo");
         fs::create_dir_all(&logs).at(&logs)?;
         let program = format!("a2g-executor{}", std::env::consts::EXE_SUFFIX);
-        let stage = Self { program: workspace.target.join("debug").join(program), folder, logs };
+        let is_first = !cache(workspace).exists();
+        let stage = Self { program: workspace.target.join("debug").join(program), folder, is_first, logs };
         stage.lay_out(workspace)?;
         let guests = stage.assemble(workspace)?;
         run::progress("Adding", "the demo's guests by `a2g-executor tool add`");
@@ -126,7 +129,7 @@ impl Stage {
         fs::write(self.private(), PRIVATE).at(&self.private())?;
         symlink(self.private(), guests_see.join(LINK)).at(&guests_see)?;
         // Compiled tools are machine code, so the executor wants a folder that is ours alone.
-        let cache = workspace.notes().join("demo-cache");
+        let cache = cache(workspace);
         DirBuilder::new().recursive(true).mode(0o700).create(&cache).at(&cache)?;
         let keys = self.at("nexus.keys");
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&keys).at(&keys)?;
@@ -163,6 +166,11 @@ impl Stage {
         let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         Err(Failure::Program(format!("`a2g-executor tool add` did not take {}: {why}", guest.display())))
     }
+}
+
+/// Where compiled tools are kept from one demo to the next.
+fn cache(workspace: &Workspace) -> PathBuf {
+    workspace.notes().join("demo-cache")
 }
 
 /// The executor's configuration. Guests are kept to `/workspace`, and 32 MB are the most for any tool.

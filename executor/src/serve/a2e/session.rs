@@ -19,7 +19,7 @@ use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::memory::Charge;
 use crate::run::{Answer, Happening, Watcher};
 use crate::serve::doorway::in_own_name;
-use crate::tool::Digest;
+use crate::tool::{Descriptor, Digest};
 use crate::wire::a2e::decode::{self, Body, Handshake, Malformed, Message, ToolCall};
 use crate::wire::a2e::encode::{self, Accepted, Happened, Reason};
 use crate::wire::a2e::fault::{self, Code, Failure};
@@ -42,9 +42,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const FEATURES: [&str; 2] = ["streaming", "artifacts"];
 
 /// How a call that did not run is answered.
-fn failed(fault: &Fault, tool: &ToolName) -> Failure {
+fn failed(fault: &Fault, tool: &ToolName, known: &[Descriptor]) -> Failure {
     let unknown = matches!(fault, Fault::InvalidParams { pointer, .. } if pointer == "/tool");
-    if unknown { fault::unknown_tool(tool.as_str()) } else { fault::of(fault) }
+    if unknown { unknown_tool(tool.as_str(), known) } else { fault::of(fault) }
+}
+
+fn unknown_tool(name: &str, known: &[Descriptor]) -> Failure {
+    fault::unknown_tool(name, known.iter().map(|tool| tool.name.as_str()))
 }
 
 /// Who speaks in a session.
@@ -325,7 +329,8 @@ impl Session {
         if state.phase != Phase::Open {
             return busy("the session is shutting down");
         }
-        let tool = ToolName::parse(&tool_name).map_err(|_| fault::unknown_tool(&tool_name))?;
+        let tool =
+            ToolName::parse(&tool_name).map_err(|_| unknown_tool(&tool_name, &self.host.executor.tools()))?;
         if state.waiting.len() >= MOST_WAITING {
             return busy("too many calls of this session wait already: take their results first");
         }
@@ -345,7 +350,8 @@ impl Session {
         };
         in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::of(&fault))?;
         // What cannot run takes no room until its turn.
-        self.host.executor.check_tool(&call).map_err(|fault| failed(&fault, &call.tool))?;
+        let executor = &self.host.executor;
+        executor.check_tool(&call).map_err(|fault| failed(&fault, &call.tool, &executor.tools()))?;
         state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming });
         self.open.send_replace(state.open());
         Ok(())
@@ -410,7 +416,7 @@ impl Session {
                 told.answer(|req_id, _| encode::error(Some(req_id), &failure, self.host.ts()));
             }
             Err(fault) => {
-                let failure = failed(&fault, &tool);
+                let failure = failed(&fault, &tool, &self.host.executor.tools());
                 if let Fault::Internal(detail) = &fault {
                     tracing::error!(%intent, detail, "a call could not be run");
                 }

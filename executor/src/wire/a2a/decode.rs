@@ -7,7 +7,7 @@ use super::governance::{APPROVED, DENIED};
 use super::message::{File, FileContent, Message, Metadata, Part, Role};
 use super::push::{self, PushConfig};
 use crate::fault::Fault;
-use crate::ident::{ToolName, excerpt};
+use crate::ident::{ToolName, did_you_mean, excerpt};
 use crate::quantity::Timeout;
 use crate::wire::field::{Field, Object};
 use crate::wire::jsonrpc::{self, Body, Id};
@@ -251,6 +251,22 @@ fn no_batches() -> Fault {
     Fault::InvalidRequest("a request is one object: this door has no batches".to_owned())
 }
 
+/// The methods of this door, for one that is mistyped.
+pub(super) const METHODS: [&str; 12] = [
+    "message/send",
+    "message/stream",
+    "tasks/get",
+    "tasks/list",
+    "tasks/cancel",
+    "tasks/resubscribe",
+    "tasks/provideInputAndContinue",
+    "tasks/pushNotificationConfig/set",
+    "tasks/pushNotificationConfig/get",
+    "tasks/pushNotificationConfig/list",
+    "tasks/pushNotificationConfig/delete",
+    "agent/getAuthenticatedExtendedCard",
+];
+
 fn method(name: &str, params: &str) -> Result<Request, Fault> {
     let params = || Object::root(params);
     match name {
@@ -282,7 +298,10 @@ fn method(name: &str, params: &str) -> Result<Request, Fault> {
             params()?;
             Ok(Request::ExtendedCard)
         }
-        other => Err(Fault::MethodNotFound(format!("there is no method `{}` at this door", excerpt(other)))),
+        other => {
+            let (shown, nearest) = (excerpt(other), did_you_mean(other, METHODS));
+            Err(Fault::MethodNotFound(format!("there is no method `{shown}` at this door{nearest}")))
+        }
     }
 }
 

@@ -236,6 +236,10 @@ fn what_is_wrong_is_named_with_its_place() {
     ] {
         assert_eq!(pointer(asked(method, &params)), at, "{method} {params}");
     }
+    for method in decode::METHODS {
+        let known = asked(method, &json!({}));
+        assert!(!matches!(known, Err(Fault::MethodNotFound(_))), "{method} is offered and not served");
+    }
     assert!(matches!(asked("message/sned", &json!({})), Err(Fault::MethodNotFound(_))));
 }
 

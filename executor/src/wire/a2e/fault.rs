@@ -2,7 +2,7 @@
 
 use super::TOOLS;
 use crate::fault::{BlockedBy, Fault};
-use crate::ident::{IntentId, excerpt};
+use crate::ident::{IntentId, did_you_mean, excerpt};
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::wire::sentence;
@@ -151,10 +151,11 @@ pub fn escalated(intent: IntentId, risk_score: Option<f64>) -> Failure {
     refused(Some(intent), risk_score, BlockedBy::EscalationPending, message)
 }
 
-/// A tool that is not in the catalogue.
+/// A tool that is not in the catalogue of the tools `known`.
 #[must_use]
-pub fn unknown_tool(name: &str) -> Failure {
-    let message = format!("there is no tool `{}`: `tool/list/req` lists what there is", excerpt(name));
+pub fn unknown_tool<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Failure {
+    let (shown, nearest) = (excerpt(name), did_you_mean(name, known));
+    let message = format!("there is no tool `{shown}`{nearest}: `tool/list/req` lists what there is");
     Failure::new(Code::UnknownTool, message).of(TOOLS)
 }
 

@@ -548,7 +548,7 @@ fn every_fault_has_its_code() {
         (&escalated.detail["intent_id"], &escalated.detail["risk_score"]),
         (&json!(INTENT), &json!(0.9))
     );
-    assert_eq!(fault::unknown_tool("rm\n").message.matches('\n').count(), 0);
+    assert_eq!(fault::unknown_tool("rm\n", []).message.matches('\n').count(), 0);
 }
 
 fn tool(name: &str, contract: Contract, filesystem: DeclaredFilesystem, schema: Value) -> Descriptor {

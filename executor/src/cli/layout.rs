@@ -1,0 +1,246 @@
+//! How lists of the command line stand on a screen: as a table where it fits; otherwise with the last column of each
+//! entry below it; and where that does not fit either, with each column on a line of its own.
+//!
+//! Lines are broken at spaces only, so that a path, an id or a name can be copied whole. What is wider than the screen
+//! by itself is left to the terminal.
+
+use super::output::{colours, columns, one_line};
+use comfy_table::{
+    Cell, Color, ColumnConstraint, ContentArrangement, Table, Width, presets::UTF8_BORDERS_ONLY,
+};
+use std::fmt::{Display, Write as _};
+use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
+
+/// How far what belongs to a heading stands from the margin.
+const INDENT: usize = 4;
+
+/// What stands in one column of one entry: text of anybody, with nothing in it that steers a terminal.
+pub(super) struct Text {
+    text: String,
+    color: Option<Color>,
+}
+
+/// Any text.
+pub(super) fn text(text: impl Display) -> Text {
+    Text { text: one_line(text), color: None }
+}
+
+/// A word that is green when things are well and red when they are not.
+pub(super) fn judged(text: &str, good: bool) -> Text {
+    Text { text: one_line(text), color: Some(if good { Color::Green } else { Color::Red }) }
+}
+
+/// Entries with the same columns, of which the first names the entry.
+pub(super) struct Listing {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<Text>>,
+}
+
+impl Listing {
+    /// One without entries.
+    pub(super) fn new(header: &[&'static str]) -> Self {
+        Self { header: header.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds an entry.
+    pub(super) fn row(&mut self, row: impl IntoIterator<Item = Text>) {
+        self.rows.push(row.into_iter().collect());
+    }
+
+    /// Prints it, as wide as the terminal that the stream goes to. A reader that went away is no failure.
+    pub(super) fn show(&self, mut stream: impl IsTerminal + AsFd + Write) {
+        let (width, is_coloured) = (columns(&stream), colours(&stream));
+        let fits = |shown: &str| shown.lines().all(|line| line.chars().count() <= width);
+        let shown = if fits(&self.table(width, false)) {
+            self.table(width, is_coloured)
+        } else {
+            let stacked = Some(self.stacked(width)).filter(|shown| fits(shown));
+            stacked.unwrap_or_else(|| self.blocks(width, is_coloured))
+        };
+        let _reader_went_away = writeln!(stream, "{shown}");
+    }
+
+    /// Prints one entry below the other, however much room there is.
+    pub(super) fn show_blocks(&self, mut stream: impl IsTerminal + AsFd + Write) {
+        let shown = self.blocks(columns(&stream), colours(&stream));
+        let _reader_went_away = writeln!(stream, "{shown}");
+    }
+
+    fn table(&self, width: usize, is_coloured: bool) -> String {
+        let mut table = Table::new();
+        table.load_style(UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+        // Left to itself, it would look at standard output, whatever the stream.
+        table.set_width(u16::try_from(width).unwrap_or(u16::MAX)).force_no_tty();
+        if is_coloured {
+            table.enforce_styling();
+        }
+        table.set_header(self.header.iter().map(Cell::new));
+        for row in &self.rows {
+            table.add_row(row.iter().map(|Text { text, color }| match color {
+                Some(color) => Cell::new(text).fg(*color),
+                None => Cell::new(text),
+            }));
+        }
+        for (nth, column) in table.column_iter_mut().enumerate() {
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(self.longest_word(nth))));
+        }
+        table.to_string()
+    }
+
+    /// How wide a column has to be for no word of it to be broken, with the space on both sides.
+    fn longest_word(&self, nth: usize) -> u16 {
+        let cells = self.rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.text.as_str());
+        let words = cells.chain(self.header.get(nth).copied()).flat_map(str::split_whitespace);
+        let longest = words.map(|word| word.chars().count()).max().unwrap_or(0);
+        u16::try_from(longest.saturating_add(2)).unwrap_or(u16::MAX)
+    }
+
+    /// The columns but the last side by side, and the last one below them.
+    fn stacked(&self, width: usize) -> String {
+        let count = self.header.len().saturating_sub(1);
+        let titles = self.header.iter().take(count).map(|title| (*title).to_owned()).collect();
+        let rows = self.rows.iter().map(|row| row.iter().take(count).map(|cell| cell.text.clone()).collect());
+        let rows = std::iter::once(titles).chain(rows).collect::<Vec<Vec<_>>>();
+        let lines = aligned(&rows, &[], width);
+        let mut lines = lines.lines();
+        let mut shown = lines.next().unwrap_or_default().to_owned();
+        for (line, row) in lines.zip(&self.rows) {
+            let last = row.last().map_or("", |cell| cell.text.as_str());
+            // Writing to a string cannot fail.
+            let _ = write!(shown, "\n{line}\n{}", wrapped(&" ".repeat(INDENT), last, width));
+        }
+        shown
+    }
+
+    /// The entries one below the other, each with its columns as labelled lines.
+    fn blocks(&self, width: usize, is_coloured: bool) -> String {
+        let longest = self.header.iter().skip(1).map(|label| label.len()).max().unwrap_or(0);
+        let block = |row: &Vec<Text>| {
+            let mut cells = self.header.iter().zip(row);
+            let mut block = cells.next().map_or_else(String::new, |(_, name)| name.painted(is_coloured));
+            for (label, cell) in cells.filter(|(_, cell)| !cell.text.is_empty()) {
+                let start = format!("{:INDENT$}{label:longest$}  ", "");
+                let text = wrapped(&start, &cell.text, width);
+                // Writing to a string cannot fail. A colour is for a word, which is not broken.
+                let text = text.replacen(&cell.text, &cell.painted(is_coloured), 1);
+                let _ = write!(block, "\n{text}");
+            }
+            block
+        };
+        self.rows.iter().map(block).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Text {
+    fn painted(&self, is_coloured: bool) -> String {
+        match self.color.filter(|_| is_coloured) {
+            Some(Color::Green) => format!("\u{1b}[32m{}\u{1b}[0m", self.text),
+            Some(_) => format!("\u{1b}[31m{}\u{1b}[0m", self.text),
+            None => self.text.clone(),
+        }
+    }
+}
+
+/// A text after `start` in lines of at most `width` columns, broken at spaces, with what follows below where it starts.
+pub(super) fn wrapped(start: &str, text: &str, width: usize) -> String {
+    let indent = start.chars().count();
+    let mut lines = String::from(start);
+    let mut used = indent;
+    for (nth, word) in text.split(' ').enumerate() {
+        let length = word.chars().count();
+        if nth > 0 && used + 1 + length > width {
+            let _ = write!(lines, "\n{:indent$}", "");
+            used = indent;
+        } else if nth > 0 {
+            lines.push(' ');
+            used += 1;
+        }
+        lines.push_str(word);
+        used += length;
+    }
+    lines
+}
+
+/// Rows of columns side by side, each on one line that fits `width` where that can be: the columns `flexible` are cut,
+/// with an ellipsis, as far as is needed and to no less than so many characters, the first of them first.
+pub(super) fn aligned(rows: &[Vec<String>], flexible: &[(usize, usize)], width: usize) -> String {
+    const GAP: usize = 2;
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let length = |nth: usize| {
+        rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let mut widths = (0..count).map(length).collect::<Vec<_>>();
+    for (nth, least) in flexible {
+        let all = widths.iter().sum::<usize>() + GAP * count.saturating_sub(1);
+        if let Some(column) = widths.get_mut(*nth) {
+            *column = column.saturating_sub(all.saturating_sub(width)).max((*least).min(*column));
+        }
+    }
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{:width$}", cut(cell, *width)));
+        cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing() -> Listing {
+        let mut listing = Listing::new(&["name", "state", "what it is for"]);
+        listing.row([
+            text("short"),
+            judged("well", true),
+            text("a few words that can stand in several lines"),
+        ]);
+        listing.row([
+            text("x"),
+            judged("ill", false),
+            text("see /a/path/that/nobody/wants/to/see/in/pieces for more"),
+        ]);
+        listing
+    }
+
+    #[test]
+    fn no_word_is_broken_whatever_the_width() {
+        let words = |shown: &str| shown.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let listing = listing();
+        let all = listing.rows.iter().flatten().flat_map(|cell| words(&cell.text)).collect::<Vec<_>>();
+        let widest = |shown: &str| shown.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        for width in 40..120 {
+            let ways = [listing.table(width, false), listing.stacked(width), listing.blocks(width, false)];
+            for shown in ways {
+                let found = words(&shown);
+                assert!(all.iter().all(|word| found.contains(word)), "{width}: {shown}");
+                assert!(widest(&shown) <= width.max(70), "{width}: {shown}");
+            }
+        }
+        assert!(widest(&listing.table(40, false)) > 40 && widest(&listing.table(100, false)) <= 100);
+        let coloured = listing.blocks(40, true);
+        assert!(coloured.contains("\u{1b}[32mwell\u{1b}[0m") && coloured.contains("\u{1b}[31mill\u{1b}[0m"));
+    }
+
+    #[test]
+    fn lines_are_broken_at_spaces_below_each_other() {
+        assert_eq!(wrapped("  a  ", "one two three", 12), "  a  one two\n     three");
+        assert_eq!(wrapped("", "one", 1), "one");
+    }
+
+    #[test]
+    fn columns_are_cut_where_they_may_be() {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let rows = [row(["1", "a long name", "id"]), row(["22", "b", "id"])];
+        assert_eq!(aligned(&rows, &[(1, 4)], 80), "1   a long name  id\n22  b            id");
+        assert_eq!(aligned(&rows, &[(1, 4)], 14), "1   a lon…  id\n22  b       id");
+        assert_eq!(aligned(&rows, &[(1, 4)], 1), "1   a l…  id\n22  b     id");
+    }
+}

@@ -1,0 +1,75 @@
+//! Moments as the clock on the wall shows them. JSON has them in UTC.
+
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
+use time::{Date, OffsetDateTime, UtcOffset};
+use tz::TimeZone;
+
+const TO_THE_SECOND: &[BorrowedFormatItem<'_>] =
+    format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
+const WHOLE: &[BorrowedFormatItem<'_>] = format_description!(
+    "[year]-[month]-[day] [hour]:[minute]:[second].[subsecond digits:3] [offset_hour sign:mandatory]:[offset_minute]"
+);
+
+/// The time zone of whoever reads.
+pub(super) struct LocalTime(TimeZone);
+
+impl LocalTime {
+    /// The zone that `TZ` names, or else the machine's; UTC where neither can be read.
+    ///
+    /// # Ambient Authority
+    /// Reads the variable `TZ`, `/etc/localtime` and the zones of the system.
+    #[allow(clippy::disallowed_methods, reason = "TZ is a convention of the environment")]
+    pub(super) fn read() -> Self {
+        let zone = match std::env::var("TZ") {
+            Ok(named) => TimeZone::from_posix_tz(&named),
+            Err(_) => TimeZone::local(),
+        };
+        Self(zone.unwrap_or_else(|_| TimeZone::utc()))
+    }
+
+    /// Date and time to the second.
+    pub(super) fn shown(&self, at: OffsetDateTime) -> String {
+        self.here(at).format(TO_THE_SECOND).unwrap_or_else(|_| at.to_string())
+    }
+
+    /// To the millisecond, with the distance from UTC.
+    pub(super) fn whole(&self, at: OffsetDateTime) -> String {
+        self.here(at).format(WHOLE).unwrap_or_else(|_| at.to_string())
+    }
+
+    /// When a day begins.
+    pub(super) fn midnight(&self, day: Date) -> OffsetDateTime {
+        let at = day.midnight();
+        // The distance may change on that day, before its midnight here.
+        let near = at.assume_offset(self.offset(at.assume_utc()));
+        at.assume_offset(self.offset(near))
+    }
+
+    fn here(&self, at: OffsetDateTime) -> OffsetDateTime {
+        at.checked_to_offset(self.offset(at)).unwrap_or(at)
+    }
+
+    fn offset(&self, at: OffsetDateTime) -> UtcOffset {
+        let seconds =
+            self.0.find_local_time_type(at.unix_timestamp()).map_or(0, tz::LocalTimeType::ut_offset);
+        UtcOffset::from_whole_seconds(seconds).unwrap_or(UtcOffset::UTC)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::macros::{date, datetime};
+
+    #[test]
+    fn summer_and_winter_are_told_apart() {
+        let here = LocalTime(TimeZone::from_posix_tz("CET-1CEST,M3.5.0,M10.5.0/3").unwrap());
+        assert_eq!(here.shown(datetime!(2026-11-23 12:00:00 UTC)), "2026-11-23 13:00:00");
+        assert_eq!(here.whole(datetime!(2026-07-01 22:30:00.0425 UTC)), "2026-07-02 00:30:00.042 +02:00");
+        assert_eq!(here.midnight(date!(2026 - 07 - 01)), datetime!(2026-06-30 22:00 UTC));
+        // The day on which summer ends.
+        assert_eq!(here.midnight(date!(2026 - 10 - 25)), datetime!(2026-10-24 22:00 UTC));
+        assert_eq!(here.midnight(date!(2026 - 10 - 26)), datetime!(2026-10-25 23:00 UTC));
+    }
+}

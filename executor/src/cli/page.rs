@@ -1,0 +1,112 @@
+//! A receipt as a page of labelled lines.
+
+use super::layout::wrapped;
+use super::output::one_line;
+use serde_json::{Map, Value};
+
+/// Members that the report says again of its receipt.
+const SAID_ALREADY: [&str; 3] = ["agent_did", "intent_id", "status"];
+/// Members that are a tool's own words, whose form means something.
+const AS_JSON: [&str; 3] = ["result", "detail", "arguments"];
+/// How far what belongs to a label stands from it.
+const STEP: usize = 2;
+
+/// A receipt, as JSON has it, and the moment at which it ended in words.
+pub(super) fn page(receipt: Value, ended: String, width: usize) -> String {
+    let Value::Object(mut receipt) = receipt else { return String::new() };
+    if let Some(Value::Object(report)) = receipt.remove("report") {
+        receipt.extend(report.into_iter().filter(|(name, _)| !SAID_ALREADY.contains(&name.as_str())));
+    }
+    receipt.insert("ended".to_owned(), Value::String(ended));
+    let mut lines = Vec::new();
+    put(&receipt, 0, width, &mut lines);
+    lines.join("\n")
+}
+
+fn put(members: &Map<String, Value>, indent: usize, width: usize, lines: &mut Vec<String>) {
+    let longest = members.keys().map(|name| name.chars().count()).max().unwrap_or(0);
+    for (name, value) in members {
+        let start = format!("{:indent$}{:longest$}  ", "", one_line(name));
+        match (plain(value), value) {
+            _ if AS_JSON.contains(&name.as_str()) => lines.push(json(&start, value)),
+            (Some(text), _) => lines.push(wrapped(&start, &text, width)),
+            (None, Value::Array(items)) => {
+                for (nth, item) in items.iter().enumerate() {
+                    let blank = " ".repeat(start.chars().count());
+                    let start = if nth == 0 { &start } else { &blank };
+                    let text = plain(item).unwrap_or_else(|| one_line(item));
+                    lines.push(wrapped(start, &text, width));
+                }
+            }
+            (None, Value::Object(inner)) => {
+                lines.push(start.trim_end().to_owned());
+                put(inner, indent + STEP, width, lines);
+            }
+            (None, other) => lines.push(wrapped(&start, &one_line(other), width)),
+        }
+    }
+}
+
+/// A value that one line can say: a word, a number, or a few of them.
+fn plain(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => Some("none".to_owned()),
+        Value::Bool(yes) => Some(if *yes { "yes" } else { "no" }.to_owned()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::String(text) => Some(one_line(text)),
+        Value::Array(items) if items.is_empty() => Some("none".to_owned()),
+        Value::Array(items) if items.iter().all(is_scalar) => {
+            Some(items.iter().filter_map(plain).collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(members) if members.values().all(is_scalar) => {
+            let said = members.iter().filter_map(|(name, value)| Some(format!("{name} {}", plain(value)?)));
+            Some(one_line(said.collect::<Vec<_>>().join(", ")))
+        }
+        Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn is_scalar(value: &Value) -> bool {
+    !matches!(value, Value::Array(_) | Value::Object(_))
+}
+
+fn json(start: &str, value: &Value) -> String {
+    let blank = " ".repeat(start.chars().count());
+    let text = serde_json::to_string_pretty(value).unwrap_or_default();
+    format!("{start}{}", text.lines().map(one_line).collect::<Vec<_>>().join(&format!("\n{blank}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_receipt_is_a_page_of_labelled_lines() {
+        let receipt = json!({
+            "number": 3, "intent_id": "550e8400-e29b-41d4-a716-446655440000", "ended": "…", "delivered": true,
+            "report": {
+                "intent_id": "550e8400-e29b-41d4-a716-446655440000", "error": null,
+                "usage": { "limits": { "max_memory_mb": { "granted": 64, "set_by": "verdict" } }, "denied": [
+                    { "what": "/etc/passwd", "count": 1 }, { "what": "/etc/shadow", "count": 2 },
+                ] },
+                "result": { "path": "/a\u{1b}" },
+            },
+        });
+        let expected = "\
+number     3
+intent_id  550e8400-e29b-41d4-a716-446655440000
+ended      yesterday
+delivered  yes
+error      none
+usage
+  limits
+    max_memory_mb  granted 64, set_by verdict
+  denied  what /etc/passwd, count 1
+          what /etc/shadow, count 2
+result     {
+             \"path\": \"/a\\u001b\"
+           }";
+        assert_eq!(page(receipt, "yesterday".to_owned(), 80), expected);
+    }
+}

@@ -1,0 +1,169 @@
+//! As which user the process of a run runs, where the server is root.
+//!
+//! It is the owner of the folders that the run is granted, so that files are whose the folder is, and `nobody` where
+//! there are none or where everybody may write. Root stays root, with its rights over files only, where a folder is
+//! root's alone or folders belong to different users: otherwise what it could use until then would be refused.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::os::fd::AsFd;
+
+/// The ids of a user and its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// The user's.
+    pub uid: u32,
+    /// The group's.
+    pub gid: u32,
+}
+
+/// Why a text names no user.
+#[derive(Debug, thiserror::Error)]
+pub enum UserError {
+    /// It is neither a name nor two numbers.
+    #[error("is `{0}`: write the name of a user, or `UID:GID`")]
+    Form(String),
+    /// This machine has no such user.
+    #[error("is `{0}`, and `/etc/passwd` has no such user: write a name that it has, or `UID:GID`")]
+    Unknown(String),
+    /// The list of users cannot be read.
+    #[error("names a user, and `/etc/passwd` cannot be read: {0}")]
+    Read(#[from] std::io::Error),
+}
+
+/// Whose process a run gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunAs {
+    /// The server's own user: it is not root, or may not change its user.
+    Server,
+    /// The owner of its folders, by the rule of this file.
+    Owner,
+    /// Always this one.
+    User(User),
+}
+
+/// Who can use a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Its owner, who is not root.
+    User(User),
+    /// It is root's, and everybody may read and write it.
+    Everybody,
+    /// It is root's alone.
+    Root,
+}
+
+impl User {
+    /// Who owns nothing, as most systems number it.
+    pub const NOBODY: Self = Self { uid: 65534, gid: 65534 };
+
+    /// Reads `UID:GID`, or the name of a user of this machine.
+    ///
+    /// # Ambient Authority
+    /// Reads `/etc/passwd` for a name.
+    ///
+    /// # Errors
+    /// [`UserError`] when there is no such user.
+    pub fn parse(text: &str) -> Result<Self, UserError> {
+        // The kernel takes the highest number for "leave it as it is".
+        let id = |digits: &str| digits.parse::<u32>().ok().filter(|id| *id != u32::MAX);
+        if let Some((uid, gid)) = text.split_once(':') {
+            let ids = id(uid).zip(id(gid)).ok_or_else(|| UserError::Form(text.to_owned()))?;
+            return Ok(Self { uid: ids.0, gid: ids.1 });
+        }
+        if text.is_empty() || text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(UserError::Form(text.to_owned()));
+        }
+        let list = std::fs::read_to_string("/etc/passwd")?;
+        let listed = list.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let (name, _password) = (fields.next()?, fields.next()?);
+            let ids = (id(fields.next()?)?, id(fields.next()?)?);
+            (name == text).then_some(Self { uid: ids.0, gid: ids.1 })
+        });
+        listed.ok_or_else(|| UserError::Unknown(text.to_owned()))
+    }
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.uid, self.gid)
+    }
+}
+
+impl Owner {
+    /// Who can use an opened folder. One that cannot be looked at is everybody's, which is the least right.
+    #[must_use]
+    pub fn of(folder: impl AsFd) -> Self {
+        const OPEN_TO_EVERYBODY: u32 = 0o007;
+        match rustix::fs::fstat(folder) {
+            Ok(stat) if stat.st_uid != 0 => Self::User(User { uid: stat.st_uid, gid: stat.st_gid }),
+            Ok(stat) if stat.st_mode & OPEN_TO_EVERYBODY != OPEN_TO_EVERYBODY => Self::Root,
+            Ok(_) | Err(_) => Self::Everybody,
+        }
+    }
+}
+
+impl RunAs {
+    /// Whose process a run gets that is granted these folders; `None` is the server's own user.
+    #[must_use]
+    pub fn user_for(self, folders: impl IntoIterator<Item = Owner>) -> Option<User> {
+        let mut named = None;
+        match self {
+            Self::Server => return None,
+            Self::User(user) => return (user.uid != 0).then_some(user),
+            Self::Owner => {}
+        }
+        for owner in folders {
+            match (owner, named) {
+                (Owner::Everybody, _) => {}
+                (Owner::User(user), None) => named = Some(user),
+                (Owner::User(User { uid, .. }), Some(User { uid: other, .. })) if uid == other => {}
+                (Owner::User(_), Some(_)) | (Owner::Root, _) => return None,
+            }
+        }
+        Some(named.unwrap_or(User::NOBODY))
+    }
+
+    /// Whether any run may get another user than the server's.
+    #[must_use]
+    pub fn changes_users(self) -> bool {
+        !matches!(self, Self::Server)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_has_the_owner_of_its_folders() {
+        let [alice, bob] = [1000, 1001].map(|uid| User { uid, gid: 100 });
+        let other_group = User { gid: 200, ..alice };
+        let cases: [(&[Owner], Option<User>); 8] = [
+            (&[], Some(User::NOBODY)),
+            (&[Owner::Everybody], Some(User::NOBODY)),
+            (&[Owner::User(alice)], Some(alice)),
+            (&[Owner::Everybody, Owner::User(alice), Owner::User(other_group)], Some(alice)),
+            (&[Owner::User(alice), Owner::User(bob)], None),
+            (&[Owner::Root], None),
+            (&[Owner::User(alice), Owner::Root], None),
+            (&[Owner::Root, Owner::Everybody], None),
+        ];
+        for (folders, expected) in cases {
+            assert_eq!(RunAs::Owner.user_for(folders.iter().copied()), expected, "{folders:?}");
+            assert_eq!(RunAs::Server.user_for(folders.iter().copied()), None);
+            assert_eq!(RunAs::User(bob).user_for(folders.iter().copied()), Some(bob));
+        }
+        assert_eq!(RunAs::User(User { uid: 0, gid: 0 }).user_for([Owner::User(alice)]), None);
+    }
+
+    #[test]
+    fn a_user_is_a_name_or_two_numbers() {
+        assert_eq!(User::parse("12:34").unwrap(), User { uid: 12, gid: 34 });
+        assert_eq!(User::parse("root").unwrap(), User { uid: 0, gid: 0 });
+        for bad in ["", "12", "12:", ":12", "a:b", "-1:0", "4294967295:0", "1:2:3", "no such user"] {
+            assert!(User::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The calls of `wasi:filesystem` that take a path, linked over wasmtime's, so that a path that is not text is the
+//! error `illegal-byte-sequence`. wasmtime's own linking reads the path before the call is made, and traps.
+
+use super::filesystem::Watched;
+use super::state::State;
+use std::borrow::Cow;
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource, WasmStr};
+use wasmtime_wasi::filesystem::Descriptor;
+use wasmtime_wasi::p2::bindings::filesystem::types::{
+    DescriptorFlags, ErrorCode, Host as _, HostDescriptor as _, NewTimestamp, OpenFlags, PathFlags,
+};
+
+/// The interface under the version that wasmtime-wasi links; `hostile::names` shows that it is that one.
+const TYPES: &str = "wasi:filesystem/types@0.2.12";
+
+/// Links one call again with the parameters that it has; `text` names those that are paths.
+macro_rules! text_paths {
+    ($types:ident: $($call:ident = $name:literal ($($arg:ident: $ty:ty),*) text $($path:ident),+;)*) => {
+        $($types.func_wrap_async(
+            concat!("[method]descriptor.", $name),
+            |mut caller: StoreContextMut<'_, State>, ($($arg,)*): ($($ty,)*)| {
+                Box::new(async move {
+                    $(let Ok($path) = $path.to_str(&caller).map(Cow::into_owned) else {
+                        return Ok((Err(ErrorCode::IllegalByteSequence),));
+                    };)+
+                    let mut files = Watched(caller.data_mut());
+                    Ok((match files.$call($($arg),*).await {
+                        Ok(done) => Ok(done),
+                        Err(error) => Err(files.convert_error_code(error)?),
+                    },))
+                })
+            },
+        )?;)*
+    };
+}
+
+/// Links them over those of `linker`.
+pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    type Fd = Resource<Descriptor>;
+    linker.allow_shadowing(true);
+    let mut types = linker.instance(TYPES)?;
+    text_paths! { types:
+        create_directory_at = "create-directory-at" (fd: Fd, path: WasmStr) text path;
+        stat_at = "stat-at" (fd: Fd, flags: PathFlags, path: WasmStr) text path;
+        set_times_at = "set-times-at"
+            (fd: Fd, flags: PathFlags, path: WasmStr, accessed: NewTimestamp, modified: NewTimestamp) text path;
+        link_at = "link-at" (fd: Fd, flags: PathFlags, old: WasmStr, new_fd: Fd, new: WasmStr) text old, new;
+        open_at = "open-at" (fd: Fd, flags: PathFlags, path: WasmStr, open: OpenFlags, how: DescriptorFlags) text path;
+        readlink_at = "readlink-at" (fd: Fd, path: WasmStr) text path;
+        remove_directory_at = "remove-directory-at" (fd: Fd, path: WasmStr) text path;
+        rename_at = "rename-at" (fd: Fd, old: WasmStr, new_fd: Fd, new: WasmStr) text old, new;
+        symlink_at = "symlink-at" (fd: Fd, target: WasmStr, path: WasmStr) text target, path;
+        unlink_file_at = "unlink-file-at" (fd: Fd, path: WasmStr) text path;
+        metadata_hash_at = "metadata-hash-at" (fd: Fd, flags: PathFlags, path: WasmStr) text path;
+    }
+    linker.allow_shadowing(false);
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! What is done where the machine lacks something that tools are contained with, which depends on who can call.
+
+use crate::callers::{List, agent, ends};
+use crate::harness::{AGENT, Executor, Home, Options, Process, run, skipped};
+use std::process::Command;
+
+/// A user namespace with root in it who may not leave the network, make another namespace or become another user: so
+/// two things are absent that a program can go without.
+const WITHOUT_NAMESPACES: &str = "echo 0 > /proc/sys/user/max_user_namespaces && \
+    exec setpriv --bounding-set=-sys_admin \"$0\" \"$@\"";
+const UNDER: [&str; 6] = ["unshare", "--user", "--map-root-user", "sh", "-c", WITHOUT_NAMESPACES];
+
+/// The command that starts an executor there.
+fn there(home: &Home, more: &[&str]) -> Command {
+    let plain = home.command();
+    let [program, arguments @ ..] = &UNDER;
+    let mut command = Command::new(program);
+    command.args(arguments).arg(plain.get_program()).args(plain.get_args()).args(more);
+    command.current_dir(home.folder()).env_remove("RUST_LOG").env("TMPDIR", home.temporary());
+    command
+}
+
+fn can_be_taken_away() -> bool {
+    let [program, arguments @ ..] = &UNDER;
+    let can = Command::new(program).args(arguments).arg("true").status().is_ok_and(|status| status.success());
+    if !can {
+        skipped("this user may make no user namespace, or `setpriv` is missing");
+    }
+    can
+}
+
+fn options() -> Options {
+    Options::new().set("executor.isolation", "process")
+}
+
+/// Callers for whom an executor may listen where others reach it.
+fn listed() -> (List, Options) {
+    let list = List::new();
+    agent(&list, "planner", AGENT);
+    let options = list.of(options()).signed_only();
+    (list, options)
+}
+
+const REACHABLE: [&str; 2] = ["--listen", "0.0.0.0:0"];
+
+#[test]
+fn on_loopback_one_warning_names_what_is_absent() {
+    if !can_be_taken_away() {
+        return;
+    }
+    let home = Home::new(options());
+    let executor = Process::spawn("executor", &mut there(&home, &[]));
+    executor.listens_on();
+    let said = executor.stderr();
+    let warned = said.lines().filter(|line| line.contains("tools are contained without")).collect::<Vec<_>>();
+    assert!(warned.len() == 1 && warned[0].contains("network-namespace (not allowed: "), "{said}");
+    let user = said.lines().filter(|line| line.contains("tools run as root")).collect::<Vec<_>>();
+    assert!(user.len() == 1 && user[0].contains("CAP_SETUID"), "{said}");
+}
+
+#[test]
+fn where_others_can_call_nothing_starts_without_what_is_absent() {
+    let (_list, options) = listed();
+    let home = Home::new(options);
+    if can_be_taken_away() {
+        let words = "`executor.containment` is `required`, because others than this machine can call 0.0.0.0:0, and this \
+                     machine lacks network-namespace (";
+        ends(&mut there(&home, &REACHABLE), 2, words);
+        let (_list, options) = listed();
+        let home = Home::new(options.set("executor.containment", "best-effort"));
+        Process::spawn("executor", &mut there(&home, &REACHABLE)).line_with("tools are contained without");
+    }
+    // With all that is needed it starts, and tools that nothing contains are refused.
+    let doctor = run(["doctor"]).status;
+    if doctor.success() {
+        let mut plain = home.command();
+        Process::spawn("executor", plain.args(REACHABLE)).listens_on();
+    }
+    let (_list, options) = listed();
+    let inline = Home::new(options.set("executor.isolation", "inline"));
+    let mut command = inline.command();
+    ends(command.args(REACHABLE), 2, "nothing contains tools that run `inline`: change that, or set");
+    // On loopback they are the operator's own affair.
+    Executor::start(Options::new().set("executor.isolation", "inline"));
+}
