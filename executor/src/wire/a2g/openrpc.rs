@@ -165,7 +165,7 @@ fn announcing() -> Vec<Method> {
                 agent(),
                 required("intent_id", schema("IntentId")),
                 required("status", json!({ "enum": ["SUCCESS", "FAILURE", "TIMEOUT", "ABORTED"] })),
-                optional("result", json!(true)),
+                optional("result", json!({})),
                 optional("error", json!({ "type": ["string", "null"] })),
                 optional("metrics", json!({ "type": ["object", "null"] })),
             ],
