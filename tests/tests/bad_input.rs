@@ -558,7 +558,7 @@ fn a_tool_that_was_tampered_with_does_not_run_and_the_others_do() {
     let folder = catalogue.folder().to_string_lossy().into_owned();
     for (tool, words) in [
         ("write_file", "SHA-256"),
-        ("broken", "cannot be read"),
+        ("broken", "not a regular file"),
         ("garbage", ""),
         ("unpinned", "`tool.toml` is not valid"),
         ("unlinkable", ""),

@@ -160,7 +160,9 @@ impl Nursery {
             Some(current) if current.runs() < self.settings.renew_runs => {
                 current.since() + self.settings.renew_after
             }
-            Some(_) | None => Instant::now(),
+            Some(_) => Instant::now(),
+            // It is closed, and no zygote may follow.
+            None => Instant::now() + self.settings.renew_after,
         }
     }
 
