@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-const VOCABULARY: [&str; 9] =
-    ["ident", "quantity", "clock", "limit", "call", "verdict", "tool", "outcome", "fault"];
+const VOCABULARY: [&str; 10] =
+    ["ident", "quantity", "clock", "limit", "call", "verdict", "tool", "outcome", "durability", "fault"];
 
 /// The table of `docs/architecture.md`: a room and what it may use, as written there.
 fn table() -> BTreeMap<String, BTreeSet<String>> {

@@ -5,7 +5,7 @@ use super::rpc::error_object;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Agent, Approver, Governor, Operator};
-use crate::ident::IntentId;
+use crate::ident::{AgentDid, IntentId};
 use crate::run::{Executor, Watcher, Whereabouts};
 use crate::wire::a2g::{decode, encode, openrpc};
 use jsonrpsee::RpcModule;
@@ -31,7 +31,8 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, caller, params| {
         let intent = decode::intent_id(&params)?;
         let anyone = caller.is_any_of(&[Governor, Operator]);
-        let cancelled = executor.cancel(intent, &|agent| anyone || caller.speaks_for(agent)).await?;
+        let of = |agent: &AgentDid| anyone || caller.speaks_for(agent);
+        let cancelled = executor.cancel(intent, &of, caller.name()).await?;
         Ok(encode::cancelled(intent, cancelled))
     })?;
     register(&mut module, "a2g/status", &EVERYBODY, async |executor, caller, params| {
@@ -45,9 +46,9 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         executor.set_policy(decode::policy(&params)?);
         Ok(encode::accepted())
     })?;
-    register(&mut module, "g2a/revoke", &[Governor], async |executor, _, params| {
+    register(&mut module, "g2a/revoke", &[Governor], async |executor, caller, params| {
         let decode::Revoke { agent, intent } = decode::revoke(&params)?;
-        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent).await?))
+        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent, caller.name()).await?))
     })?;
     register(&mut module, "g2a/directive", &[Governor, Approver], async |executor, caller, params| {
         let directive = decode::directive(&params)?;

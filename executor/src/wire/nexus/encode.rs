@@ -272,7 +272,7 @@ pub fn event_payload(data: &Value) -> Box<RawValue> {
 /// What became of a run, whatever it was: the status of the response, its data, and its error.
 #[must_use]
 pub fn report(receipt: &Receipt) -> (Status, Value, Option<Failure>) {
-    let Receipt { agent: _, intent, tool, approved_by: _, outcome } = receipt;
+    let Receipt { agent: _, intent, tool, approved_by: _, durability: _, outcome } = receipt;
     let mut data = json!({
         "intentId": intent.to_string(),
         "tool": tool.as_str(),
