@@ -210,6 +210,50 @@ async fn records_with_right_hashes_that_do_not_go_together_are_found() {
     assert!(Connection::open(&whole).unwrap().execute_batch(second).is_err());
 }
 
+/// The start looks at the end alone, and a thread of its own at the rest.
+#[tokio::test]
+async fn damage_in_the_older_part_stops_the_server_when_it_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = folder.path().join("journal.db");
+    let quick = Opening { durability: Durability::ProcessCrash, ..Opening::default() };
+    let open = |path: &Path| Journal::open(path, usize::MAX, quick, NOW);
+    let journal = open(&whole).unwrap().0;
+    for _ in 0..27 {
+        let calls = (0..200).map(|_| another()).collect::<Vec<_>>();
+        futures_util::future::join_all(calls.iter().map(|call| run(&journal, call))).await;
+        while journal.undelivered() > 0 {
+            let (due, _) = journal.next_report().await.unwrap();
+            journal.delivered(&due);
+        }
+    }
+    journal.flush().await.unwrap();
+    drop(journal);
+    wait_for_the_writer(&whole);
+    checkpoint(&whole);
+    let sql = "SELECT max(number) FROM records";
+    let last = Connection::open(&whole).unwrap().query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    assert!(last > 10_800, "{last}");
+    for (sql, found) in [
+        ("UPDATE records SET at = at + 1 WHERE number = 100", Some("record 100")),
+        ("DELETE FROM records WHERE number = 101", Some("the records 101 to 101 are missing")),
+        ("UPDATE records SET intent = zeroblob(16) WHERE number = 102", Some("record 102")),
+        ("", None),
+    ] {
+        let copy = damaged(&whole, sql);
+        let path = copy.path().join("journal.db");
+        let journal = open(&path).unwrap().0;
+        let broken = tokio::time::timeout(std::time::Duration::from_secs(if found.is_some() { 60 } else { 3 }), journal.broken());
+        let broken = broken.await.ok();
+        match found {
+            Some(found) => assert!(broken.as_ref().is_some_and(|said| said.contains(found)), "{sql}: {broken:?}"),
+            None => assert_eq!(broken, None),
+        }
+    }
+    let copy = damaged(&whole, &format!("UPDATE records SET at = at + 1 WHERE number = {}", last - 9_000));
+    let refused = open(&copy.path().join("journal.db")).map(drop).unwrap_err();
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+}
+
 /// What a reader sees of a journal, or that there is nothing to see.
 fn content(path: &Path) -> Option<Vec<String>> {
     let connection = Connection::open(path).ok()?;
