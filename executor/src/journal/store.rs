@@ -11,6 +11,7 @@ use super::standing::{Standing, standing};
 use super::tasks;
 use crate::durability::Durability;
 use crate::ident::IntentId;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior};
 use std::path::Path;
 use std::time::Duration;
@@ -218,6 +219,7 @@ impl Reader {
         let connection = opened.map_err(OpenError::of_sqlite(path))?;
         let prepared = || {
             connection.busy_timeout(PATIENCE)?;
+            keep_plans(&connection)?;
             connection.pragma_update(None, "cache_size", CACHE_KIB)
         };
         prepared().map_err(OpenError::of_sqlite(path))?;
@@ -266,8 +268,15 @@ pub(super) fn writable(path: &Path) -> Result<Connection, OpenError> {
     files::check_private(path, &is)?;
     let opened = Connection::open_with_flags(path, WRITES);
     let connection = opened.map_err(OpenError::of_sqlite(path))?;
-    connection.busy_timeout(PATIENCE).map_err(OpenError::of_sqlite(path))?;
+    let prepared = connection.busy_timeout(PATIENCE).and_then(|()| keep_plans(&connection));
+    prepared.map_err(OpenError::of_sqlite(path))?;
     Ok(connection)
+}
+
+/// Has SQLite keep the plan of a statement whatever is bound to it. Otherwise it compiles those that use an index of some
+/// rows alone anew for each value, which takes longer than they do.
+pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
 /// Makes the tables of a journal in a file that is empty.
@@ -283,6 +292,7 @@ pub(super) fn create(path: &Path) -> Result<(), OpenError> {
 /// The settings of a connection that writes.
 fn prepare(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
     connection.busy_timeout(PATIENCE)?;
+    keep_plans(connection)?;
     connection.pragma_update(None, "cache_size", CACHE_KIB)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     let synchronous = match durability {
