@@ -142,7 +142,9 @@ fn long(path: &Path, like: &Receipt) {
     }
     let bytes = path.metadata().unwrap().len() >> 20;
     let took = micros(median(&mut times)) / 1000.0;
-    println!("A journal of {LONG} records ({bytes} MB) was opened, and its end checked, within {took:.0} ms.");
+    println!(
+        "A journal of {LONG} records ({bytes} MB) was opened, and its end checked, within {took:.0} ms."
+    );
 }
 
 /// The turn in the middle, for each column by itself.
@@ -154,7 +156,9 @@ fn middle(turns: &mut Turns) -> (f64, Duration) {
 
 fn any_receipt(journal: &Path) -> Receipt {
     let journal = Connection::open(journal).unwrap();
-    let body = journal.query_row("SELECT body FROM records WHERE kind = 'receipt' LIMIT 1", [], |row| row.get::<_, Vec<u8>>(0));
+    let body = journal.query_row("SELECT body FROM records WHERE kind = 'receipt' LIMIT 1", [], |row| {
+        row.get::<_, Vec<u8>>(0)
+    });
     serde_json::from_slice(&body.unwrap()).unwrap()
 }
 

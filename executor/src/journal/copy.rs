@@ -182,9 +182,10 @@ fn copied(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
     let finding = verify(&copy, to, None, |_| ()).map_err(|error| failed(&error))?;
     drop(copy);
     File::open(to).and_then(|file| file.sync_all()).map_err(|error| failed(&error))?;
-    match finding {
-        holds @ Finding::Holds { .. } => Ok(holds),
-        finding => Err(CopyError::Damaged { path: to.to_owned(), finding }),
+    if matches!(finding, Finding::Holds { .. }) {
+        Ok(finding)
+    } else {
+        Err(CopyError::Damaged { path: to.to_owned(), finding })
     }
 }
 

@@ -47,11 +47,14 @@ fn cut_short(journal: &Path) {
     std::fs::OpenOptions::new().write(true).open(journal).unwrap().set_len(4096).unwrap();
 }
 
+/// In words, done to the file, and what the server says of it.
+type Vanish = (&'static str, fn(&Path), &'static str);
+
 /// What has been answered as a success stands in a journal, wherever that is now.
 #[test]
 fn a_server_whose_journal_vanishes_stops_at_once_and_answers_no_success_after_that() {
     let catalogue = catalogue();
-    let vanishes: [(&str, fn(&Path), &str); 6] = [
+    let vanishes: [Vanish; 6] = [
         ("removed", |journal| std::fs::remove_file(journal).unwrap(), "it was removed"),
         ("moved", move_away, "it was removed"),
         ("its folder renamed", rename_folder, "its folder was renamed"),

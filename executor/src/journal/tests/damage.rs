@@ -242,10 +242,15 @@ async fn damage_in_the_older_part_stops_the_server_when_it_is_found() {
         let copy = damaged(&whole, sql);
         let path = copy.path().join("journal.db");
         let journal = open(&path).unwrap().0;
-        let broken = tokio::time::timeout(std::time::Duration::from_secs(if found.is_some() { 60 } else { 3 }), journal.broken());
+        let broken = tokio::time::timeout(
+            std::time::Duration::from_secs(if found.is_some() { 60 } else { 3 }),
+            journal.broken(),
+        );
         let broken = broken.await.ok();
         match found {
-            Some(found) => assert!(broken.as_ref().is_some_and(|said| said.contains(found)), "{sql}: {broken:?}"),
+            Some(found) => {
+                assert!(broken.as_ref().is_some_and(|said| said.contains(found)), "{sql}: {broken:?}")
+            }
             None => assert_eq!(broken, None),
         }
     }

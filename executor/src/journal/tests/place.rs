@@ -71,6 +71,9 @@ async fn a_journal_that_others_may_read_is_refused_and_its_other_files_are_made_
     }
 }
 
+/// What is done to the files of a journal.
+type Vanish = fn(&Path);
+
 #[tokio::test]
 async fn a_journal_that_was_there_is_not_begun_anew_by_itself() {
     let folder = tempfile::tempdir().unwrap();
@@ -80,7 +83,7 @@ async fn a_journal_that_was_there_is_not_begun_anew_by_itself() {
     assert!(matches!(new(&path), Err(OpenError::Exists(_))));
     close(journal, &path);
     let whole = std::fs::read(&path).unwrap();
-    let vanishes: [(&str, fn(&Path)); 2] = [
+    let vanishes: [(&str, Vanish); 2] = [
         ("removed", |path| std::fs::remove_file(path).unwrap()),
         ("cut to nothing", |path| std::fs::write(path, "").unwrap()),
     ];
@@ -128,10 +131,9 @@ async fn one_file_is_not_served_twice_under_any_name() {
     }
 }
 
-/// What is done to the files of a journal that is open.
 #[tokio::test]
 async fn a_journal_that_is_not_the_one_that_was_opened_any_more_breaks_at_once() {
-    let vanishes: [(&str, fn(&Path), &str); 8] = [
+    let vanishes: [(&str, Vanish, &str); 8] = [
         ("removed", |path| std::fs::remove_file(path).unwrap(), "removed"),
         ("moved away", |path| std::fs::rename(path, path.with_file_name("other")).unwrap(), "removed"),
         (
