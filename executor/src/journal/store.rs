@@ -331,3 +331,20 @@ pub(super) fn stored(number: u64) -> i64 {
 pub(super) fn number(stored: i64) -> u64 {
     u64::try_from(stored).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_waits_for_what_the_operator_chose() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.db");
+        // SQLite's numbers of FULL and NORMAL.
+        for (durability, expected) in [(Durability::PowerLoss, 2), (Durability::ProcessCrash, 1)] {
+            let store = Store::open(&path, Opening { durability, ..Opening::default() }).unwrap();
+            let level = store.connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0));
+            assert_eq!(level.unwrap(), expected, "{durability:?}");
+        }
+    }
+}
