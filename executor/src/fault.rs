@@ -105,6 +105,13 @@ pub enum Fault {
     Failed(Arc<Receipt>),
     /// The tool ran and a limit ended it.
     LimitReached(Arc<Receipt>, Limit),
+    /// The tool ran, and its receipt waits for room on the journal's disk. A repeat gets it when it is there.
+    ReceiptPending {
+        /// The intent that ran.
+        intent: IntentId,
+        /// When to ask for it.
+        retry_after_ms: u64,
+    },
     /// No room now: the queue is full or the executor is shutting down.
     Busy {
         /// What is full.
@@ -115,6 +122,10 @@ pub enum Fault {
     /// Something of ours is broken. The text is for the log only.
     Internal(String),
 }
+
+/// What a caller is told with [`Fault::ReceiptPending`].
+pub const RECEIPT_PENDING: &str = "the tool ran, and its receipt waits for room on the disk of the executor's journal: ask \
+     `a2g/status`, or send the same intent again, which does not run it again";
 
 impl Fault {
     /// A parameter fault.

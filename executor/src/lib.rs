@@ -12,6 +12,7 @@
 
 pub mod call;
 pub mod clock;
+pub mod durability;
 pub mod fault;
 pub mod ident;
 pub mod json;

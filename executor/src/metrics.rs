@@ -3,6 +3,7 @@
 //! Every label is a tool of the operator's catalogue or a word of a closed set, so that no caller can make
 //! another time series. Nothing here is global: an executor has one [`Metrics`], a journal its own part.
 
+use crate::durability::Durability;
 use crate::fault::BlockedBy;
 use crate::outcome::Receipt;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -104,17 +105,18 @@ pub struct Levels {
 /// The journal's part.
 #[derive(Debug, Clone)]
 pub struct JournalMetrics {
+    durability: Durability,
     commits: Histogram,
     entries: Histogram,
 }
 
-impl Default for JournalMetrics {
-    fn default() -> Self {
-        Self { commits: seconds(), entries: Histogram::new(ENTRIES) }
-    }
-}
-
 impl JournalMetrics {
+    /// With nothing counted yet, of a journal that waits for so much.
+    #[must_use]
+    pub fn new(durability: Durability) -> Self {
+        Self { durability, commits: seconds(), entries: Histogram::new(ENTRIES) }
+    }
+
     /// A transaction with so many entries is on the disk.
     pub fn committed(&self, entries: usize, took: Duration) {
         self.commits.observe(took.as_secs_f64());
@@ -190,6 +192,8 @@ impl Metrics {
         let registry = &mut self.registry;
         let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("executor", "The version of the executor", version);
+        let durability = Info::new(vec![("durability", journal.durability.as_str())]);
+        registry.register("journal", "What loses nothing that was answered", durability);
         registry.register("executions", "Executions that ended, by tool and status", self.executions.clone());
         let refusals = "Calls that were refused before anything ran, by reason";
         registry.register("refusals", refusals, self.refusals.clone());
@@ -314,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_was_counted_stands_in_the_text() {
-        let journal = JournalMetrics::default();
+        let journal = JournalMetrics::new(Durability::PowerLoss);
         let metrics = Metrics::new(&journal);
         journal.committed(3, Duration::from_micros(700));
         metrics.refused(BlockedBy::VerdictDenied);
@@ -334,6 +338,7 @@ mod tests {
             "a2g_unknown_callers_total 1",
             "a2g_refused_tokens_total{reason=\"expired\"} 1",
             "a2g_journal_receipts_total 7",
+            "a2g_journal_info{durability=\"power-loss\"} 1",
             "a2g_journal_commit_seconds_bucket{le=\"0.0005\"} 0",
             "a2g_journal_commit_seconds_bucket{le=\"0.001\"} 1",
             "a2g_journal_commit_entries_sum 3.0",

@@ -3,6 +3,7 @@
 //! Every number here was measured by the executor or the kernel. A guest can fill `result`, logs
 //! and artifacts, and nothing else.
 
+use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::json::JsonText;
 use crate::limit::{Access, Bound, Budgets, Limit, NetworkBudgets, Spent};
@@ -494,6 +495,9 @@ pub struct Receipt {
     /// The caller who permitted it, when it waited for a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
+    /// What the journal waits for that it is written to.
+    #[serde(default, skip_serializing_if = "Durability::is_default")]
+    pub durability: Durability,
     /// What became of it.
     pub outcome: Outcome,
 }

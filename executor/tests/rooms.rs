@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-const VOCABULARY: [&str; 13] = [
+const VOCABULARY: [&str; 14] = [
     "ident",
     "quantity",
     "clock",
@@ -23,6 +23,7 @@ const VOCABULARY: [&str; 13] = [
     "verdict",
     "tool",
     "outcome",
+    "durability",
     "fault",
 ];
 

@@ -78,10 +78,10 @@ fn a_server_that_dies_amid_64_clients_has_run_their_proof_at_most_once() {
     }
 }
 
-/// D7 of the threats. Of what ran since an older copy was made, that copy knows nothing: an executor that
-/// is given one cannot see it, and runs a proof again that has not expired. That is not promised, and
-/// `docs/operations.md` says what to wait for before a backup serves. What is promised is that it shows:
-/// to the governor, which has the checkpoints, and to whoever kept one.
+/// D7 of the threats. Of what ran since an older copy was made, that copy knows nothing. An executor that is given one
+/// refuses it, because of the marker beside it; whoever takes that away as well has a proof run again that has not
+/// expired, and `docs/operations.md` says what to wait for before a backup serves. What is promised then is that it
+/// shows: to the governor, which has the checkpoints, and to whoever kept one.
 #[test]
 fn an_older_copy_of_the_journal_shows_by_its_checkpoint() {
     let keys = Keys::new();
@@ -107,6 +107,10 @@ fn an_older_copy_of_the_journal_shows_by_its_checkpoint() {
     assert!(!governor.stderr().contains("not the one that it was"), "{}", governor.stderr());
 
     copy_files(&copy.path().join("journal.db"), &home.journal());
+    let mut refused = Process::spawn("executor", &mut home.command());
+    assert_eq!(refused.ended().code(), Some(1));
+    assert!(refused.whole_stderr().contains("lacks its last records"), "{}", refused.stderr());
+    std::fs::remove_file(home.journal().with_file_name("journal.db.lock")).unwrap();
     let executor = Executor::start_in(home);
     // It goes on at once, past where the history was that is lost.
     assert_eq!(result(&executor.rpc("a2g/execute", &since))["status"], "SUCCESS");

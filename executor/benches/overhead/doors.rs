@@ -2,6 +2,7 @@
 
 use super::client::{Http, post};
 use super::{HELLO, median, micros};
+use a2g_executor::durability::Durability;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -73,9 +74,21 @@ pub(crate) fn configure(folder: &Path, data: &Path, isolation: &str) {
 
 /// The same with the journal somewhere else.
 pub(crate) fn configure_with(folder: &Path, data: &Path, isolation: &str, journal: &Path) {
+    configure_durability(folder, data, isolation, journal, Durability::PowerLoss);
+}
+
+/// The same with a journal that waits for less.
+pub(crate) fn configure_durability(
+    folder: &Path,
+    data: &Path,
+    isolation: &str,
+    journal: &Path,
+    durability: Durability,
+) {
+    let durability = durability.as_str();
     let config = format!(
         "[executor]\nisolation = \"{isolation}\"\n[catalog]\ncache = \"{}\"\n\
-         [journal]\npath = \"{}\"\n[ceilings]\nfilesystem_scope = [\"/data/**\"]\n[[mount]]\nguest = \"/data\"\nhost = \"{}\"\n",
+         [journal]\npath = \"{}\"\ndurability = \"{durability}\"\n[ceilings]\nfilesystem_scope = [\"/data/**\"]\n[[mount]]\nguest = \"/data\"\nhost = \"{}\"\n",
         folder.join("cache").display(),
         journal.display(),
         data.display()

@@ -1,9 +1,10 @@
-//! (d): what the journal costs, in one run: the built binary with its journal on the disk and on a RAM disk,
-//! and the same executor with a journal that writes nothing.
+//! (d): what the journal costs, in one run: the built binary with its journal on the disk, with either durability, and
+//! on a RAM disk, and the same executor with a journal that writes nothing; and what a start with a long one takes.
 
-use super::doors::{Server, configure_with, install, over_http, request};
+use super::doors::{Server, configure_durability, configure_with, install, over_http, request};
 use super::{HELLO, median, micros, without};
-use a2g_executor::journal::{Beginning, Claim, Intended, Journal};
+use a2g_executor::durability::Durability;
+use a2g_executor::journal::{Beginning, Claim, Intended, Journal, Opening};
 use a2g_executor::outcome::Receipt;
 use a2g_executor::wire::a2g::decode;
 use rusqlite::Connection;
@@ -33,23 +34,26 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     install(&binary, folder.path(), data, &[("hello", HELLO)]);
     let catalogue = folder.path().join("catalogue");
     let journal = folder.path().join("journal.db");
-    let started = |journal: &Path| {
-        configure_with(folder.path(), data, "inline", journal);
+    let started = |journal: &Path, durability: Durability| {
+        configure_durability(folder.path(), data, "inline", journal, durability);
         Server::start(&binary, folder.path(), &catalogue)
     };
+    let less = folder.path().join("less.db");
     println!("{:<52} {:>10} {:>12}", "(d) the journal: inline, hello, HTTP", "a second", "median");
     let mut receipts = 0;
     let [sixteen, one] = [16, 1].map(|clients| {
-        let (mut none, mut ram, mut disk) = (Turns::new(), Turns::new(), Turns::new());
+        let [mut none, mut ram, mut crash, mut disk] = [(); 4].map(|()| Turns::new());
         for _ in 0..TURNS {
             configure_with(folder.path(), data, "inline", &journal);
             let server = Server::spawn(&mut without::command(folder.path()));
             none.push(over_http(&server.address, clients));
             drop(server);
             if let Some(in_ram) = &in_ram {
-                ram.push(over_http(&started(&in_ram.path().join("journal.db")).address, clients));
+                let server = started(&in_ram.path().join("journal.db"), Durability::PowerLoss);
+                ram.push(over_http(&server.address, clients));
             }
-            disk.push(over_http(&started(&journal).address, clients));
+            crash.push(over_http(&started(&less, Durability::ProcessCrash).address, clients));
+            disk.push(over_http(&started(&journal, Durability::PowerLoss).address, clients));
             receipts += clients * super::doors::FROM_EACH_CLIENT;
         }
         let row = |what: &str, turns: &mut Turns| {
@@ -65,14 +69,18 @@ pub(crate) fn measure(target: &Path, data: &Path) {
         if in_ram.is_some() {
             row("with the journal on a RAM disk", &mut ram);
         }
-        (none, row("with the journal on the disk", &mut disk))
+        row("on the disk, durability process-crash", &mut crash);
+        (none, row("on the disk, durability power-loss", &mut disk))
     });
     let (over, more) = (fdatasync(folder.path(), true), fdatasync(folder.path(), false));
     println!("\n{:<52} {:>23.1} µs", "fdatasync of a page that is overwritten", micros(over));
     println!("{:<52} {:>23.1} µs", "fdatasync of a page that is appended", micros(more));
     let receipt = any_receipt(&journal);
-    let alone = alone(&folder.path().join("alone.db"), &receipt);
-    println!("{:<52} {:>23.1} µs", "the journal alone: a start, then an end", micros(alone));
+    for durability in [Durability::PowerLoss, Durability::ProcessCrash] {
+        let alone = alone(&folder.path().join(format!("{}.db", durability.as_str())), &receipt, durability);
+        let what = format!("the journal alone, {}: a start, then an end", durability.as_str());
+        println!("{what:<52} {:>23.1} µs", micros(alone));
+    }
     let ((without, _), (with, _)) = sixteen;
     println!("\nFrom 16 clients, {:.0} % of the calls without a journal are left.", 100.0 * with / without);
     let ((_, without), (_, with)) = one;
@@ -95,6 +103,48 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     assert!(verified.status.success(), "{verified:?}");
     let each = receipts as f64 / verify.elapsed().as_secs_f64();
     println!("`journal verify` read {receipts} receipts, {each:.0} a second with the start of its process.");
+    long(&folder.path().join("long.db"), &receipt);
+}
+
+/// How many records the long journal has, of which three in ten are receipts.
+const LONG: usize = 1_000_000;
+
+/// What a start with a long journal takes.
+fn long(path: &Path, like: &Receipt) {
+    const AT_ONCE: usize = 400;
+    let now = OffsetDateTime::now_utc();
+    let opening = Opening { durability: Durability::ProcessCrash, ..Opening::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (journal, _) = Journal::open(path, usize::MAX, opening, now).unwrap();
+        // A claim and a receipt each, and one record for those that are delivered together.
+        for _ in 0..LONG / (2 * AT_ONCE) {
+            let runs = (0..AT_ONCE).map(|_| run(&journal, like, now));
+            futures_util::future::join_all(runs).await;
+            while journal.undelivered() > 0 {
+                journal.delivered(&journal.next_report().await.unwrap().0);
+            }
+        }
+        journal.flush().await.unwrap();
+    });
+    let opened = || {
+        let began = Instant::now();
+        let (journal, _) = Journal::open(path, usize::MAX, Opening::default(), now).unwrap();
+        let took = began.elapsed();
+        drop(journal);
+        took
+    };
+    // The writer of the one before ends a moment after it was dropped.
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        std::thread::sleep(Duration::from_secs(2));
+        times.push(opened());
+    }
+    let bytes = path.metadata().unwrap().len() >> 20;
+    let took = micros(median(&mut times)) / 1000.0;
+    println!(
+        "A journal of {LONG} records ({bytes} MB) was opened, and its end checked, within {took:.0} ms."
+    );
 }
 
 /// The turn in the middle, for each column by itself.
@@ -106,36 +156,40 @@ fn middle(turns: &mut Turns) -> (f64, Duration) {
 
 fn any_receipt(journal: &Path) -> Receipt {
     let journal = Connection::open(journal).unwrap();
-    let body = journal.query_row("SELECT body FROM receipts LIMIT 1", [], |row| row.get::<_, Vec<u8>>(0));
+    let body = journal.query_row("SELECT body FROM records WHERE kind = 'receipt' LIMIT 1", [], |row| {
+        row.get::<_, Vec<u8>>(0)
+    });
     serde_json::from_slice(&body.unwrap()).unwrap()
 }
 
 /// The median time that a new journal takes for a run when nothing else goes on: until its start is on the disk, and
 /// then its receipt.
-fn alone(path: &Path, like: &Receipt) -> Duration {
+fn alone(path: &Path, like: &Receipt, durability: Durability) -> Duration {
     let now = OffsetDateTime::now_utc();
-    let run = async |journal: &Journal| {
-        let params = serde_json::from_str::<Value>(&request("hello")).unwrap()["params"].to_string();
-        let call = decode::execute(&params).unwrap().call;
-        let receipt = Arc::new(Receipt { intent: call.intent, ..like.clone() });
-        let started = Instant::now();
-        assert!(matches!(journal.claim(&call, now, None), Ok(Claim::New)));
-        let intended = Intended { call: &call, keep_until: now, proof: None, will: &receipt, task: None };
-        assert!(matches!(journal.started(intended, now).await, Ok(Beginning::New)));
-        journal.finished(receipt, None, now).await.unwrap();
-        let took = started.elapsed();
-        journal.delivered(&journal.next_report().await.unwrap().0);
-        took
-    };
+    let opening = Opening { durability, ..Opening::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (journal, _) = Journal::open(path, usize::MAX, now).unwrap();
+        let (journal, _) = Journal::open(path, usize::MAX, opening, now).unwrap();
         let mut times = Vec::new();
         for _ in 0..super::ROUNDS {
-            times.push(run(&journal).await);
+            times.push(run(&journal, like, now).await);
+            journal.delivered(&journal.next_report().await.unwrap().0);
         }
         median(&mut times)
     })
+}
+
+/// A run of an intent of its own, and how long its start and its receipt took.
+async fn run(journal: &Journal, like: &Receipt, now: OffsetDateTime) -> Duration {
+    let params = serde_json::from_str::<Value>(&request("hello")).unwrap()["params"].to_string();
+    let call = decode::execute(&params).unwrap().call;
+    let receipt = Arc::new(Receipt { intent: call.intent, ..like.clone() });
+    let started = Instant::now();
+    assert!(matches!(journal.claim(&call, now, None), Ok(Claim::New)));
+    let intended = Intended { call: &call, keep_until: now, proof: None, will: &receipt, task: None };
+    assert!(matches!(journal.started(intended, now).await, Ok(Beginning::New)));
+    journal.finished(receipt, None, now).await.unwrap();
+    started.elapsed()
 }
 
 /// The median time until one page is on the disk of `folder`.

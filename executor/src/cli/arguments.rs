@@ -113,6 +113,9 @@ Examples:
         after_help = "Exit code 1 when something is missing that `containment = \"required\"` insists on.\n\nExample:\n  a2g-executor doctor"
     )]
     Doctor {
+        /// The configuration whose journal is looked at; `executor.toml` in this folder is read when it is there
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -202,6 +205,9 @@ pub(super) struct Serve {
     /// Serve one session of A2E on standard input and output instead of listening
     #[arg(long, conflicts_with = "stdio")]
     pub(super) a2e_stdio: bool,
+    /// Begin a new journal where something says that there was one. What ran under that one would run again
+    #[arg(long)]
+    pub(super) new_journal: bool,
     /// Run any verdict that comes with a call, and obey anyone who sends `g2a/…`. For a developer's
     /// own machine: only loopback addresses are listened on
     #[arg(long)]
@@ -485,11 +491,11 @@ pub(super) enum JournalCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Check that no receipt was changed, removed, moved or cut off
+    /// Check that nothing in it was changed, removed, moved or cut off
     ///
     /// Without a checkpoint it finds what was done by someone who did not make the whole history
     /// anew. A checkpoint is a number and a hash that were written down elsewhere, such as those in
-    /// this command's own answer. Exit code 1 when the chain does not hold.
+    /// this command's own answer. Exit code 1 when the journal does not hold.
     #[command(after_help = "Example:\n  a2g-executor journal verify --checkpoint 1042:9f86d081884c7d65…")]
     Verify {
         #[command(flatten)]
@@ -519,6 +525,50 @@ pub(super) enum JournalCommand {
         /// Those that ended before
         #[arg(long, value_name = "TIME")]
         before: String,
+    },
+    /// Print the records of the journal as JSON, one a line, oldest first: who ran, approved, denied, cancelled or
+    /// revoked what
+    #[command(after_help = "Example:\n  a2g-executor journal records 550e8400-e29b-41d4-a716-446655440000")]
+    Records {
+        #[command(flatten)]
+        journal: JournalFile,
+        /// Those of this intent alone
+        intent: Option<String>,
+    },
+    /// Make an empty journal where there is none
+    ///
+    /// `serve` does so by itself, but not where something says that there was a journal. What ran
+    /// under that one would run again under a new one.
+    #[command(
+        after_help = "Example:\n  a2g-executor journal init --journal /var/lib/a2g-executor/journal.db"
+    )]
+    Init {
+        #[command(flatten)]
+        journal: JournalFile,
+    },
+    /// Copy the journal to a new file, checked and for this user alone; a server may run meanwhile
+    #[command(after_help = "Example:\n  a2g-executor journal backup /backup/journal-$(date +%F).db")]
+    Backup {
+        #[command(flatten)]
+        journal: JournalFile,
+        /// The new file
+        file: PathBuf,
+    },
+    /// Put a backup in the place of the journal that no server holds
+    ///
+    /// What ran since the backup was made is forgotten, and could run again under a verdict that has
+    /// not expired: wait until those have.
+    #[command(
+        after_help = "Example:\n  a2g-executor journal restore --replace /backup/journal-2026-11-21.db"
+    )]
+    Restore {
+        #[command(flatten)]
+        journal: JournalFile,
+        /// The backup
+        file: PathBuf,
+        /// Put it in the place of a journal that is there, which is kept under another name
+        #[arg(long)]
+        replace: bool,
     },
 }
 

@@ -1,18 +1,28 @@
 //! `doctor`: what this machine has to contain tools with.
 
+use super::arguments::Setup;
 use super::layout::{Listing, judged, text};
-use super::output::print;
+use super::output::{one_line, print};
+use super::setup::config;
+use crate::durability::Durability;
 use crate::isolate::support;
 use serde_json::json;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-pub(super) fn main(json: bool) -> anyhow::Result<ExitCode> {
+pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let support = support();
+    let durability = durability(&Setup { config, tools: None });
     if json {
         let rows = support.rows().map(|row| {
             let (detail, missing) = (row.state.as_ref().ok(), row.state.as_ref().err());
             json!({ "name": row.name, "required": row.required, "detail": detail, "missing": missing })
         });
+        let (detail, missing) = (durability.as_ref().ok(), durability.as_ref().err());
+        let durability = json!({
+            "name": "journal durability", "required": false, "detail": detail, "missing": missing,
+        });
+        let rows = rows.into_iter().chain([durability]).collect::<Vec<_>>();
         print(serde_json::to_string_pretty(&rows)?);
     } else {
         let mut listing = Listing::new(&["control", "state", "for", "how"]);
@@ -25,6 +35,22 @@ pub(super) fn main(json: bool) -> anyhow::Result<ExitCode> {
             listing.row([text(row.name), state, text(row.purpose), text(how)]);
         }
         listing.show(std::io::stdout());
+        match durability {
+            Ok(detail) => print(format_args!("journal durability: {detail}")),
+            Err(unknown) => print(format_args!("journal durability: not known: {unknown}")),
+        }
     }
     Ok(if support.missing().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What loses nothing that was answered, by the configuration; or why that is not known.
+fn durability(setup: &Setup) -> Result<String, String> {
+    let durability = config(setup).map_err(|error| one_line(format_args!("{error:#}")))?.durability;
+    let why = match durability {
+        Durability::PowerLoss => "every commit waits for the disk, and a power cut loses nothing",
+        Durability::ProcessCrash => {
+            "a commit waits for the kernel: the end of the process loses nothing, and a power cut may lose the last moments"
+        }
+    };
+    Ok(format!("{}: {why}", durability.as_str()))
 }

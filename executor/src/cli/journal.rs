@@ -1,4 +1,8 @@
-//! `journal list|show|verify|export|prune`. Lists are of one line for an entry, in local time; JSON has all, in UTC.
+//! `journal list|show|verify|export|prune`; the other commands are in files of their own. Lists are of one line for an
+//! entry, in local time; JSON has all, in UTC.
+
+mod copies;
+mod records;
 
 use super::Usage;
 use super::arguments::{JournalCommand, JournalFile, Setup, Which};
@@ -12,8 +16,10 @@ use crate::call::Call;
 use crate::clock::{Clock, SystemClock};
 use crate::govern::Escalated;
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::journal::chain::{Head, shown};
-use crate::journal::history::{Entry, Filter, Finding, History, Pruned, Refused, prune};
+use crate::journal::chain::{self, Head, shown};
+use crate::journal::history::{Entry, Filter, History, Refused};
+use crate::journal::verify::Finding;
+use crate::journal::{Pruned, prune};
 use crate::outcome::Status;
 use crate::wire::a2g::encode;
 use anyhow::bail;
@@ -67,6 +73,12 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
             print(format_args!(
                 "{receipts} receipts pruned, {intents} intents forgotten, {tasks} tasks pruned"
             ));
+        }
+        JournalCommand::Records { journal, intent } => records::list(&path(&journal)?, intent.as_deref())?,
+        JournalCommand::Init { journal } => copies::init(&path(&journal)?)?,
+        JournalCommand::Backup { journal, file } => copies::back_up(&path(&journal)?, &file)?,
+        JournalCommand::Restore { journal, file, replace } => {
+            copies::restore(&file, &path(&journal)?, replace)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -132,13 +144,10 @@ fn head(text: &str) -> Result<Head, Usage> {
     let checkpoint = text.strip_prefix("checkpoint").unwrap_or(text).trim();
     let parse = || {
         let (number, hash) = checkpoint.split_once(':')?;
-        let hash = (0..32).map(|nth| u8::from_str_radix(hash.get(2 * nth..2 * nth + 2)?, 16).ok());
-        let hash = hash.collect::<Option<Vec<_>>>()?;
-        Some(Head { number: number.parse().ok()?, hash: hash.try_into().ok()? })
+        let number = number.parse::<u64>().ok().filter(|parsed| parsed.to_string() == number)?;
+        Some(Head { number, hash: chain::parse(hash)? })
     };
-    let right = parse()
-        .filter(|head| format!("{}:{}", head.number, shown(&head.hash)) == checkpoint.to_ascii_lowercase());
-    right.ok_or_else(|| {
+    parse().ok_or_else(|| {
         Usage("`--checkpoint` takes the number of a receipt, `:`, and the 64 digits of its hash".to_owned())
     })
 }
@@ -324,51 +333,44 @@ fn whole(entry: &Entry) -> anyhow::Result<Value> {
 }
 
 fn verified(finding: &Finding, json: bool) -> ExitCode {
-    let (holds, said, facts) = match finding {
-        Finding::Holds { receipts, pruned, head } => {
-            let checkpoint = format!("{}:{}", head.number, shown(&head.hash));
-            let before =
-                if *pruned == 0 { String::new() } else { format!(", after {pruned} that were pruned") };
-            let said = format!("the chain holds: {receipts} receipts{before}\ncheckpoint {checkpoint}");
-            (true, said, json!({ "receipts": receipts, "pruned": pruned, "checkpoint": checkpoint }))
-        }
-        Finding::Changed { number, intent } => (
-            false,
-            format!("receipt {number} (intent {intent}) is not what was written there"),
-            json!({ "changed": number, "intent_id": intent.to_string() }),
-        ),
-        Finding::Missing { first, last } => (
-            false,
-            format!("the receipts {first} to {last} are missing"),
-            json!({ "missing": { "first": first, "last": last } }),
-        ),
-        Finding::Cut { last, was } => (
-            false,
-            format!("the end is cut off: the last receipt is {last}, and there was a receipt {was}"),
-            json!({ "cut": { "last": last, "was": was } }),
-        ),
-        Finding::Differs { number } => (
-            false,
-            format!("receipt {number} is another one than the checkpoint's: this is not the same history"),
-            json!({ "differs": number }),
-        ),
-        Finding::CheckpointPruned { number } => (
-            false,
-            format!("receipt {number} of the checkpoint was pruned: take a later checkpoint"),
-            json!({ "checkpoint_pruned": number }),
-        ),
-    };
+    let holds = matches!(finding, Finding::Holds { .. });
     if json {
-        print(json!({ "holds": holds, "found": facts }));
+        print(json!({ "holds": holds, "found": facts(finding), "says": finding.to_string() }));
     } else {
-        print(said);
+        print(finding);
     }
     if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+fn facts(finding: &Finding) -> Value {
+    let id = |intent: &Option<IntentId>| intent.map(|intent| intent.to_string());
+    match finding {
+        Finding::Holds { receipts, pruned, records, head } => {
+            let checkpoint = format!("{}:{}", head.number, shown(&head.hash));
+            json!({ "receipts": receipts, "pruned": pruned, "records": records, "checkpoint": checkpoint })
+        }
+        Finding::Changed { record, intent } => json!({ "changed": record, "intent_id": id(intent) }),
+        Finding::Missing { first, last } => json!({ "missing": { "first": first, "last": last } }),
+        Finding::Cut { last, was } => json!({ "cut": { "last": last, "was": was } }),
+        Finding::Order { record, intent, what } => {
+            json!({ "order": record, "intent_id": id(intent), "what": what })
+        }
+        Finding::Row { table, record, what } => {
+            json!({ "row": { "table": table, "record": record, "what": what } })
+        }
+        Finding::Unreadable { after, reason } => {
+            json!({ "unreadable": { "after": after, "reason": reason } })
+        }
+        Finding::Schema { name } => json!({ "schema": name }),
+        Finding::Differs { number } => json!({ "differs": number }),
+        Finding::Short { last, number } => json!({ "short": { "last": last, "checkpoint": number } }),
+        Finding::CheckpointPruned { number } => json!({ "checkpoint_pruned": number }),
+    }
+}
+
 fn progress(checked: u64) {
     if std::io::stderr().is_terminal() {
-        let _nowhere_to_say_it = write!(std::io::stderr(), "\r{checked} receipts");
+        let _nowhere_to_say_it = write!(std::io::stderr(), "\r{checked} records");
     }
 }
 

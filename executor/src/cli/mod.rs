@@ -41,7 +41,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Key { command } => key::main(command),
         Command::Caller { command } => caller::main(command),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),
-        Command::Doctor { json } => doctor::main(json),
+        Command::Doctor { config, json } => doctor::main(json, config),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "a2g-executor", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

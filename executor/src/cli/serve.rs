@@ -16,7 +16,7 @@ use crate::govern::{
 };
 use crate::ident::Issuer;
 use crate::isolate::{Isolation, RunAs, User};
-use crate::journal::{Journal, Recovered};
+use crate::journal::{IfMissing, Journal, Opening, Recovered};
 use crate::memory;
 use crate::run::{Capacity, Executor, Settings};
 use crate::serve::a2e::{A2eSettings, serve_a2e_stdio};
@@ -97,7 +97,8 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         .thread_keep_alive(THREADS_KEPT)
         .build()?;
     let grouped = Grouped::set_up(&config);
-    let served = runtime.block_on(serve(&config, &grouped, run_as, accept_unsigned, transport));
+    let if_missing = if arguments.new_journal { IfMissing::CreateAnyway } else { IfMissing::Create };
+    let served = runtime.block_on(serve(&config, &grouped, run_as, accept_unsigned, if_missing, transport));
     match served {
         // A guest that is stuck in a host call keeps its thread; the process does not wait for it.
         Ok(()) => runtime.shutdown_background(),
@@ -159,6 +160,8 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if let Some(signature) = &config.trust.signature {
         print(format_args!("intents     signed with the key in {}", signature.key_file.display()));
     }
+    let (journal, loses_nothing) = (config.journal.display(), config.durability.as_str());
+    print(format_args!("journal     {journal}, loses nothing by: {loses_nothing}"));
     print(format_args!("tools       {}", config.catalog.display()));
     print(format_args!("cache       {}", config.cache.display()));
     let ahead = match config.isolation {
@@ -264,6 +267,7 @@ async fn serve(
     grouped: &Grouped,
     run_as: RunAs,
     accept_unsigned: Option<AcceptUnsigned>,
+    if_missing: IfMissing,
     transport: Transport,
 ) -> anyhow::Result<()> {
     let concurrent = u32::try_from(config.capacity.concurrent)?;
@@ -290,7 +294,7 @@ async fn serve(
     let loaded = workshop.start(config, workshop.read(config)?, config.waiting).await?;
     let egress = workshop.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
-    let journal = journal(config, workshop.clock.now())?;
+    let journal = journal(config, if_missing, workshop.clock.now())?;
     let public_key = public_key(config, key.as_ref())?;
     let at_start = journal.head();
     let clock = Arc::clone(&workshop.clock);
@@ -317,6 +321,7 @@ async fn serve(
     });
     tokio::spawn(renew_at_hangup(hangup, Arc::clone(&catalogue), known));
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
+    executor.resume_approved();
     let (did, every) = (config.did.clone(), config.heartbeat);
     let registering = Arc::clone(&executor);
     tokio::spawn(deliver::stay_registered(registering, did, every, key, public_key, at_start));
@@ -381,13 +386,15 @@ async fn give_memory_back() {
 }
 
 /// The journal of the configuration, with what an earlier process left in it.
-fn journal(config: &Config, now: time::OffsetDateTime) -> anyhow::Result<Journal> {
-    let (journal, recovered) = Journal::open(&config.journal, config.most_undelivered, now)?;
+fn journal(config: &Config, if_missing: IfMissing, now: time::OffsetDateTime) -> anyhow::Result<Journal> {
+    let opening = Opening { if_missing, durability: config.durability };
+    let (journal, recovered) = Journal::open(&config.journal, config.most_undelivered, opening, now)?;
     let Recovered { aborted, undelivered } = recovered;
     if aborted > 0 {
         tracing::warn!(aborted, "runs were cut off when the executor last ended, and are reported as such");
     }
-    tracing::info!(journal = %config.journal.display(), receipts = journal.head().number, undelivered, "journal");
+    let (receipts, durability) = (journal.head().number, journal.durability().as_str());
+    tracing::info!(journal = %config.journal.display(), receipts, undelivered, durability, "journal");
     Ok(journal)
 }
 
@@ -410,10 +417,7 @@ fn public_key(config: &Config, signs: Option<&KeyPair>) -> anyhow::Result<Option
 fn broken(executor: &Executor, reason: &str) -> anyhow::Error {
     executor.close();
     executor.abort_all();
-    anyhow::anyhow!(
-        "the journal cannot be written any more ({reason}): what had started is reported when the executor starts \
-         again; see `docs/operations.md`"
-    )
+    anyhow::anyhow!("{reason}; see `docs/operations.md`")
 }
 
 /// Says that strangers cannot reach a door that tells nobody apart.

@@ -1,5 +1,6 @@
 //! The configuration file as written. `docs/configuration.md` describes every key.
 
+use crate::durability::Durability;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -255,6 +256,7 @@ pub(super) struct Journal {
     pub(super) path: Option<PathBuf>,
     pub(super) max_undelivered: u64,
     pub(super) key: Option<PathBuf>,
+    pub(super) durability: Durability,
 }
 
 #[derive(Debug, Deserialize)]
@@ -358,7 +360,7 @@ impl Default for Catalog {
 
 impl Default for Journal {
     fn default() -> Self {
-        Self { path: None, max_undelivered: 10_000, key: None }
+        Self { path: None, max_undelivered: 10_000, key: None, durability: Durability::default() }
     }
 }
 

@@ -10,6 +10,7 @@ pub use doors::Doors;
 
 use crate::capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use crate::catalog::CompileLimits;
+use crate::durability::Durability;
 use crate::egress::{EgressSettings, Lifted};
 use crate::govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
 use crate::ident::{AgentDid, Issuer, ToolName, did_you_mean};
@@ -102,6 +103,8 @@ pub struct Config {
     pub reports: Option<PathBuf>,
     /// The journal.
     pub journal: PathBuf,
+    /// What a commit of the journal waits for.
+    pub durability: Durability,
     /// The key that signs the journal's checkpoints; without one they are not signed.
     pub journal_key: Option<PathBuf>,
     /// How many reports may wait for the governor before nothing more is run.
@@ -436,6 +439,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         policies: governor.policies.map(at),
         reports,
         journal: journal_path,
+        durability: journal.durability,
         journal_key,
         most_undelivered: size(within("journal.max_undelivered", journal.max_undelivered, 10_000_000)?),
         heartbeat: Duration::from_secs(within(

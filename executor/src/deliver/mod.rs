@@ -23,6 +23,8 @@ const MOST_IN_FLIGHT: usize = 16;
 /// The first and the longest pause before something is sent again.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Who decides what comes over the executor's own connection to its governor.
+const GOVERNOR: &str = "the governor";
 
 /// Delivers reports for as long as the process lives, each at least once.
 pub async fn deliver_reports(executor: Arc<Executor>) {
@@ -62,7 +64,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
 
 /// The span of one try to deliver a report.
 fn span(receipt: &Receipt) -> Span {
-    let Receipt { agent, intent, tool, approved_by: _, outcome: _ } = receipt;
+    let Receipt { agent, intent, tool, approved_by: _, durability: _, outcome: _ } = receipt;
     let (agent, tool) = (agent.as_str(), tool.as_str());
     tracing::error_span!("delivery", %intent, agent, tool, failed = Empty)
 }
@@ -160,9 +162,9 @@ async fn obey(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
         "g2a/policy" => executor.set_policy(decode::policy(params)?),
         "g2a/revoke" => {
             let decode::Revoke { agent, intent } = decode::revoke(params)?;
-            executor.revoke(agent.as_ref(), intent).await?;
+            executor.revoke(agent.as_ref(), intent, GOVERNOR).await?;
         }
-        "g2a/directive" => executor.direct(&decode::directive(params)?, "the governor").await?,
+        "g2a/directive" => executor.direct(&decode::directive(params)?, GOVERNOR).await?,
         other => tracing::warn!(method = other, "a push of an unknown method"),
     }
     Ok(())

@@ -9,7 +9,7 @@ use super::standing::{Standing, StandingRefusal};
 use crate::call::Call;
 use crate::capability::{self, Area, Ceilings, Claims, Grant, HostClaims, ScopeError};
 use crate::fault::{BlockedBy, Fault};
-use crate::ident::ProofId;
+use crate::ident::{IntentId, ProofId};
 use crate::limit::{Access, Layer};
 use crate::quantity::Timeout;
 use crate::tool::{Declared, DeclaredFilesystem, Descriptor};
@@ -206,7 +206,19 @@ impl Escalated {
     /// Whether it can still be approved.
     #[must_use]
     pub fn waits(&self, now: OffsetDateTime) -> bool {
-        self.verdict.expires_at().is_some_and(|at| at > now)
+        self.expires_at() > now
+    }
+
+    /// Until when it can be approved.
+    #[must_use]
+    pub fn expires_at(&self) -> OffsetDateTime {
+        self.verdict.expires_at().unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    }
+
+    /// The governor's estimate, when it gave one.
+    #[must_use]
+    pub fn risk_score(&self) -> Option<f64> {
+        self.verdict().risk.as_ref().map(|risk| risk.score)
     }
 
     /// Admits or refuses the call as somebody decided.
@@ -222,7 +234,7 @@ impl Escalated {
             message,
         };
         if !directive.approved {
-            return Err(refuse(BlockedBy::VerdictDenied, format!("`{by}` denied it (`g2a/directive`)")));
+            return Err(denied_by(by, self.call.intent, self.risk_score()));
         }
         let Some(expires_at) = self.verdict.expires_at().filter(|at| *at > now) else {
             let message = "the verdict expired before it was decided".to_owned();
@@ -231,6 +243,13 @@ impl Escalated {
         let manifest = directive.manifest.as_ref().unwrap_or(&verdict.manifest);
         admitted(self.call.clone(), &self.verdict, manifest, expires_at)
     }
+}
+
+/// The refusal of an intent that a person denied.
+#[must_use]
+pub fn denied_by(by: &str, intent: IntentId, risk_score: Option<f64>) -> Fault {
+    let message = format!("`{by}` denied it (`g2a/directive`)");
+    Fault::Refused { intent: Some(intent), risk_score, blocked_by: BlockedBy::VerdictDenied, message }
 }
 
 fn admitted(

@@ -290,6 +290,7 @@ pub(super) fn said(fault: &Fault) -> String {
         | Fault::SessionExpired(_)
         | Fault::Failed(_)
         | Fault::LimitReached(..)
+        | Fault::ReceiptPending { .. }
         | Fault::Busy { .. }
         | Fault::Internal(_) => excerpt(&format!("{fault:?}")),
     }

@@ -22,7 +22,7 @@ mod standing;
 #[cfg(test)]
 mod vectors;
 
-pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit};
+pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit, denied_by};
 pub use callers::{
     Caller, CallerEntry, CallerList, Callers, CallersError, Credential, NotKnown, Role, Shows, Token,
 };

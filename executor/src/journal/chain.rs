@@ -1,63 +1,26 @@
-//! The chain of receipts: each names the one before it by its hash.
+//! How far the receipts of a journal go, as governors and operators keep it: a checkpoint.
 //!
-//! Whoever changes, removes or reorders a receipt changes every hash after it, and whoever knows one
-//! hash (a checkpoint) can tell.
-
-use sha2::{Digest, Sha256};
+//! Changing, removing or reordering anything that was recorded before a receipt changes the hash of that receipt, so
+//! that one hash which is kept elsewhere shows it.
 
 /// A SHA-256.
 pub type Hash = [u8; 32];
 
-/// What comes before the first receipt.
+/// What comes before the first record.
 pub const NOTHING: Hash = [0; 32];
 
-/// How far a chain goes.
+/// A checkpoint: how far the receipts go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// The number of the last receipt; the first one has 1.
     pub number: u64,
-    /// Its hash.
+    /// The hash of its record.
     pub hash: Hash,
 }
 
 impl Head {
-    /// A chain without receipts.
+    /// A journal without receipts.
     pub const START: Self = Self { number: 0, hash: NOTHING };
-
-    /// The head after one more receipt.
-    #[must_use]
-    pub fn and(self, link: &Link<'_>) -> Self {
-        let Link { intent, agent, tool, status, ended, body } = link;
-        let number = self.number + 1;
-        let mut hasher = Sha256::new();
-        hasher.update(b"a2g-executor receipt 1\n");
-        hasher.update(self.hash);
-        hasher.update(number.to_le_bytes());
-        hasher.update(ended.to_le_bytes());
-        hasher.update(intent);
-        for part in [agent.as_bytes(), tool.as_bytes(), status.as_bytes(), body] {
-            hasher.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
-            hasher.update(part);
-        }
-        Self { number, hash: hasher.finalize().into() }
-    }
-}
-
-/// What a hash covers of one receipt, beside its number and the hash before it.
-#[derive(Debug, Clone, Copy)]
-pub struct Link<'a> {
-    /// The intent.
-    pub intent: &'a [u8; 16],
-    /// The agent.
-    pub agent: &'a str,
-    /// The tool.
-    pub tool: &'a str,
-    /// The status word.
-    pub status: &'a str,
-    /// When it ended, in microseconds since 1970.
-    pub ended: i64,
-    /// The receipt as JSON.
-    pub body: &'a [u8],
 }
 
 /// A hash as people read it.
@@ -70,27 +33,27 @@ pub fn shown(hash: &Hash) -> String {
     })
 }
 
+/// The hash of 64 hexadecimal digits.
+#[must_use]
+pub fn parse(digits: &str) -> Option<Hash> {
+    let bytes = (0..32).map(|nth| u8::from_str_radix(digits.get(2 * nth..2 * nth + 2)?, 16).ok());
+    let hash = bytes.collect::<Option<Vec<_>>>()?.try_into().ok()?;
+    // Only the one spelling, so that what is compared as text is compared as a hash.
+    (shown(&hash) == digits.to_ascii_lowercase()).then_some(hash)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_part_counts_and_so_does_its_place() {
-        let link =
-            Link { intent: &[1; 16], agent: "did:a:b", tool: "t", status: "SUCCESS", ended: 7, body: b"{}" };
-        let head = Head::START.and(&link);
-        assert_eq!(head.number, 1);
-        let others = [
-            Link { intent: &[2; 16], ..link },
-            Link { agent: "did:a:bt", tool: "", ..link },
-            Link { status: "FAILURE", ..link },
-            Link { ended: 8, ..link },
-            Link { body: b"{ }", ..link },
-        ];
-        for other in others {
-            assert_ne!(Head::START.and(&other).hash, head.hash, "{other:?}");
+    fn a_hash_is_read_as_it_is_shown_and_not_otherwise() {
+        let hash: Hash = std::array::from_fn(|nth| u8::try_from(nth * 7).unwrap());
+        let digits = shown(&hash);
+        assert_eq!((parse(&digits), parse(&digits.to_uppercase())), (Some(hash), Some(hash)));
+        for other in ["", "00", &digits[1..], &format!("{digits}0"), &digits.replacen("00", "+0", 1), "é"] {
+            assert_eq!(parse(other), None, "{other}");
         }
-        assert_ne!(head.and(&link).hash, head.hash);
         assert_eq!(shown(&NOTHING), "0".repeat(64));
     }
 }

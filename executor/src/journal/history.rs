@@ -1,20 +1,18 @@
-//! The journal as people ask about it: what was run, whether the chain holds, and what may go.
+//! The journal as people ask about it: what was run, refused and decided, and whether it is whole.
 
-use super::chain::{Hash, Head, Link};
-use super::micros;
-use super::store::{OpenError, Reader, head, number, stored, writable};
+use super::chain::{Hash, Head};
+use super::error::OpenError;
+use super::record::{COLUMNS, Kind, Record};
+use super::standing::{Ended, Standing, standing};
+use super::store::{Reader, number, stored};
+use super::verify::{Finding, verify};
+use super::{micros, moment};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::outcome::{Receipt, Status};
 use rusqlite::{OptionalExtension as _, Row, params};
-use std::path::Path;
-use time::{Duration, OffsetDateTime};
-
-/// How many receipts one transaction prunes, so that a server that writes meanwhile waits briefly.
-const PRUNED_AT_ONCE: i64 = 5_000;
-
-/// How much longer than its verdicts are good an intent is known. A clock that is ahead by less, for a while,
-/// makes nothing that ran run again.
-const KNOWN_LONGER: Duration = Duration::DAY;
+use serde_json::value::RawValue;
+use std::path::{Path, PathBuf};
+use time::OffsetDateTime;
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -30,17 +28,6 @@ pub enum HistoryError {
         /// What the parser said.
         reason: String,
     },
-}
-
-/// Why nothing, or not everything, was pruned.
-#[derive(Debug, thiserror::Error)]
-pub enum PruneError {
-    /// There is no journal.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// SQLite.
-    #[error("the journal cannot be written: {0}")]
-    Sqlite(#[from] rusqlite::Error),
 }
 
 /// Which receipts are asked for. What is `None` or `false` does not choose.
@@ -110,64 +97,33 @@ pub struct Refused {
     pub message: String,
 }
 
-/// What a check of the chain found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
-    /// The chain holds.
-    Holds {
-        /// How many receipts it has.
-        receipts: u64,
-        /// How many were pruned before them.
-        pruned: u64,
-        /// Where it ends.
-        head: Head,
-    },
-    /// A receipt is not what was written, or not where it was written.
-    Changed {
-        /// Its number.
-        number: u64,
-        /// Its intent, as it stands there now.
-        intent: IntentId,
-    },
-    /// Receipts are missing between others.
-    Missing {
-        /// The first of them.
-        first: u64,
-        /// The last of them.
-        last: u64,
-    },
-    /// The last receipts are missing.
-    Cut {
-        /// The last one that is there.
-        last: u64,
-        /// The last one that was there.
-        was: u64,
-    },
-    /// Another chain than the one of the checkpoint: an older copy that went on, or another history.
-    Differs {
-        /// The number of the checkpoint.
-        number: u64,
-    },
-    /// The receipt of the checkpoint was pruned, so that nothing can be said of it.
-    CheckpointPruned {
-        /// The number of the checkpoint.
-        number: u64,
-    },
-}
-
-/// What was pruned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pruned {
-    /// Receipts that are gone.
-    pub receipts: u64,
-    /// Intents that are forgotten: all of their verdicts expired a day ago.
-    pub intents: u64,
-    /// Tasks of the A2A door that are gone: they ended before.
-    pub tasks: u64,
+/// A record as people see it.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// Its number.
+    pub number: u64,
+    /// What it says, in a word.
+    pub kind: &'static str,
+    /// When.
+    pub at: OffsetDateTime,
+    /// The intent that it is about.
+    pub intent: Option<IntentId>,
+    /// Its agent.
+    pub agent: Option<String>,
+    /// Its tool.
+    pub tool: Option<String>,
+    /// The status word of a receipt.
+    pub status: Option<String>,
+    /// The record that this one is about.
+    pub about: Option<i64>,
+    /// What else it says, as JSON; `None` for a receipt, which has a report, and for a task.
+    pub says: Option<Box<RawValue>>,
+    /// Its hash.
+    pub hash: Hash,
 }
 
 /// A journal that is only read. A server may write it meanwhile.
-pub struct History(Reader);
+pub struct History(Reader, PathBuf);
 
 impl History {
     /// Opens a journal that is there.
@@ -175,7 +131,7 @@ impl History {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        Reader::open(path).map(Self)
+        Ok(Self(Reader::open(path)?, path.to_owned()))
     }
 
     /// Gives receipts to `each`, newest first unless `oldest_first`, at most `most`.
@@ -192,11 +148,9 @@ impl History {
         let Filter { agent, tool, status, since, until, undelivered } = filter;
         let order = if oldest_first { "ASC" } else { "DESC" };
         let sql = format!(
-            "SELECT number, intent, agent, tool, status, ended, hash, body,
-                    number NOT IN (SELECT receipt FROM open WHERE receipt IS NOT NULL)
-             FROM receipts
-             WHERE (?1 IS NULL OR agent = ?1) AND (?2 IS NULL OR tool = ?2) AND (?3 IS NULL OR status = ?3)
-               AND (?4 IS NULL OR ended >= ?4) AND (?5 IS NULL OR ended < ?5)
+            "SELECT {ENTRY} FROM records
+             WHERE kind = 'receipt' AND (?1 IS NULL OR agent = ?1) AND (?2 IS NULL OR tool = ?2)
+               AND (?3 IS NULL OR status = ?3) AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5)
                AND (NOT ?6 OR number IN (SELECT receipt FROM open WHERE receipt IS NOT NULL))
              ORDER BY number {order} LIMIT ?7"
         );
@@ -219,10 +173,27 @@ impl History {
     /// # Errors
     /// [`HistoryError::Sqlite`].
     pub fn receipt_of(&self, intent: IntentId) -> Result<Option<Entry>, HistoryError> {
-        let sql = "SELECT number, intent, agent, tool, status, ended, hash, body,
-                          number NOT IN (SELECT receipt FROM open WHERE receipt IS NOT NULL)
-                   FROM receipts WHERE number = (SELECT receipt FROM intents WHERE intent = ?1)";
-        Ok(self.0.connection().query_row(sql, [intent.as_bytes()], entry).optional()?)
+        let connection = self.0.connection();
+        let Standing::Claimed(claimed) = standing(connection, intent)? else { return Ok(None) };
+        let Ended::Receipt(record) = claimed.end else { return Ok(None) };
+        let sql = format!("SELECT {ENTRY} FROM records WHERE number = ?1");
+        Ok(connection.query_row(&sql, [record], entry).optional()?)
+    }
+
+    /// Gives records to `each`, oldest first: those of an intent, or all.
+    ///
+    /// # Errors
+    /// [`HistoryError`], and what `each` says.
+    pub fn records<E: From<HistoryError>>(
+        &self,
+        intent: Option<IntentId>,
+        mut each: impl FnMut(Recorded) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let sql = format!("SELECT {COLUMNS} FROM records WHERE ?1 IS NULL OR intent = ?1 ORDER BY number");
+        let mut statement = self.0.connection().prepare(&sql).map_err(HistoryError::from)?;
+        let intent = intent.map(|intent| *intent.as_bytes());
+        let rows = statement.query_map([intent], recorded).map_err(HistoryError::from)?;
+        rows.into_iter().try_for_each(|row| each(row.map_err(HistoryError::from)?))
     }
 
     /// The intents whose ids begin with these bytes, a few at most.
@@ -275,126 +246,38 @@ impl History {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// The escalated intents, as they were given to [`Journal::hold`](super::Journal::hold).
+    /// The escalated intents about which nobody has decided, as they were given to
+    /// [`Journal::hold`](super::Journal::hold).
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
     pub fn waiting(&self) -> Result<Vec<String>, HistoryError> {
-        let mut statement = self.0.connection().prepare("SELECT held FROM waiting")?;
+        let sql = "SELECT text FROM waiting JOIN records AS held USING (number)
+                   WHERE NOT EXISTS (SELECT 1 FROM records WHERE intent = held.intent AND kind <> 'receipt'
+                                     AND kind = 'approved' AND about = held.number)
+                   ORDER BY number";
+        let mut statement = self.0.connection().prepare(sql)?;
         Ok(statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// Checks every receipt against its hash and the one before it, and the whole against a
-    /// checkpoint. `progress` hears how many were checked, now and then.
+    /// Checks all of it: each record against its hash and the one before it, the records of each intent against each
+    /// other, every other table against the records, and the whole against a checkpoint. `progress` hears how many
+    /// records were checked, now and then.
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
     pub fn verify(
         &self,
         checkpoint: Option<Head>,
-        mut progress: impl FnMut(u64),
+        progress: impl FnMut(u64),
     ) -> Result<Finding, HistoryError> {
-        // One transaction, so that a server that writes meanwhile does not matter.
-        let view = self.0.connection().unchecked_transaction()?;
-        let start = view.query_row("SELECT number, hash FROM chain", [], |row| {
-            Ok(Head { number: number(row.get(0)?), hash: row.get(1)? })
-        })?;
-        let mut at = start;
-        let mut agrees = checkpoint.filter(|point| *point == start).is_some();
-        let mut statement = view.prepare(
-            "SELECT number, intent, agent, tool, status, ended, body, hash FROM receipts ORDER BY number",
-        )?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let (is, intent) = (number(row.get(0)?), row.get::<_, [u8; 16]>(1)?);
-            let expected = at.number + 1;
-            if is != expected {
-                return Ok(Finding::Missing { first: expected, last: is.saturating_sub(1) });
-            }
-            let head = at.and(&Link {
-                intent: &intent,
-                agent: text(row, 2)?,
-                tool: text(row, 3)?,
-                status: text(row, 4)?,
-                ended: row.get(5)?,
-                body: row.get_ref(6)?.as_blob().unwrap_or_default(),
-            });
-            if row.get_ref(7)?.as_blob().ok() != Some(&head.hash[..]) {
-                return Ok(Finding::Changed { number: is, intent: IntentId::from_bytes(intent) });
-            }
-            at = head;
-            agrees |= checkpoint == Some(head);
-            if is % 10_000 == 0 {
-                progress(is);
-            }
-        }
-        // Every intent names its receipt, so that an end that is cut off is missed.
-        let named = "SELECT max(max((SELECT coalesce(max(receipt), 0) FROM intents)),
-                                (SELECT coalesce(max(receipt), 0) FROM open))";
-        let was =
-            number(view.query_row(named, [], |row| row.get(0))?).max(checkpoint.map_or(0, |at| at.number));
-        if was > at.number {
-            return Ok(Finding::Cut { last: at.number, was });
-        }
-        match checkpoint {
-            Some(point) if point.number < start.number => {
-                Ok(Finding::CheckpointPruned { number: point.number })
-            }
-            Some(point) if !agrees => Ok(Finding::Differs { number: point.number }),
-            Some(_) | None => {
-                Ok(Finding::Holds { receipts: at.number - start.number, pruned: start.number, head: at })
-            }
-        }
+        Ok(verify(self.0.connection(), &self.1, checkpoint, progress)?)
     }
 }
 
-/// Takes receipts out that ended before `before` and that the governor has, oldest first and none
-/// from between others, and forgets intents whose verdicts have all expired a day ago. A server may
-/// write meanwhile.
-///
-/// # Errors
-/// [`PruneError`]. What was pruned before it stays pruned.
-pub fn prune(path: &Path, before: OffsetDateTime, now: OffsetDateTime) -> Result<Pruned, PruneError> {
-    let mut connection = writable(path)?;
-    let mut pruned = Pruned::default();
-    loop {
-        let batch = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        let Head { number: at, .. } = batch.query_row("SELECT number, hash FROM chain", [], |row| {
-            Ok(Head { number: number(row.get(0)?), hash: row.get(1)? })
-        })?;
-        // The first that has to stay, and so do all after it.
-        let stays = "SELECT min(number) FROM receipts WHERE number <= ?1 + ?3
-                     AND (ended >= ?2 OR number IN (SELECT receipt FROM open WHERE receipt IS NOT NULL))";
-        let stays = batch.query_row(stays, params![stored(at), micros(before), PRUNED_AT_ONCE], |row| {
-            row.get::<_, Option<i64>>(0)
-        })?;
-        let last =
-            stays.map_or(stored(at) + PRUNED_AT_ONCE, |stays| stays - 1).min(stored(head(&batch)?.number));
-        let receipts = if last > stored(at) {
-            batch.execute(
-                "UPDATE chain SET number = ?1, hash = (SELECT hash FROM receipts WHERE number = ?1)",
-                [last],
-            )?;
-            batch.execute("DELETE FROM receipts WHERE number <= ?1", [last])?
-        } else {
-            0
-        };
-        if receipts == 0 {
-            let gone = "DELETE FROM intents WHERE receipt <= (SELECT number FROM chain) AND keep_until <= ?1";
-            pruned.intents = count(batch.execute(gone, [micros(now.saturating_sub(KNOWN_LONGER))])?);
-            pruned.tasks = count(batch.execute("DELETE FROM tasks WHERE over < ?1", [micros(before)])?);
-        }
-        batch.commit()?;
-        pruned.receipts += count(receipts);
-        if receipts == 0 {
-            return Ok(pruned);
-        }
-    }
-}
-
-fn count(rows: usize) -> u64 {
-    u64::try_from(rows).unwrap_or(u64::MAX)
-}
+/// The columns of [`entry`].
+const ENTRY: &str = "receipt, intent, agent, tool, status, at, hash, body,
+    number NOT IN (SELECT receipt FROM open WHERE receipt IS NOT NULL)";
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
     Ok(Entry {
@@ -410,11 +293,21 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
     })
 }
 
-/// A text of a row. What is no text was changed, and has no hash that fits.
-fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<&'a str> {
-    Ok(row.get_ref(column)?.as_str().unwrap_or_default())
-}
-
-fn moment(micros: i64) -> OffsetDateTime {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+fn recorded(row: &Row<'_>) -> rusqlite::Result<Recorded> {
+    let (record, hash) = Record::read(row)?;
+    let has_no_text = matches!(record.kind, Kind::Receipt | Kind::Task);
+    let says = (!has_no_text).then(|| serde_json::from_slice(record.body).ok()).flatten();
+    let own = |text: Option<&str>| text.map(str::to_owned);
+    Ok(Recorded {
+        number: number(record.number),
+        kind: record.kind.as_str(),
+        at: moment(record.at),
+        intent: record.intent.map(IntentId::from_bytes),
+        agent: own(record.agent),
+        tool: own(record.tool),
+        status: own(record.status),
+        about: record.about,
+        says,
+        hash,
+    })
 }

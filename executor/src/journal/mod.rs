@@ -9,32 +9,58 @@
 //! ```
 //! What has started without having finished when the journal is opened gets the receipt that it left
 //! as its will: `ABORTED`. It is never started again. Only what is open is held in memory.
+//!
+//! Everything that is promised stands in one chain of *records* (`record`), which is only appended to; the other
+//! tables follow from it and are compared with it (`verify`).
 
+mod batch;
 pub mod chain;
+mod check;
+mod claims;
+mod copy;
+mod decisions;
+mod error;
+mod files;
+mod finding;
+mod format2;
 pub mod history;
+mod log;
 mod outbox;
+mod prune;
+mod record;
+mod standing;
+mod state;
 mod store;
+mod tables;
 mod tasks;
+pub mod verify;
 mod writer;
 
+pub use batch::Waits;
+pub use claims::{Asked, Beginning, Claim, Followed, Intended, Known, Stage};
+pub use copy::{Copied, CopyError, Restored, back_up, init, restore};
+pub use decisions::{Approval, Denial, HeldIntent, Resolution, Resolved};
+pub use error::OpenError;
+pub use files::IfMissing;
 pub use outbox::Due;
-pub use store::OpenError;
+pub use prune::{PruneError, Pruned, prune};
+pub use store::Opening;
 pub use tasks::{KeptTask, ListedTask, MOST_KEPT, MOST_KEPT_BYTES, Pace};
 
-use crate::call::Call;
-use crate::fault::BlockedBy;
-use crate::ident::{AgentDid, IntentId, ProofId, ToolName};
+use crate::durability::Durability;
+use crate::ident::{AgentDid, IntentId};
 use crate::metrics::JournalMetrics;
 use crate::outcome::Receipt;
-use crate::verdict::Verdict;
+use batch::Finish;
 use chain::Head;
+use claims::{AllOpen, Open, close};
+use error::Trouble;
 use outbox::Outbox;
-use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use store::{Began, Finish, Found, Reader, Refusal, Run, Start, Store, Undelivered, Will};
+use store::{Reader, Store, Undelivered, Will};
 use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 use writer::Entry;
@@ -42,59 +68,6 @@ use writer::Entry;
 /// A receipt up to this many bytes of JSON is read and written where it is needed; a longer one would
 /// keep others waiting.
 const AT_ONCE_BYTES: usize = 256 << 10;
-
-/// Where an intent is.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Stage {
-    /// It waits for a slot.
-    Queued,
-    /// Its guest runs.
-    Running,
-    /// It is over.
-    Finished(Arc<Receipt>),
-    /// It is over, and its receipt was pruned.
-    Forgotten,
-    /// It was refused before it ran.
-    Released,
-}
-
-/// An intent that is known already.
-#[derive(Debug)]
-pub enum Known {
-    /// With the same content: where it is, and the governor's verdict when the executor asked for it.
-    Same(Followed, Option<Arc<Verdict>>),
-    /// With other content.
-    Conflict,
-}
-
-/// A known intent, to be followed to its end.
-#[derive(Debug)]
-pub enum Followed {
-    /// It is open in this process.
-    Open(watch::Receiver<Stage>),
-    /// It is over.
-    Over(Stage),
-}
-
-/// The answer to a claim.
-#[derive(Debug)]
-pub enum Claim {
-    /// The intent is not open; whoever claimed it has to finish or release it.
-    New,
-    /// It is open already.
-    Known(Known),
-}
-
-/// The answer to the news that a run is about to begin.
-#[derive(Debug)]
-pub enum Beginning {
-    /// It may: that it has started is on the disk.
-    New,
-    /// It has started before, and may not again. The claim is released.
-    Known(Known),
-    /// Another intent has started under its proof. The claim is released.
-    Replayed,
-}
 
 /// Why something was not written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -110,54 +83,15 @@ pub enum JournalError {
     Broken(Arc<str>),
 }
 
-/// What is open in this process.
-#[derive(Debug)]
-struct Open {
-    agent: AgentDid,
-    content: [u8; 32],
-    verdict: Option<Arc<Verdict>>,
-    /// Once that it has started is on the disk.
-    run: Option<Run>,
-    stage: watch::Sender<Stage>,
-    keep_until: OffsetDateTime,
-    /// When the latest verdict expires that came for it since, if that is later.
-    extended: Option<OffsetDateTime>,
-}
-
-type AllOpen = Arc<Mutex<HashMap<IntentId, Open>>>;
-
-/// A run that is about to begin.
-#[derive(Debug)]
-pub struct Intended<'a> {
-    /// The call.
-    pub call: &'a Call,
-    /// Until when the intent and its proof have to be known as used.
-    pub keep_until: OffsetDateTime,
-    /// The verdict's proof, which is good for one intent.
-    pub proof: Option<&'a ProofId>,
-    /// The receipt if the process ends before it can write another.
-    pub will: &'a Receipt,
-    /// Its task, when that is kept nowhere else yet.
-    pub task: Option<&'a KeptTask>,
-}
-
-/// Who asked for what, of a call that is gone.
-#[derive(Debug, Clone)]
-pub struct Asked {
-    /// The intent.
-    pub intent: IntentId,
-    /// The agent.
-    pub agent: AgentDid,
-    /// The tool.
-    pub tool: ToolName,
-}
-
-impl Asked {
-    /// Of a call.
-    #[must_use]
-    pub fn of(call: &Call) -> Self {
-        Self { intent: call.intent, agent: call.agent.clone(), tool: call.tool.clone() }
-    }
+/// Whether the journal can be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// It can.
+    Works,
+    /// There is no room for it, or another program holds its file.
+    Full,
+    /// It never will again in this process. The sentence says why.
+    Broken(Arc<str>),
 }
 
 /// What was found when the journal was opened.
@@ -175,10 +109,13 @@ pub struct Journal {
     place: Place,
     outbox: Arc<Outbox>,
     most_undelivered: usize,
+    durability: Durability,
     head: watch::Receiver<Head>,
-    broken: watch::Receiver<Option<Arc<str>>>,
-    waiting: Mutex<Vec<String>>,
+    condition: watch::Receiver<Condition>,
+    waiting: Mutex<Vec<HeldIntent>>,
     metrics: JournalMetrics,
+    /// Ends the check that goes on in the background.
+    is_closed: Arc<AtomicBool>,
 }
 
 /// Where it is kept.
@@ -186,53 +123,65 @@ enum Place {
     /// In a file, which one thread writes.
     Disk { path: PathBuf, reader: Mutex<Reader>, entries: mpsc::Sender<Entry> },
     /// Nowhere; with the number of what was said to it.
-    Memory(AtomicU64),
+    Memory(AtomicI64),
 }
 
 impl Journal {
-    /// Opens or makes the journal at `path`, and writes the receipts of what was cut off. Admits
-    /// nothing while `most_undelivered` reports wait.
+    /// Opens or makes the journal at `path`, checks what stands at its end, and writes the receipts of what was cut
+    /// off. Admits nothing while `most_undelivered` reports wait. The rest of it is checked in the background.
     ///
     /// # Ambient Authority
-    /// Makes the file, its folder and a lock beside it, for this user alone.
+    /// Makes the file, its folder and a marker beside it, for this user alone.
     ///
     /// # Errors
-    /// [`OpenError`] when it is in use, is no journal, or cannot be read or written.
+    /// [`OpenError`] when it is in use, is no journal, is damaged or gone, or cannot be read or written.
     pub fn open(
         path: &Path,
         most_undelivered: usize,
+        opening: Opening,
         now: OffsetDateTime,
     ) -> Result<(Self, Recovered), OpenError> {
+        let of_sqlite = OpenError::of_sqlite(path);
         let failed = |reason: String| OpenError::Failed { path: path.to_owned(), reason };
-        let mut store = Store::open(path)?;
-        let aborted = recover(&mut store, micros(now)).map_err(failed)?;
-        let left = store.undelivered().map_err(|error| failed(error.to_string()))?;
-        let left = left.into_iter().map(|Undelivered { number, run, agent }| {
-            AgentDid::parse(&agent).map(|agent| (number, run, agent))
+        let mut store = Store::open(path, opening)?;
+        let (aborted, left) = recover(&mut store, micros(now)).map_err(failed)?;
+        let undelivered = store.undelivered().map_err(&of_sqlite)?.into_iter();
+        let undelivered = undelivered.map(|Undelivered { receipt, run, agent }| {
+            AgentDid::parse(&agent).map(|agent| (receipt, run, agent))
         });
-        let left = left.collect::<Result<Vec<_>, crate::ident::IdentError>>();
-        let left = left.map_err(|error| failed(error.to_string()))?;
-        let held = store.waiting().map_err(|error| failed(error.to_string()))?;
-        let recovered = Recovered { aborted, undelivered: left.len() };
+        let undelivered = undelivered.collect::<Result<Vec<_>, crate::ident::IdentError>>();
+        let undelivered = undelivered.map_err(|error| failed(error.to_string()))?;
+        let recovered = Recovered { aborted, undelivered: undelivered.len() + left.len() };
+        let held = store.waiting().map_err(&of_sqlite)?;
         let (entries, to_write) = mpsc::channel();
         let place = Place::Disk { path: path.to_owned(), reader: Mutex::new(Reader::open(path)?), entries };
         let (head_is, head) = watch::channel(store.head());
-        let (break_it, broken) = watch::channel(None);
+        let (condition_is, condition) = watch::channel(Condition::Works);
+        let condition_is = Arc::new(condition_is);
         let journal = Self {
             open: AllOpen::default(),
             place,
-            outbox: Arc::new(Outbox::new(left)),
+            outbox: Arc::new(Outbox::new(undelivered)),
             most_undelivered,
+            durability: opening.durability,
             head,
-            broken,
+            condition,
             waiting: Mutex::new(held),
-            metrics: JournalMetrics::default(),
+            metrics: JournalMetrics::new(opening.durability),
+            is_closed: Arc::default(),
         };
-        let (metrics, over) = (journal.metrics.clone(), journal.over());
-        std::thread::Builder::new()
-            .name("journal".to_owned())
-            .spawn(move || writer::write(store, &to_write, &head_is, &break_it, &metrics, over))
-            .map_err(|error| failed(error.to_string()))?;
+        let left = journal.still_open(left);
+        let writer = writer::Writer {
+            store,
+            head: head_is,
+            condition: Arc::clone(&condition_is),
+            metrics: journal.metrics.clone(),
+        };
+        let over = journal.over();
+        spawn("journal", move || writer.run(&to_write, left, over)).map_err(&failed)?;
+        let (file, is_closed) = (path.to_owned(), Arc::clone(&journal.is_closed));
+        spawn("journal check", move || check::in_the_background(&file, &is_closed, &condition_is))
+            .map_err(failed)?;
         Ok((journal, recovered))
     }
 
@@ -242,23 +191,34 @@ impl Journal {
     pub fn in_memory() -> Self {
         Self {
             open: AllOpen::default(),
-            place: Place::Memory(AtomicU64::new(1)),
+            place: Place::Memory(AtomicI64::new(1)),
             outbox: Arc::new(Outbox::new([])),
             most_undelivered: usize::MAX,
+            durability: Durability::default(),
             head: watch::channel(Head::START).1,
-            broken: watch::channel(None).1,
+            condition: watch::channel(Condition::Works).1,
             waiting: Mutex::default(),
-            metrics: JournalMetrics::default(),
+            metrics: JournalMetrics::new(Durability::default()),
+            is_closed: Arc::default(),
         }
     }
 
     /// What is done with a run that is over once its receipt has a number.
-    fn over(&self) -> impl Fn(u64, &Finish) + Send + use<> {
+    fn over(&self) -> impl Fn(i64, &Finish) + Send + use<> {
         let (open, outbox) = (Arc::clone(&self.open), Arc::clone(&self.outbox));
         move |number, finish| {
             outbox.push(number, finish.run, &finish.receipt);
             close(&open, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
         }
+    }
+
+    /// Receipts of runs that were cut off and for which there is no room yet: until there is, they count as running.
+    fn still_open(&self, left: Vec<(Finish, [u8; 32])>) -> Vec<Entry> {
+        let entries = left.into_iter().map(|(finish, content)| {
+            self.lock().insert(finish.receipt.intent, Open::of_an_earlier_process(&finish, content));
+            Entry::Finish(Box::new(finish), oneshot::channel().0)
+        });
+        entries.collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Open>> {
@@ -279,7 +239,7 @@ impl Journal {
     fn tell<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> Entry) -> Told<T> {
         let (reply, answer) = oneshot::channel();
         self.say(entry(reply));
-        Told { answer, broken: self.broken.clone() }
+        Told { answer, condition: self.condition.clone() }
     }
 
     /// Says something to the writer, and waits for its answer.
@@ -296,258 +256,12 @@ impl Journal {
         }
     }
 
-    /// Whether the intent is known: asked before a governor is. A verdict that came with the call
-    /// keeps the intent known until it has expired as well.
-    ///
-    /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
-    pub async fn find(
-        &self,
-        call: &Call,
-        expires_at: Option<OffsetDateTime>,
-    ) -> Result<Option<Known>, JournalError> {
-        let content = content(call);
-        if let Some(open) = self.lock().get_mut(&call.intent) {
-            expires_at.into_iter().for_each(|until| open.extend(until));
-            return Ok(Some(open.known(content)));
-        }
-        let Some(found) = self.read(|reader| reader.find(call.intent))? else { return Ok(None) };
-        let Found { content: before, keep_until, .. } = &found;
-        if *before != content {
-            return Ok(Some(Known::Conflict));
-        }
-        if let Some(later) = expires_at.map(micros).filter(|until| until > keep_until) {
-            self.say(Entry::Keep(call.intent, later));
-        }
-        let verdict = found.verdict()?;
-        let over = self.ended(&found).await?;
-        Ok(Some(Known::Same(Followed::Over(over), verdict.map(Arc::new))))
-    }
-
-    /// Where an intent is that is not open in this process.
-    async fn ended(&self, found: &Found) -> Result<Stage, JournalError> {
-        // Without a receipt, it started in a process whose journal was opened by this one, which gives
-        // every such intent a receipt. So this cannot be, and is not taken for an end.
-        let Some(number) = found.receipt else {
-            return Err(JournalError::Broken("an intent has neither ended nor is it open".into()));
-        };
-        Ok(match self.receipt(number).await? {
-            Some(receipt) => Stage::Finished(receipt),
-            None => Stage::Forgotten,
-        })
-    }
-
-    /// The receipt with a number; `None` when it was pruned.
-    async fn receipt(&self, number: u64) -> Result<Option<Arc<Receipt>>, JournalError> {
-        let Some(body) = self.read(|reader| reader.body(number))? else { return Ok(None) };
+    /// The receipt of a record; `None` when it was pruned.
+    async fn receipt(&self, record: i64) -> Result<Option<Arc<Receipt>>, JournalError> {
+        let Some(body) = self.read(|reader| reader.body(record))? else { return Ok(None) };
         let long = body.len() > AT_ONCE_BYTES;
         let receipt = aside(long, move || serde_json::from_slice(&body)).await?;
         Ok(Some(Arc::new(receipt)))
-    }
-
-    /// Claims an intent in this process.
-    ///
-    /// # Errors
-    /// [`JournalError::Backlog`] while too many reports wait, [`JournalError::Broken`].
-    pub fn claim(
-        &self,
-        call: &Call,
-        keep_until: OffsetDateTime,
-        verdict: Option<Arc<Verdict>>,
-    ) -> Result<Claim, JournalError> {
-        let content = content(call);
-        let mut all = self.lock();
-        if let Some(open) = all.get_mut(&call.intent) {
-            open.extend(keep_until);
-            return Ok(Claim::Known(open.known(content)));
-        }
-        if let Some(reason) = self.broken.borrow().clone() {
-            return Err(JournalError::Broken(reason));
-        }
-        // What is open will need a place as well.
-        if self.outbox.undelivered().saturating_add(all.len()) >= self.most_undelivered {
-            return Err(JournalError::Backlog);
-        }
-        let (stage, _) = watch::channel(Stage::Queued);
-        all.insert(
-            call.intent,
-            Open {
-                agent: call.agent.clone(),
-                content,
-                verdict,
-                run: None,
-                stage,
-                keep_until,
-                extended: None,
-            },
-        );
-        Ok(Claim::New)
-    }
-
-    /// Puts on the disk that a claimed intent starts. Without `New`, its guest must not begin.
-    ///
-    /// # Errors
-    /// [`JournalError`]; the claim is released.
-    pub async fn started(
-        &self,
-        intended: Intended<'_>,
-        now: OffsetDateTime,
-    ) -> Result<Beginning, JournalError> {
-        let Intended { call, keep_until, proof, will, task } = intended;
-        let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
-        let start = Start {
-            intent: call.intent,
-            agent: call.agent.clone(),
-            content: content(call),
-            // Neither part has white space.
-            proof: proof.map(|proof| format!("{} {}", proof.issuer(), proof.identifier())),
-            keep_until: micros(keep_until),
-            started: micros(now),
-            verdict: verdict.map(|verdict| text(&*verdict)).transpose()?,
-            will: text(will)?,
-            task: task.map(text).transpose()?,
-        };
-        let began = self.ask(|reply| Entry::Start(Box::new(start), reply)).await;
-        let began = match began {
-            Ok(Ok(began)) => began,
-            Ok(Err(_no_room)) => {
-                close(&self.open, call.intent, Stage::Released);
-                return Err(JournalError::NoRoom);
-            }
-            Err(broken) => {
-                close(&self.open, call.intent, Stage::Released);
-                return Err(broken);
-            }
-        };
-        match began {
-            Began::New(run) => {
-                if let Some(open) = self.lock().get_mut(&call.intent) {
-                    open.run = Some(run);
-                    open.stage.send_replace(Stage::Running);
-                }
-                return Ok(Beginning::New);
-            }
-            Began::Known | Began::Replayed => close(&self.open, call.intent, Stage::Released),
-        }
-        if began == Began::Replayed {
-            return Ok(Beginning::Replayed);
-        }
-        let gone = || JournalError::Broken("an intent was there and is gone".into());
-        Ok(Beginning::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
-    }
-
-    /// Puts a receipt on the disk, its report in the outbox, and with them what became of its task: when this
-    /// returns, all are for certain. While there is no room, it waits.
-    ///
-    /// # Errors
-    /// [`JournalError::Broken`]: it is not known whether it is on the disk.
-    pub async fn finished(
-        &self,
-        receipt: Arc<Receipt>,
-        task: Option<KeptTask>,
-        now: OffsetDateTime,
-    ) -> Result<(), JournalError> {
-        let long =
-            usize::try_from(receipt.outcome.metrics.output_bytes).is_ok_and(|most| most > AT_ONCE_BYTES);
-        let written = Arc::clone(&receipt);
-        let body = aside(long, move || serde_json::to_string(&*written)).await?.into();
-        let intent = receipt.intent;
-        let open = self.lock().get(&intent).and_then(|open| Some((open.run?, open.extended)));
-        let Some((run, extended)) = open else {
-            return Err(JournalError::Broken("an intent has finished that has not started".into()));
-        };
-        let finish = Finish { run, receipt, body, task, ended: micros(now) };
-        self.ask(|reply| Entry::Finish(Box::new(finish), reply)).await?;
-        if let Some(until) = extended {
-            self.say(Entry::Keep(intent, micros(until)));
-        }
-        Ok(())
-    }
-
-    /// Gives up a claim whose guest has not begun: the intent may be claimed again.
-    ///
-    /// # Errors
-    /// [`JournalError::Broken`].
-    pub async fn released(&self, intent: IntentId) -> Result<(), JournalError> {
-        let run = self.lock().get(&intent).and_then(|open| open.run);
-        let released = match run {
-            Some(run) => self.ask(|reply| Entry::Release(run, reply)).await,
-            None => Ok(()),
-        };
-        close(&self.open, intent, Stage::Released);
-        released
-    }
-
-    /// Where an intent is, and whose it is.
-    ///
-    /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
-    pub async fn stage(&self, intent: IntentId) -> Result<Option<(AgentDid, Stage)>, JournalError> {
-        if let Some(open) = self.lock().get(&intent) {
-            let stage = open.stage.borrow().clone();
-            return Ok(Some((open.agent.clone(), stage)));
-        }
-        let Some(found) = self.read(|reader| reader.find(intent))? else { return Ok(None) };
-        let agent = AgentDid::parse(&found.agent);
-        let agent = agent.map_err(|error| JournalError::Broken(error.to_string().into()))?;
-        Ok(Some((agent, self.ended(&found).await?)))
-    }
-
-    /// What the governor said of an intent that has started, when the executor asked it.
-    ///
-    /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
-    pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, JournalError> {
-        let found = self.read(|reader| reader.find(intent))?;
-        found.map_or(Ok(None), |found| found.verdict())
-    }
-
-    /// Keeps an escalated intent, as whoever holds it writes it down, until it starts or is let go, also
-    /// across restarts. What is held and let go is written in the order of these calls, however late their
-    /// answers are waited for. `false` for an intent that has started meanwhile, which waits for nobody.
-    ///
-    /// # Errors
-    /// [`JournalError`]; then it is not kept.
-    pub fn hold(
-        &self,
-        intent: IntentId,
-        text: String,
-    ) -> impl Future<Output = Result<bool, JournalError>> + use<> {
-        let held = self.tell(|reply| Entry::Hold(intent, text, reply));
-        async { held.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
-    }
-
-    /// Lets escalated intents go: when the answer is there, none of them waits any more after a crash.
-    ///
-    /// # Errors
-    /// [`JournalError::NoRoom`]: it is not on the disk yet, and is tried on; [`JournalError::Broken`].
-    pub fn let_go(&self, intents: Vec<IntentId>) -> impl Future<Output = Result<(), JournalError>> + use<> {
-        let gone = self.tell(|reply| Entry::LetGo(intents, Some(reply)));
-        async { gone.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
-    }
-
-    /// The escalated intents that an earlier process held. They are given once.
-    pub fn held(&self) -> Vec<String> {
-        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Keeps, among the latest, that a call was not run. Nobody waits for it, and a full disk drops it.
-    pub fn refused(&self, asked: &Asked, blocked_by: BlockedBy, message: &str, now: OffsetDateTime) {
-        let Asked { intent, agent, tool } = asked;
-        self.say(Entry::Refuse(Box::new(Refusal {
-            refused: micros(now),
-            intent: *intent,
-            agent: agent.clone(),
-            tool: tool.clone(),
-            blocked_by: blocked_by.as_str(),
-            message: message.to_owned(),
-        })));
-    }
-
-    /// An intent that is open in this process, to be followed to its end.
-    #[must_use]
-    pub fn follow(&self, intent: IntentId) -> Option<watch::Receiver<Stage>> {
-        self.lock().get(&intent).map(|open| open.stage.subscribe())
     }
 
     /// The next report to deliver, with its receipt; waits until there is one.
@@ -560,7 +274,7 @@ impl Journal {
             Some(receipt) => receipt,
             None => {
                 let gone = || JournalError::Broken("a report is gone that was not delivered".into());
-                self.receipt(due.number).await?.ok_or_else(gone)?
+                self.receipt(due.record).await?.ok_or_else(gone)?
             }
         };
         Ok((due, receipt))
@@ -568,7 +282,7 @@ impl Journal {
 
     /// The governor has a report.
     pub fn delivered(&self, due: &Due) {
-        self.say(Entry::Delivered(due.run));
+        self.say(Entry::Delivered(due.run, due.record));
         self.outbox.delivered(due);
     }
 
@@ -597,15 +311,20 @@ impl Journal {
     pub fn oldest_undelivered(&self) -> Result<Option<OffsetDateTime>, JournalError> {
         // What was delivered just now may be on the disk yet.
         let oldest = if self.undelivered() > 0 { self.read(Reader::oldest_undelivered)? } else { None };
-        let at = |micros: i64| OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000);
-        Ok(oldest.and_then(|micros| at(micros).ok()))
+        Ok(oldest.map(moment))
     }
 
     /// How many bytes the journal's files have.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let Place::Disk { path, .. } = &self.place else { return 0 };
-        store::files(path).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+        files::growing(path).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+    }
+
+    /// What a commit waits for.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.durability
     }
 
     /// What the journal counts.
@@ -619,7 +338,7 @@ impl Journal {
         self.outbox.all_delivered().await;
     }
 
-    /// How far the chain of receipts goes.
+    /// How far the receipts go.
     #[must_use]
     pub fn head(&self) -> Head {
         *self.head.borrow()
@@ -633,79 +352,78 @@ impl Journal {
         self.ask(Entry::Flush).await
     }
 
+    /// Whether it can be written now.
+    #[must_use]
+    pub fn condition(&self) -> Condition {
+        self.condition.borrow().clone()
+    }
+
     /// Waits until the journal breaks, and says how. The process has to end then.
     pub async fn broken(&self) -> Arc<str> {
-        let mut broken = self.broken.clone();
-        let reason = match broken.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone(),
-            Err(_its_writer_is_gone) => None,
-        };
-        reason.unwrap_or_else(|| "its writer is gone".into())
+        broken(self.condition.clone()).await
+    }
+}
+
+/// Waits until the journal breaks, which its writer says a moment after it has let go of what it was told.
+async fn broken(mut condition: watch::Receiver<Condition>) -> Arc<str> {
+    let broken = condition.wait_for(|condition| matches!(condition, Condition::Broken(_))).await;
+    match broken.as_deref() {
+        Ok(Condition::Broken(reason)) => Arc::clone(reason),
+        Ok(Condition::Works | Condition::Full) | Err(_) => "its writer is gone".into(),
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.is_closed.store(true, Relaxed);
     }
 }
 
 /// Something that was said to the writer.
 struct Told<T> {
     answer: oneshot::Receiver<T>,
-    broken: watch::Receiver<Option<Arc<str>>>,
+    condition: watch::Receiver<Condition>,
 }
 
 impl<T> Told<T> {
     async fn answer(self) -> Result<T, JournalError> {
-        self.answer.await.map_err(|_gone| {
-            let reason = self.broken.borrow().clone();
-            JournalError::Broken(reason.unwrap_or_else(|| "its writer is gone".into()))
-        })
-    }
-}
-
-impl Open {
-    fn known(&self, content: [u8; 32]) -> Known {
-        if self.content == content {
-            Known::Same(Followed::Open(self.stage.subscribe()), self.verdict.clone())
-        } else {
-            Known::Conflict
+        match self.answer.await {
+            Ok(answer) => Ok(answer),
+            Err(_gone) => Err(JournalError::Broken(broken(self.condition).await)),
         }
     }
-
-    /// Another verdict was seen, which expires then.
-    fn extend(&mut self, until: OffsetDateTime) {
-        self.extended = self.extended.max((until > self.keep_until).then_some(until));
-    }
 }
 
-impl Found {
-    fn verdict(&self) -> Result<Option<Verdict>, JournalError> {
-        let verdict = self.verdict.as_deref().map(serde_json::from_str).transpose();
-        verdict.map_err(|error| JournalError::Broken(error.to_string().into()))
-    }
-}
+/// What a run that was cut off left, to be written.
+type Left = Vec<(Finish, [u8; 32])>;
 
-/// An intent is no longer open, and whoever waits for it is told why.
-fn close(all: &AllOpen, intent: IntentId, stage: Stage) {
-    let open = all.lock().unwrap_or_else(PoisonError::into_inner).remove(&intent);
-    if let Some(open) = open {
-        open.stage.send_replace(stage);
-    }
-}
-
-/// Writes what was cut off into receipts, keeps the tasks that it left, and gives its number.
-fn recover(store: &mut Store, now: i64) -> Result<usize, String> {
+/// Writes what was cut off into receipts, keeps the tasks that it left, and gives its number. What finds no room comes
+/// back.
+fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), String> {
     let wills = store.wills().map_err(|error| error.to_string())?;
     if wills.is_empty() {
-        return Ok(0);
+        return Ok((0, Vec::new()));
     }
-    let finish = |Will { run, receipt: body, task }| {
+    let finish = |Will { run, receipt: body, task, content }| {
         let receipt = Arc::new(serde_json::from_str::<Receipt>(&body)?);
         let task = task.map(|task| serde_json::from_str(&task)).transpose()?;
-        Ok(Finish { run, receipt, body: body.into(), task, ended: now })
+        Ok((Finish { run, receipt, body: body.into(), task, ended: now }, content))
     };
     let finishes = wills.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>();
     let finishes = finishes.map_err(|error| error.to_string())?;
-    store
-        .commit(|batch| finishes.iter().try_for_each(|finish| batch.finish(finish).map(drop)))
-        .map_err(|trouble| trouble.to_string())?;
-    Ok(finishes.len())
+    let aborted = finishes.len();
+    let written =
+        store.commit(now, |batch| finishes.iter().try_for_each(|(finish, _)| batch.finish(finish).map(drop)));
+    match written {
+        Ok(()) => Ok((aborted, Vec::new())),
+        Err(Trouble::Later(_no_room)) => Ok((aborted, finishes)),
+        Err(Trouble::Broken(reason)) => Err(reason),
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    spawned.map(drop).map_err(|error| error.to_string())
 }
 
 /// Turns something into JSON or back, on another thread when it is long.
@@ -731,49 +449,8 @@ fn micros(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)
 }
 
-/// What makes two calls the same: agent, tool and arguments. Keys are hashed in order of their
-/// names, so that the order in which they were sent does not count.
-fn content(call: &Call) -> [u8; 32] {
-    let mut hasher = Sha256::new();
-    for part in [call.agent.as_str(), call.tool.as_str()] {
-        hasher.update(part.len().to_le_bytes());
-        hasher.update(part);
-    }
-    hash_object(&call.arguments, &mut hasher);
-    hasher.finalize().into()
-}
-
-fn hash_object(object: &serde_json::Map<String, serde_json::Value>, hasher: &mut Sha256) {
-    let mut entries = object.iter().collect::<Vec<_>>();
-    entries.sort_unstable_by_key(|(key, _)| *key);
-    hasher.update(b"{");
-    for (key, value) in entries {
-        hasher.update(key.len().to_le_bytes());
-        hasher.update(key);
-        hash_value(value, hasher);
-    }
-    hasher.update(b"}");
-}
-
-fn hash_value(value: &serde_json::Value, hasher: &mut Sha256) {
-    use serde_json::Value;
-    match value {
-        Value::Object(object) => hash_object(object, hasher),
-        Value::Array(items) => {
-            hasher.update(b"[");
-            items.iter().for_each(|item| hash_value(item, hasher));
-            hasher.update(b"]");
-        }
-        Value::String(text) => {
-            hasher.update(b"\"");
-            hasher.update(text.len().to_le_bytes());
-            hasher.update(text);
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => {
-            hasher.update(b" ");
-            hasher.update(value.to_string());
-        }
-    }
+fn moment(micros: i64) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
 #[cfg(test)]

@@ -24,15 +24,15 @@ const RECEIPT_BYTES: u64 = 2 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Line {
     Agent(AgentDid),
-    Alone(u64),
+    Alone(i64),
 }
 
 /// A report whose turn it is.
 #[derive(Debug)]
 pub struct Due {
     line: Line,
-    /// The number of its receipt.
-    pub number: u64,
+    /// The record of its receipt.
+    pub(super) record: i64,
     pub(super) run: Run,
     /// How often it was tried before.
     pub tries: u32,
@@ -49,7 +49,7 @@ struct Waiting {
 
 #[derive(Debug)]
 struct Report {
-    number: u64,
+    record: i64,
     run: Run,
     at_hand: Option<(Arc<Receipt>, u64)>,
 }
@@ -71,10 +71,10 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// With the reports that an earlier process left, oldest first.
-    pub(super) fn new(left: impl IntoIterator<Item = (u64, Run, AgentDid)>) -> Self {
+    pub(super) fn new(left: impl IntoIterator<Item = (i64, Run, AgentDid)>) -> Self {
         let outbox = Self { inner: Mutex::default(), ready: Notify::new(), undelivered: watch::channel(0).0 };
         left.into_iter()
-            .for_each(|(number, run, agent)| outbox.add(agent, Report { number, run, at_hand: None }));
+            .for_each(|(record, run, agent)| outbox.add(agent, Report { record, run, at_hand: None }));
         outbox
     }
 
@@ -83,7 +83,7 @@ impl Outbox {
     }
 
     /// Adds the report of a run that is over.
-    pub(super) fn push(&self, number: u64, run: Run, receipt: &Arc<Receipt>) {
+    pub(super) fn push(&self, record: i64, run: Run, receipt: &Arc<Receipt>) {
         let bytes =
             receipt.outcome.metrics.output_bytes.saturating_mul(PARSED_FACTOR).saturating_add(RECEIPT_BYTES);
         let at_hand = {
@@ -92,7 +92,7 @@ impl Outbox {
             inner.bytes_at_hand += if room { bytes } else { 0 };
             room.then(|| (Arc::clone(receipt), bytes))
         };
-        self.add(receipt.agent.clone(), Report { number, run, at_hand });
+        self.add(receipt.agent.clone(), Report { record, run, at_hand });
     }
 
     fn add(&self, agent: AgentDid, report: Report) {
@@ -141,11 +141,11 @@ impl Outbox {
         if waiting.refusals < MOST_REFUSALS || matches!(due.line, Line::Alone(_)) {
             return due;
         }
-        let alone = Line::Alone(due.number);
+        let alone = Line::Alone(due.record);
         let tries = waiting.tries;
         inner.step_out(&due.line);
         inner.go_on(&due.line);
-        let reports = VecDeque::from([Report { number: due.number, run: due.run, at_hand: None }]);
+        let reports = VecDeque::from([Report { record: due.record, run: due.run, at_hand: None }]);
         inner.lines.insert(alone.clone(), Waiting { reports, tries, refusals: 0 });
         drop(inner);
         self.ready.notify_one();
@@ -173,9 +173,9 @@ impl Inner {
     fn next(&mut self) -> Option<Due> {
         let line = self.due.pop_front()?;
         let Waiting { reports, tries, .. } = self.lines.get(&line)?;
-        let Report { number, run, at_hand } = reports.front()?;
+        let Report { record, run, at_hand } = reports.front()?;
         let at_hand = at_hand.as_ref().map(|(receipt, _)| Arc::clone(receipt));
-        Some(Due { number: *number, run: *run, tries: *tries, at_hand, line })
+        Some(Due { record: *record, run: *run, tries: *tries, at_hand, line })
     }
 
     /// Takes the first report out of a line.
@@ -201,8 +201,8 @@ impl Inner {
 mod tests {
     use super::*;
 
-    fn outbox(left: &[(u64, &str)]) -> Outbox {
-        Outbox::new(left.iter().map(|(number, agent)| (*number, Run(0), AgentDid::parse(agent).unwrap())))
+    fn outbox(left: &[(i64, &str)]) -> Outbox {
+        Outbox::new(left.iter().map(|(record, agent)| (*record, Run(0), AgentDid::parse(agent).unwrap())))
     }
 
     fn next(outbox: &Outbox) -> Option<Due> {
@@ -213,10 +213,10 @@ mod tests {
     fn an_agents_reports_wait_for_each_other_and_no_others() {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x"), (3, "did:a:y")]);
         let (first, other) = (next(&outbox).unwrap(), next(&outbox).unwrap());
-        assert_eq!((first.number, other.number), (1, 3));
+        assert_eq!((first.record, other.record), (1, 3));
         assert!(next(&outbox).is_none());
         outbox.delivered(&first);
-        assert_eq!(next(&outbox).unwrap().number, 2);
+        assert_eq!(next(&outbox).unwrap().record, 2);
         assert_eq!(outbox.undelivered(), 2);
     }
 
@@ -225,15 +225,15 @@ mod tests {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x")]);
         for tries in 1..MOST_REFUSALS {
             let failed = outbox.failed(next(&outbox).unwrap(), true);
-            assert_eq!((failed.number, failed.tries), (1, tries));
+            assert_eq!((failed.record, failed.tries), (1, tries));
             outbox.again(failed);
         }
         let alone = outbox.failed(next(&outbox).unwrap(), true);
         let second = next(&outbox).unwrap();
-        assert_eq!((second.number, second.tries), (2, 0));
+        assert_eq!((second.record, second.tries), (2, 0));
         outbox.again(alone);
         let first = next(&outbox).unwrap();
-        assert_eq!((first.number, first.tries), (1, MOST_REFUSALS));
+        assert_eq!((first.record, first.tries), (1, MOST_REFUSALS));
         outbox.delivered(&second);
         outbox.delivered(&first);
         assert_eq!(outbox.undelivered(), 0);
@@ -245,7 +245,7 @@ mod tests {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x")]);
         for _ in 0..3 * MOST_REFUSALS {
             let failed = outbox.failed(next(&outbox).unwrap(), false);
-            assert_eq!(failed.number, 1);
+            assert_eq!(failed.record, 1);
             assert!(next(&outbox).is_none());
             outbox.again(failed);
         }

@@ -3,18 +3,25 @@
 //! They are written by the one writer, in the order in which they were said, or with the start and the end of
 //! their runs. Of each owner the latest are kept; a task that is not over is never dropped for a newer one.
 
-use super::store::{Batch, Reader, number, stored};
+use super::batch::Batch;
+use super::chain::Hash;
+use super::error::Trouble;
+use super::record::Kind;
+use super::store::{Reader, number, stored};
 use super::writer::Entry;
-use super::{Journal, JournalError, micros};
+use super::{Journal, JournalError, micros, moment};
 use crate::ident::{AgentDid, IntentId};
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use rusqlite::types::ValueRef;
+use rusqlite::{OptionalExtension as _, Row, ToSql, params};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::borrow::Cow;
 use time::OffsetDateTime;
 
 /// The table. Its rows stand in the order in which they were written, so that those which are written now are on
 /// the last page: of a tree in the order of random ids every write would touch eleven pages.
 pub(super) const TABLES: &str = "
-CREATE TABLE IF NOT EXISTS tasks(        -- of the A2A door
+CREATE TABLE tasks(                      -- of the A2A door
     number INTEGER PRIMARY KEY,          -- in the order in which they were first written
     task BLOB NOT NULL UNIQUE,
     owner TEXT NOT NULL,
@@ -25,34 +32,31 @@ CREATE TABLE IF NOT EXISTS tasks(        -- of the A2A door
     bytes INTEGER NOT NULL,              -- of the document
     document TEXT NOT NULL
 );
-CREATE INDEX IF NOT EXISTS tasks_of ON tasks(owner, created, bytes);
-CREATE INDEX IF NOT EXISTS tasks_open_of ON tasks(owner) WHERE over IS NULL;
+CREATE INDEX tasks_of ON tasks(owner, created, bytes);
+CREATE INDEX tasks_open_of ON tasks(owner) WHERE over IS NULL;
 ";
 
-/// Makes in a journal of before what it does not have: the table, or the table in another order than that of the
-/// ids, and a place for the task of what runs. Only who holds the journal's lock may.
-pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
-    let has = |table: &str, column: &str| {
-        let sql = "SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2)";
-        connection.query_row(sql, [table, column], |row| row.get::<_, bool>(0))
-    };
-    if !has("open", "task")? {
-        connection.execute_batch("ALTER TABLE open ADD COLUMN task TEXT")?;
+/// Hashes a row of [`TABLES`], for its record.
+pub(super) fn row_digest(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> {
+    let mut hasher = Sha256::new();
+    for column in first..first + ROW_COLUMNS {
+        let (kind, bytes): (&[u8], Cow<'_, [u8]>) = match row.get_ref(column)? {
+            ValueRef::Null => (b"null", Cow::default()),
+            ValueRef::Integer(number) => (b"integer", number.to_le_bytes().to_vec().into()),
+            ValueRef::Real(number) => (b"real", number.to_le_bytes().to_vec().into()),
+            ValueRef::Text(text) => (b"text", text.into()),
+            ValueRef::Blob(blob) => (b"blob", blob.into()),
+        };
+        hasher.update(kind);
+        hasher.update(u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
+        hasher.update(bytes);
     }
-    if has("tasks", "number")? || !has("tasks", "task")? {
-        return connection.execute_batch(TABLES);
-    }
-    let columns = "task, owner, context, created, over, status, bytes, document";
-    connection.execute_batch(&format!(
-        "BEGIN IMMEDIATE;
-         DROP INDEX IF EXISTS tasks_of; DROP INDEX IF EXISTS tasks_open_of;
-         ALTER TABLE tasks RENAME TO tasks_by_id;
-         {TABLES}
-         INSERT INTO tasks({columns}) SELECT {columns} FROM tasks_by_id ORDER BY created;
-         DROP TABLE tasks_by_id;
-         COMMIT;"
-    ))
+    Ok(hasher.finalize().into())
 }
+
+/// The columns of a row that are hashed, in this order.
+pub(super) const ROW: &str = "task, owner, context, created, over, status, bytes, document";
+const ROW_COLUMNS: usize = 8;
 
 /// How many tasks of one owner are kept, and some more until somebody looks: see [`looks`].
 pub const MOST_KEPT: i64 = 1_000;
@@ -150,26 +154,32 @@ impl Journal {
 }
 
 impl Batch<'_> {
-    pub(super) fn keep_task(&self, task: &KeptTask) -> rusqlite::Result<()> {
+    /// Writes a task, and a record with the hash of its row.
+    pub(super) fn keep_task(&mut self, task: &KeptTask) -> Result<(), Trouble> {
         let KeptTask { task, owner, context, created, over, status, document } = task;
         let bytes = i64::try_from(document.len()).unwrap_or(i64::MAX);
-        self.connection()
-            .prepare_cached(
-                "INSERT INTO tasks(task, owner, context, created, over, status, bytes, document)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+        let hash = self
+            .connection()
+            .prepare_cached(&format!(
+                "INSERT INTO tasks({ROW}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
                  ON CONFLICT(task) DO UPDATE SET over = excluded.over, status = excluded.status,
-                                           bytes = excluded.bytes, document = excluded.document",
-            )?
-            .execute(params![
-                task.as_bytes(),
-                owner.as_str(),
-                context,
-                micros(*created),
-                over.map(micros),
-                status,
-                bytes,
-                document
-            ])?;
+                                           bytes = excluded.bytes, document = excluded.document
+                 RETURNING {ROW}"
+            ))?
+            .query_row(
+                params![
+                    task.as_bytes(),
+                    owner.as_str(),
+                    context,
+                    micros(*created),
+                    over.map(micros),
+                    status,
+                    bytes,
+                    document
+                ],
+                |row| row_digest(row, 0),
+            )?;
+        self.about_task(Kind::Task, *task, &hash)?;
         // A task ends once, and only then can there be too many of those that are over.
         if over.is_some() && looks(*task) {
             self.keep_the_latest(owner.as_str())?;
@@ -179,32 +189,37 @@ impl Batch<'_> {
 
     /// Drops what is over and of which there is too much. Counting reads an index; adding up who has to go sorts
     /// all of an owner's, which few ends need.
-    fn keep_the_latest(&self, owner: &str) -> rusqlite::Result<()> {
+    fn keep_the_latest(&mut self, owner: &str) -> Result<(), Trouble> {
         let (kept, bytes) = self
             .connection()
             .prepare_cached("SELECT count(*), total(bytes) FROM tasks WHERE owner = ?1")?
             .query_row([owner], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, f64>(1)?)))?;
         #[allow(clippy::cast_precision_loss, reason = "what is compared is far below 2^53")]
         let too_large = bytes > MOST_KEPT_BYTES as f64;
-        if too_large {
-            self.connection()
-                .prepare_cached(
-                    "DELETE FROM tasks WHERE number IN (
-                         SELECT number FROM (
-                             SELECT number, over, row_number() OVER latest AS place, sum(bytes) OVER latest AS total
-                             FROM tasks WHERE owner = ?1 WINDOW latest AS (ORDER BY created DESC, number DESC)
-                         ) WHERE over IS NOT NULL AND (place > ?2 OR total > ?3))",
-                )?
-                .execute(params![owner, MOST_KEPT, MOST_KEPT_BYTES])?;
+        let dropped = if too_large {
+            self.drop_tasks(
+                "DELETE FROM tasks WHERE number IN (
+                     SELECT number FROM (
+                         SELECT number, over, row_number() OVER latest AS place, sum(bytes) OVER latest AS total
+                         FROM tasks WHERE owner = ?1 WINDOW latest AS (ORDER BY created DESC, number DESC)
+                     ) WHERE over IS NOT NULL AND (place > ?2 OR total > ?3)) RETURNING task",
+                params![owner, MOST_KEPT, MOST_KEPT_BYTES],
+            )?
         } else if kept > MOST_KEPT {
-            self.connection()
-                .prepare_cached(
-                    "DELETE FROM tasks WHERE over IS NOT NULL AND number IN (
-                         SELECT number FROM tasks WHERE owner = ?1 ORDER BY created, number LIMIT ?2)",
-                )?
-                .execute(params![owner, kept - MOST_KEPT])?;
-        }
-        Ok(())
+            self.drop_tasks(
+                "DELETE FROM tasks WHERE over IS NOT NULL AND number IN (
+                     SELECT number FROM tasks WHERE owner = ?1 ORDER BY created, number LIMIT ?2) RETURNING task",
+                params![owner, kept - MOST_KEPT],
+            )?
+        } else {
+            Vec::new()
+        };
+        dropped.into_iter().try_for_each(|task| self.about_task(Kind::TaskDropped, task, b""))
+    }
+
+    fn drop_tasks(&self, sql: &str, which: &[&dyn ToSql]) -> rusqlite::Result<Vec<IntentId>> {
+        let mut statement = self.connection().prepare_cached(sql)?;
+        statement.query_map(which, |row| row.get(0).map(IntentId::from_bytes))?.collect()
     }
 }
 
@@ -255,10 +270,6 @@ impl Reader {
     }
 }
 
-fn at(micros: i64) -> OffsetDateTime {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
-}
-
 /// The owner of a task, which is the second column of each question.
 fn owner(text: String) -> rusqlite::Result<AgentDid> {
     AgentDid::parse(&text).map_err(|error| {
@@ -270,7 +281,7 @@ fn listed(row: &Row<'_>) -> rusqlite::Result<ListedTask> {
     Ok(ListedTask {
         task: IntentId::from_bytes(row.get(0)?),
         context: row.get(1)?,
-        created: at(row.get(2)?),
+        created: moment(row.get(2)?),
         status: row.get(3)?,
     })
 }
@@ -280,8 +291,8 @@ fn kept(row: &Row<'_>) -> rusqlite::Result<KeptTask> {
         task: IntentId::from_bytes(row.get(0)?),
         owner: owner(row.get(1)?)?,
         context: row.get(2)?,
-        created: at(row.get(3)?),
-        over: row.get::<_, Option<i64>>(4)?.map(at),
+        created: moment(row.get(3)?),
+        over: row.get::<_, Option<i64>>(4)?.map(moment),
         status: row.get(5)?,
         document: row.get(6)?,
     })

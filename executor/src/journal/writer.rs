@@ -1,47 +1,61 @@
 //! The one writer: a thread that puts everything that waits into one transaction, so that many runs
 //! share one fsync.
 
+use super::batch::{Batch, Began, Finish, Hold, Revocation, Start, Stop, Waits};
 use super::chain::Head;
-use super::store::{Batch, Began, Finish, Refusal, Run, Start, Store, Trouble, stored};
+use super::error::Trouble;
+use super::log::Refusal;
+use super::store::{Run, Store};
 use super::tasks::{KeptTask, Pace};
+use super::{Condition, Resolution, Resolved, micros};
 use crate::clock::{Clock as _, SystemClock};
 use crate::ident::IntentId;
 use crate::metrics::JournalMetrics;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
 /// The most entries of one transaction.
 const MOST_AT_ONCE: usize = 512;
 /// How long to wait before what found no room is tried again.
 const BEFORE_ANOTHER: Duration = Duration::from_millis(200);
-
 /// How long something that nobody waits for may wait for the next one.
 const FOR_COMPANY: Duration = Duration::from_millis(100);
+/// How often the files are looked at when nothing is written.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the log says no more than once that there is no room.
+const LOG_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Where an answer is waited for. Dropped without one, the journal is broken.
 pub(super) type Reply<T> = oneshot::Sender<T>;
+/// The same for what may find no room, and is told what the system said.
+pub(super) type RoomReply<T> = Reply<Result<T, String>>;
 
 /// Something to write. An answer means that it is on the disk.
 pub(super) enum Entry {
     /// A run may begin; or the reason why that cannot be written.
-    Start(Box<Start>, Reply<Result<Began, String>>),
+    Start(Box<Start>, RoomReply<Began>),
     /// A run is over. It is tried until there is room.
     Finish(Box<Finish>, Reply<()>),
     /// A claimed intent was refused before its guest began.
-    Release(Run, Reply<()>),
+    Release(Run, IntentId, Reply<()>),
     /// A verdict of this intent expires later than those before.
     Keep(IntentId, i64),
-    /// The governor has the report of a run.
-    Delivered(Run),
-    /// An intent waits for a person. Answered with whether it does: one that has started does not.
-    Hold(IntentId, String, Reply<Result<bool, String>>),
-    /// Intents do so no longer. While there is no room it is tried on, though nobody waits any more.
-    LetGo(Vec<IntentId>, Option<Reply<Result<(), String>>>),
+    /// The governor has the report of a run, with the record of its receipt.
+    Delivered(Run, i64),
+    /// An intent waits for a person.
+    Hold(Box<Hold>, RoomReply<Waits>),
+    /// Intents do so no longer. While there is no room it is tried on, though nobody waits any more; but an approval
+    /// is not.
+    Resolve(Vec<Resolved>, Option<RoomReply<usize>>),
+    /// Somebody stopped runs. Tried on.
+    Stop(Vec<Stop>, Option<RoomReply<()>>),
+    /// The governor revoked something. Tried on.
+    Revoke(Box<Revocation>, Option<RoomReply<()>>),
     /// A task of the A2A door is like this now. Its pace says whether it is tried on while there is no room,
     /// though nobody waits any more.
-    Task(Box<KeptTask>, Pace, Option<Reply<Result<(), String>>>),
+    Task(Box<KeptTask>, Pace, Option<RoomReply<()>>),
     /// Something was not run.
     Refuse(Box<Refusal>),
     /// Nothing: everything before it is on the disk.
@@ -56,10 +70,12 @@ impl Entry {
             | Self::Finish(..)
             | Self::Release(..)
             | Self::Hold(..)
-            | Self::LetGo(..)
+            | Self::Resolve(..)
+            | Self::Stop(..)
+            | Self::Revoke(..)
             | Self::Task(..)
             | Self::Flush(_) => true,
-            Self::Keep(..) | Self::Delivered(_) | Self::Refuse(_) => false,
+            Self::Keep(..) | Self::Delivered(..) | Self::Refuse(_) => false,
         }
     }
 }
@@ -67,138 +83,247 @@ impl Entry {
 /// What an entry came to.
 enum Written {
     Began(Began),
-    Numbered(u64),
-    Waits(bool),
+    Numbered(i64),
+    Waits(Waits),
+    Counted(usize),
     Done,
 }
 
-/// Writes until nobody has anything to say any more. `finished` hears of every receipt that is on
-/// the disk, in order; `broken` of the end of all writing.
-pub(super) fn write(
-    mut store: Store,
-    entries: &Receiver<Entry>,
-    head: &watch::Sender<Head>,
-    broken: &watch::Sender<Option<Arc<str>>>,
-    metrics: &JournalMetrics,
-    finished: impl Fn(u64, &Finish),
-) {
-    // What has to be written, and found no room.
-    let mut left: Vec<Entry> = Vec::new();
-    loop {
-        let stuck = !left.is_empty();
-        let Some(batch) = gather(entries, std::mem::take(&mut left)) else { return };
-        let began = SystemClock.monotonic();
-        match store.commit(|transaction| {
-            batch.iter().map(|entry| put(transaction, entry)).collect::<Result<Vec<_>, _>>()
-        }) {
-            Ok(written) => {
-                if stuck {
-                    tracing::info!("the journal can be written again");
+/// What there is to do.
+enum Next {
+    Write(Vec<Entry>),
+    /// Nothing, for a while.
+    Look,
+    /// Nobody is there any more.
+    End,
+}
+
+/// The writer's side of the journal.
+pub(super) struct Writer {
+    pub(super) store: Store,
+    pub(super) head: watch::Sender<Head>,
+    pub(super) condition: Arc<watch::Sender<Condition>>,
+    pub(super) metrics: JournalMetrics,
+}
+
+/// Whether there is room, and what the log has of it.
+#[derive(Default)]
+struct Room {
+    is_full: bool,
+    /// The log has to say when there is room again.
+    is_told: bool,
+    told_at: Option<Instant>,
+}
+
+impl Writer {
+    /// Writes until nobody has anything to say any more; first what is `left`, which found no room before. `finished`
+    /// hears of every receipt that is on the disk, in order.
+    pub(super) fn run(
+        mut self,
+        entries: &Receiver<Entry>,
+        mut left: Vec<Entry>,
+        finished: impl Fn(i64, &Finish),
+    ) {
+        let _says_when_it_ends = Ends(Arc::clone(&self.condition));
+        let mut room = Room::default();
+        if !left.is_empty() {
+            self.full(&mut room, "no room for the receipts of the process before");
+        }
+        loop {
+            let next = if room.is_full {
+                gather_while_full(entries, std::mem::take(&mut left))
+            } else {
+                gather(entries)
+            };
+            let written = match next {
+                Next::End => return,
+                Next::Look if room.is_full => self.store.check_room(),
+                Next::Look => self.store.check_files(),
+                Next::Write(batch) => self.write(batch, &mut left, &finished),
+            };
+            match written {
+                Ok(()) => self.works(&mut room),
+                Err(Trouble::Later(reason)) => self.full(&mut room, &reason),
+                Err(Trouble::Broken(reason)) => {
+                    tracing::error!(reason, "the journal is broken");
+                    self.condition.send_replace(Condition::Broken(reason.into()));
+                    return;
                 }
-                metrics.committed(batch.len(), SystemClock.monotonic().saturating_duration_since(began));
-                head.send_replace(store.head());
-                batch
-                    .into_iter()
-                    .zip(written)
-                    .for_each(|(entry, written)| answer(entry, &written, &finished));
+            }
+        }
+    }
+
+    /// Writes all of a batch and answers; or nothing, and leaves what has to be tried on.
+    fn write(
+        &mut self,
+        batch: Vec<Entry>,
+        left: &mut Vec<Entry>,
+        finished: &impl Fn(i64, &Finish),
+    ) -> Result<(), Trouble> {
+        let began = SystemClock.monotonic();
+        let now = micros(SystemClock.now());
+        let all = |transaction: &mut Batch<'_>| batch.iter().map(|entry| put(transaction, entry)).collect();
+        match self.store.commit::<Vec<_>>(now, all) {
+            Ok(written) => {
+                let took = SystemClock.monotonic().saturating_duration_since(began);
+                self.metrics.committed(batch.len(), took);
+                self.head.send_replace(self.store.head());
+                batch.into_iter().zip(written).for_each(|(entry, written)| answer(entry, written, finished));
+                Ok(())
             }
             Err(Trouble::Later(reason)) => {
-                if !stuck {
-                    tracing::error!(
-                        reason,
-                        "the journal cannot be written, and nothing more is run until it can"
-                    );
+                left.extend(batch.into_iter().filter_map(|entry| begun(entry, &reason)));
+                Err(Trouble::Later(reason))
+            }
+            Err(broken @ Trouble::Broken(_)) => Err(broken),
+        }
+    }
+
+    fn works(&self, room: &mut Room) {
+        if std::mem::take(&mut room.is_full) {
+            self.condition.send_if_modified(|is| {
+                let was_full = *is == Condition::Full;
+                if was_full {
+                    *is = Condition::Works;
                 }
-                left = batch.into_iter().filter_map(|entry| begun(entry, &reason)).collect();
+                was_full
+            });
+            if std::mem::take(&mut room.is_told) {
+                tracing::info!("the journal can be written again");
             }
-            Err(Trouble::Broken(reason)) => {
-                tracing::error!(reason, "the journal is broken: what is on the disk is not known");
-                broken.send_replace(Some(reason.into()));
-                return;
-            }
+        }
+    }
+
+    fn full(&self, room: &mut Room, reason: &str) {
+        if !std::mem::replace(&mut room.is_full, true) {
+            self.condition.send_if_modified(|is| {
+                let worked = *is == Condition::Works;
+                if worked {
+                    *is = Condition::Full;
+                }
+                worked
+            });
+        }
+        let now = SystemClock.monotonic();
+        let is_due = room.told_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
+        if !room.is_told && is_due {
+            (room.is_told, room.told_at) = (true, Some(now));
+            tracing::error!(reason, "the journal cannot be written, and nothing more is run until it can");
         }
     }
 }
 
-/// Waits for something to write, beside what is `left`; `None` when nobody is there any more.
-fn gather(entries: &Receiver<Entry>, left: Vec<Entry>) -> Option<Vec<Entry>> {
-    let stuck = !left.is_empty();
-    let mut batch = left;
-    let mut patience = stuck.then_some(BEFORE_ANOTHER);
-    loop {
-        let first = match patience {
-            None => entries.recv().map_err(|_nobody| RecvTimeoutError::Disconnected),
-            Some(patience) => entries.recv_timeout(patience),
-        };
-        match first {
-            Ok(first) => {
-                let new = std::iter::once(first).chain(entries.try_iter()).take(MOST_AT_ONCE);
-                // While reports find no room, nothing may begin that would need another.
-                let may = |entry| if stuck { begun(entry, "no room for a report") } else { Some(entry) };
-                batch.extend(new.filter_map(may));
+/// Says that the journal is broken when its writer ends without having said so, by a panic.
+struct Ends(Arc<watch::Sender<Condition>>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.send_if_modified(|is| {
+            let is_new = !matches!(is, Condition::Broken(_));
+            if is_new {
+                *is = Condition::Broken("its writer is gone".into());
             }
-            Err(RecvTimeoutError::Timeout) => return Some(batch),
-            Err(RecvTimeoutError::Disconnected) => return (!stuck && !batch.is_empty()).then_some(batch),
+            is_new
+        });
+    }
+}
+
+/// Waits for something to write.
+fn gather(entries: &Receiver<Entry>) -> Next {
+    let mut batch = Vec::new();
+    let mut patience = WATCH_INTERVAL;
+    loop {
+        match entries.recv_timeout(patience) {
+            Ok(first) => batch.extend(std::iter::once(first).chain(entries.try_iter()).take(MOST_AT_ONCE)),
+            Err(RecvTimeoutError::Timeout) if batch.is_empty() => return Next::Look,
+            Err(RecvTimeoutError::Disconnected) if batch.is_empty() => return Next::End,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Next::Write(batch),
         }
-        if patience.is_some() || batch.iter().any(Entry::is_urgent) {
-            return Some(batch);
+        if patience == FOR_COMPANY || batch.iter().any(Entry::is_urgent) {
+            return Next::Write(batch);
         }
         // An fsync for it alone would keep the next run waiting, which brings one anyway.
-        patience = Some(FOR_COMPANY);
+        patience = FOR_COMPANY;
+    }
+}
+
+/// Waits until what is `left` is tried again, and refuses at once what would need more room.
+fn gather_while_full(entries: &Receiver<Entry>, left: Vec<Entry>) -> Next {
+    let mut batch = left;
+    let again_at = SystemClock.monotonic() + BEFORE_ANOTHER;
+    loop {
+        match entries.recv_timeout(again_at.saturating_duration_since(SystemClock.monotonic())) {
+            Ok(entry) => batch.extend(begun(entry, "no room")),
+            Err(RecvTimeoutError::Timeout) if batch.is_empty() => return Next::Look,
+            Err(RecvTimeoutError::Timeout) => return Next::Write(batch),
+            Err(RecvTimeoutError::Disconnected) => return Next::End,
+        }
     }
 }
 
 /// Answers as if an entry were written, and keeps nothing. Every `number` is given once.
-pub(super) fn forget(entry: Entry, number: u64, finished: &impl Fn(u64, &Finish)) {
+pub(super) fn forget(entry: Entry, number: i64, finished: &impl Fn(i64, &Finish)) {
     let written = match &entry {
-        Entry::Start(..) => Written::Began(Began::New(Run(stored(number)))),
+        Entry::Start(..) => Written::Began(Began::New(Run(number))),
         Entry::Finish(..) => Written::Numbered(number),
-        Entry::Hold(..) => Written::Waits(true),
+        Entry::Hold(..) => Written::Waits(Waits::Yes),
+        Entry::Resolve(resolved, _) => Written::Counted(resolved.len()),
         Entry::Release(..)
         | Entry::Keep(..)
-        | Entry::Delivered(_)
-        | Entry::LetGo(..)
+        | Entry::Delivered(..)
+        | Entry::Stop(..)
+        | Entry::Revoke(..)
         | Entry::Task(..)
         | Entry::Refuse(_)
         | Entry::Flush(_) => Written::Done,
     };
-    answer(entry, &written, finished);
+    answer(entry, written, finished);
 }
 
-fn put(transaction: &mut Batch<'_>, entry: &Entry) -> rusqlite::Result<Written> {
+fn put(transaction: &mut Batch<'_>, entry: &Entry) -> Result<Written, Trouble> {
+    let done = |()| Written::Done;
     match entry {
         Entry::Start(start, _) => transaction.start(start).map(Written::Began),
         Entry::Finish(finish, _) => transaction.finish(finish).map(Written::Numbered),
-        Entry::Release(run, _) => transaction.release(*run).map(|()| Written::Done),
-        Entry::Keep(intent, until) => transaction.keep(*intent, *until).map(|()| Written::Done),
-        Entry::Delivered(run) => transaction.delivered(*run).map(|()| Written::Done),
-        Entry::Hold(intent, held, _) => transaction.hold(*intent, held).map(Written::Waits),
-        Entry::LetGo(intents, _) => {
-            intents.iter().try_for_each(|intent| transaction.let_go(*intent)).map(|()| Written::Done)
+        Entry::Release(run, intent, _) => transaction.release(*run, *intent).map(done),
+        Entry::Keep(intent, until) => transaction.keep(*intent, *until).map(done),
+        Entry::Delivered(run, receipt) => transaction.delivered(*run, *receipt).map(done),
+        Entry::Hold(hold, _) => transaction.hold(hold).map(Written::Waits),
+        Entry::Resolve(resolved, _) => {
+            let each = resolved.iter().map(|resolved| transaction.resolve(resolved).map(usize::from));
+            each.sum::<Result<usize, _>>().map(Written::Counted)
         }
-        Entry::Task(task, ..) => transaction.keep_task(task).map(|()| Written::Done),
-        Entry::Refuse(refusal) => transaction.refuse(refusal).map(|()| Written::Done),
+        Entry::Stop(stops, _) => stops.iter().try_for_each(|stop| transaction.stop(stop)).map(done),
+        Entry::Revoke(revocation, _) => transaction.revoke(revocation).map(done),
+        Entry::Task(task, ..) => transaction.keep_task(task).map(done),
+        Entry::Refuse(refusal) => transaction.refuse(refusal).map(done),
         Entry::Flush(_) => Ok(Written::Done),
     }
 }
 
 /// Tells whoever waits. One who waits no longer is told nothing.
-fn answer(entry: Entry, written: &Written, finished: &impl Fn(u64, &Finish)) {
+fn answer(entry: Entry, written: Written, finished: &impl Fn(i64, &Finish)) {
     match (entry, written) {
         (Entry::Start(_, reply), Written::Began(began)) => {
-            let _nobody_waits = reply.send(Ok(*began));
+            let _nobody_waits = reply.send(Ok(began));
         }
         (Entry::Finish(finish, reply), Written::Numbered(number)) => {
-            finished(*number, &finish);
+            finished(number, &finish);
             let _nobody_waits = reply.send(());
         }
-        (Entry::Release(_, reply) | Entry::Flush(reply), Written::Done) => {
+        (Entry::Release(_, _, reply) | Entry::Flush(reply), Written::Done) => {
             let _nobody_waits = reply.send(());
         }
-        (Entry::Hold(_, _, reply), Written::Waits(waits)) => {
-            let _nobody_waits = reply.send(Ok(*waits));
+        (Entry::Hold(_, reply), Written::Waits(waits)) => {
+            let _nobody_waits = reply.send(Ok(waits));
         }
-        (Entry::LetGo(_, Some(reply)) | Entry::Task(_, _, Some(reply)), Written::Done) => {
+        (Entry::Resolve(_, Some(reply)), Written::Counted(count)) => {
+            let _nobody_waits = reply.send(Ok(count));
+        }
+        (
+            Entry::Stop(_, Some(reply)) | Entry::Revoke(_, Some(reply)) | Entry::Task(_, _, Some(reply)),
+            Written::Done,
+        ) => {
             let _nobody_waits = reply.send(Ok(()));
         }
         (
@@ -206,32 +331,49 @@ fn answer(entry: Entry, written: &Written, finished: &impl Fn(u64, &Finish)) {
             | Entry::Finish(..)
             | Entry::Release(..)
             | Entry::Keep(..)
-            | Entry::Delivered(_)
+            | Entry::Delivered(..)
             | Entry::Hold(..)
-            | Entry::LetGo(..)
+            | Entry::Resolve(..)
+            | Entry::Stop(..)
+            | Entry::Revoke(..)
             | Entry::Task(..)
             | Entry::Refuse(_)
             | Entry::Flush(_),
-            Written::Began(_) | Written::Numbered(_) | Written::Waits(_) | Written::Done,
+            Written::Began(_)
+            | Written::Numbered(_)
+            | Written::Waits(_)
+            | Written::Counted(_)
+            | Written::Done,
         ) => {}
     }
+}
+
+/// Says that there is no room, where somebody waits.
+fn refuse<T>(reply: Option<RoomReply<T>>, reason: &str) {
+    let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
 }
 
 /// Refuses what has not begun; what has is given back, to be written later.
 fn begun(entry: Entry, reason: &str) -> Option<Entry> {
     match entry {
-        Entry::Start(_, reply) => {
-            let _nobody_waits = reply.send(Err(reason.to_owned()));
+        Entry::Start(_, reply) => refuse(Some(reply), reason),
+        Entry::Hold(_, reply) => refuse(Some(reply), reason),
+        Entry::Resolve(resolved, reply) => {
+            refuse(reply, reason);
+            // What somebody approved would run later than they were told.
+            let is_approval = resolved.iter().any(|resolved| resolved.how == Resolution::Approved);
+            return (!is_approval).then_some(Entry::Resolve(resolved, None));
         }
-        Entry::Hold(_, _, reply) => {
-            let _nobody_waits = reply.send(Err(reason.to_owned()));
+        Entry::Stop(stops, reply) => {
+            refuse(reply, reason);
+            return Some(Entry::Stop(stops, None));
         }
-        Entry::LetGo(intents, reply) => {
-            let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
-            return Some(Entry::LetGo(intents, None));
+        Entry::Revoke(revocation, reply) => {
+            refuse(reply, reason);
+            return Some(Entry::Revoke(revocation, None));
         }
         Entry::Task(task, pace, reply) => {
-            let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
+            refuse(reply, reason);
             match pace {
                 Pace::AtOnce => return Some(Entry::Task(task, pace, None)),
                 Pace::NowOrNever => {}
@@ -241,7 +383,7 @@ fn begun(entry: Entry, reason: &str) -> Option<Entry> {
         begun @ (Entry::Finish(..)
         | Entry::Release(..)
         | Entry::Keep(..)
-        | Entry::Delivered(_)
+        | Entry::Delivered(..)
         | Entry::Flush(_)) => return Some(begun),
     }
     None
@@ -251,12 +393,27 @@ fn begun(entry: Entry, reason: &str) -> Option<Entry> {
 mod tests {
     use super::*;
 
+    fn resolved(how: Resolution) -> Vec<Resolved> {
+        vec![Resolved {
+            intent: IntentId::random(),
+            how,
+            by: "x".to_owned(),
+            risk_score: None,
+            manifest: None,
+        }]
+    }
+
     #[test]
-    fn who_lets_an_intent_go_on_a_full_disk_is_told_and_it_is_tried_on() {
-        let (reply, mut answer) = oneshot::channel();
-        let left = begun(Entry::LetGo(vec![IntentId::random()], Some(reply)), "full");
-        assert_eq!(answer.try_recv().unwrap(), Err("full".to_owned()));
-        let Some(Entry::LetGo(left, None)) = left else { panic!("it has to be written later") };
-        assert_eq!(left.len(), 1);
+    fn on_a_full_disk_a_denial_is_told_and_tried_on_and_an_approval_never_was() {
+        for (how, is_left) in [(Resolution::Denied, true), (Resolution::Approved, false)] {
+            let (reply, mut answer) = oneshot::channel();
+            let left = begun(Entry::Resolve(resolved(how), Some(reply)), "full");
+            assert_eq!(answer.try_recv().unwrap(), Err("full".to_owned()));
+            assert_eq!(
+                matches!(left, Some(Entry::Resolve(left, None)) if left.len() == 1),
+                is_left,
+                "{how:?}"
+            );
+        }
     }
 }

@@ -1,5 +1,9 @@
-//! Intents that wait for a person, which the journal keeps as well, and what a person denied of late.
+//! Intents that wait for a person, which the journal keeps as well.
 //!
+//! ```text
+//! hold ─▶ waits ─ decide ─▶ decided ─ approved ─▶ runs, or waits to run ─ resume ─▶ decided
+//!           └─ drop_one, drop_all: denied, cancelled, revoked, expired
+//! ```
 //! Whoever changes what waits tells the journal while nobody else can change it, so that the journal hears of
 //! changes in the order in which they were made. Its answers are waited for afterwards.
 
@@ -8,7 +12,7 @@ use crate::call::Call;
 use crate::fault::Fault;
 use crate::govern::Escalated;
 use crate::ident::{AgentDid, IntentId};
-use crate::journal::Asked;
+use crate::journal::{Approval, HeldIntent};
 use crate::verdict::Verdict;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,43 +28,35 @@ const MOST_OF_AN_AGENT: usize = MOST_WAITING / 4;
 #[derive(Debug)]
 pub(super) struct Escalations {
     waiting: Mutex<HashMap<IntentId, Held>>,
-    /// What a person denied, until the verdict expires that they were asked about: the same is not put to them again.
-    denied: Mutex<HashMap<IntentId, Denied>>,
     /// Changes whenever something waits no longer.
     changes: watch::Sender<()>,
-}
-
-/// An intent that a person denied.
-#[derive(Debug)]
-struct Denied {
-    until: OffsetDateTime,
-    call: Call,
-    fault: Fault,
 }
 
 /// An intent that waits.
 #[derive(Debug)]
 struct Held {
     escalated: Escalated,
-    /// Somebody has approved it, and it is about to run or to wait again. Nobody else decides meanwhile.
+    /// Somebody decides about it just now, and nobody else meanwhile.
     decided: bool,
+    /// It was approved, and waits to run.
+    approval: Option<Approval>,
 }
 
 impl Held {
-    fn new(escalated: Escalated) -> Self {
-        Self { escalated, decided: false }
+    fn new(escalated: Escalated, approval: Option<Approval>) -> Self {
+        Self { escalated, decided: false, approval }
     }
 
     fn call(&self) -> &Call {
         self.escalated.call()
     }
 
-    fn asked(&self) -> Asked {
-        Asked::of(self.call())
-    }
-
     fn waits(&self, now: OffsetDateTime) -> bool {
         self.escalated.waits(now)
+    }
+
+    fn is_undecided(&self) -> bool {
+        !self.decided && self.approval.is_none()
     }
 }
 
@@ -70,18 +66,16 @@ impl Escalations {
     }
 
     /// With those that an earlier process held; beside them, those whose verdicts have expired.
-    pub(super) fn new(held: &[String], now: OffsetDateTime) -> (Self, Vec<Asked>) {
-        let held = held.iter().filter_map(|text| {
-            let read = Escalated::from_journal(text);
+    pub(super) fn new(held: Vec<HeldIntent>, now: OffsetDateTime) -> (Self, Vec<Escalated>) {
+        let held = held.into_iter().filter_map(|HeldIntent { text, approval }| {
+            let read = Escalated::from_journal(&text);
             read.inspect_err(|error| tracing::error!(%error, "an escalated intent of the journal is lost"))
                 .ok()
+                .map(|escalated| (escalated.call().intent, Held::new(escalated, approval)))
         });
-        let mut held = held.map(|held| (held.call().intent, Held::new(held))).collect::<HashMap<_, _>>();
-        let expired = held.extract_if(|_, held| !held.waits(now)).map(|(_, held)| held.asked()).collect();
-        (
-            Self { waiting: Mutex::new(held), denied: Mutex::default(), changes: watch::Sender::new(()) },
-            expired,
-        )
+        let mut held = held.collect::<HashMap<_, _>>();
+        let expired = held.extract_if(|_, held| !held.waits(now)).map(|(_, held)| held.escalated).collect();
+        (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
     }
 
     /// Tells whenever something waits no longer.
@@ -89,9 +83,14 @@ impl Escalations {
         self.changes.subscribe()
     }
 
-    /// How many wait.
+    /// How many wait for a person.
     pub(super) fn count(&self, now: OffsetDateTime) -> usize {
-        self.lock().values().filter(|held| held.waits(now)).count()
+        self.lock().values().filter(|held| held.waits(now) && held.approval.is_none()).count()
+    }
+
+    /// Those that were approved and wait to run.
+    pub(super) fn approved(&self) -> Vec<IntentId> {
+        self.lock().iter().filter(|(_, held)| held.approval.is_some()).map(|(intent, _)| *intent).collect()
     }
 
     /// Holds an intent, and says whether it is new. The first verdict for it stays. `said` hears which
@@ -100,11 +99,11 @@ impl Escalations {
         &self,
         escalated: Escalated,
         now: OffsetDateTime,
-        said: impl FnOnce(Vec<Asked>) -> T,
+        said: impl FnOnce(Vec<Escalated>) -> T,
     ) -> Result<(bool, T), Fault> {
         let mut waiting = self.lock();
         let intent = escalated.call().intent;
-        let gone = waiting.extract_if(|_, held| !held.waits(now)).map(|(_, held)| held.asked()).collect();
+        let gone = waiting.extract_if(|_, held| !held.waits(now)).map(|(_, held)| held.escalated).collect();
         let new = !waiting.contains_key(&intent);
         let theirs = waiting.values().filter(|held| held.call().agent == escalated.call().agent).count();
         if new && (waiting.len() >= MOST_WAITING || theirs >= MOST_OF_AN_AGENT) {
@@ -113,33 +112,8 @@ impl Escalations {
                 retry_after_ms: 60_000,
             });
         }
-        waiting.entry(intent).or_insert_with(|| Held::new(escalated));
+        waiting.entry(intent).or_insert_with(|| Held::new(escalated, None));
         Ok((new, said(gone)))
-    }
-
-    /// Remembers that somebody denied an intent that waited. The latest are remembered.
-    pub(super) fn deny(&self, escalated: &Escalated, denied: Fault, now: OffsetDateTime) {
-        let mut all = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, denied| denied.until > now);
-        if all.len() >= MOST_WAITING
-            && let Some(first) = all.iter().min_by_key(|(_, denied)| denied.until).map(|(intent, _)| *intent)
-        {
-            all.remove(&first);
-        }
-        if let Some(until) = escalated.verdict().expires_at {
-            let call = escalated.call().clone();
-            all.insert(call.intent, Denied { until, call, fault: denied });
-        }
-    }
-
-    /// Refuses a call that somebody denied of late, and one that has the intent of such a call.
-    pub(super) fn check_denied(&self, call: &Call, now: OffsetDateTime) -> Result<(), Fault> {
-        let all = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
-        match all.get(&call.intent).filter(|denied| denied.until > now) {
-            Some(denied) if same(&denied.call, call) => Err(denied.fault.clone()),
-            Some(_) => Err(not_usable(call.intent)),
-            None => Ok(()),
-        }
     }
 
     /// The verdict of a call that waits already.
@@ -158,15 +132,24 @@ impl Escalations {
 
     /// One about which nobody has decided.
     pub(super) fn undecided(&self, intent: IntentId) -> Option<Escalated> {
-        self.lock().get(&intent).filter(|held| !held.decided).map(|held| held.escalated.clone())
+        self.lock().get(&intent).filter(|held| held.is_undecided()).map(|held| held.escalated.clone())
     }
 
-    /// One that nobody else decides about until it was [given back](Self::give_back) or [has run](Self::runs).
+    /// One that nobody else decides about until it was [given back](Self::give_back) or [runs](Self::runs).
     pub(super) fn decide(&self, intent: IntentId) -> Option<Escalated> {
         let mut waiting = self.lock();
-        let held = waiting.get_mut(&intent).filter(|held| !held.decided)?;
+        let held = waiting.get_mut(&intent).filter(|held| held.is_undecided())?;
         held.decided = true;
         Some(held.escalated.clone())
+    }
+
+    /// One that was approved, to run it; `None` when it was taken back.
+    pub(super) fn resume(&self, intent: IntentId) -> Option<(Escalated, Approval)> {
+        let mut waiting = self.lock();
+        let held = waiting.get_mut(&intent).filter(|held| !held.decided)?;
+        let approval = held.approval.clone()?;
+        held.decided = true;
+        Some((held.escalated.clone(), approval))
     }
 
     /// It waits on: what was decided cannot be done.
@@ -176,32 +159,51 @@ impl Escalations {
         }
     }
 
-    /// It waits no longer: it is among what runs.
+    /// It was approved and cannot run now: until it is [resumed](Self::resume), it can be taken back.
+    pub(super) fn wait_to_run(&self, escalated: Escalated, approval: Approval) {
+        self.lock().insert(escalated.call().intent, Held::new(escalated, Some(approval)));
+    }
+
+    /// It waits no longer: it is among what runs, or can run no more.
     pub(super) fn runs(&self, intent: IntentId) {
         self.lock().remove(&intent);
         self.changes.send_replace(());
     }
 
-    /// Drops one about which nobody has decided, if it is one of these agents', and says so.
+    /// Drops one about which nobody decides just now, if it is one of these agents', and says so.
     pub(super) fn drop_one<T>(
         &self,
         intent: IntentId,
         of: Whose<'_>,
-        said: impl FnOnce(Vec<Asked>) -> T,
+        said: impl FnOnce(Vec<Escalated>) -> T,
+    ) -> Option<T> {
+        self.drop_if(intent, |held| !held.decided && of(&held.call().agent), said)
+    }
+
+    /// Drops one about which nobody has decided, and says so.
+    pub(super) fn deny<T>(&self, intent: IntentId, said: impl FnOnce(Vec<Escalated>) -> T) -> Option<T> {
+        self.drop_if(intent, Held::is_undecided, said)
+    }
+
+    fn drop_if<T>(
+        &self,
+        intent: IntentId,
+        may: impl FnOnce(&Held) -> bool,
+        said: impl FnOnce(Vec<Escalated>) -> T,
     ) -> Option<T> {
         let mut waiting = self.lock();
-        let asked = waiting.get(&intent).filter(|held| !held.decided && of(&held.call().agent))?.asked();
-        waiting.remove(&intent);
+        waiting.get(&intent).filter(|held| may(held))?;
+        let gone = waiting.remove(&intent)?;
         self.changes.send_replace(());
-        Some(said(vec![asked]))
+        Some(said(vec![gone.escalated]))
     }
 
     /// Drops all of these agents, counts them and says so.
-    pub(super) fn drop_all<T>(&self, of: Whose<'_>, said: impl FnOnce(Vec<Asked>) -> T) -> (usize, T) {
+    pub(super) fn drop_all<T>(&self, of: Whose<'_>, said: impl FnOnce(Vec<Escalated>) -> T) -> (usize, T) {
         let mut waiting = self.lock();
         let theirs = |held: &Held| of(&held.call().agent);
-        let gone =
-            waiting.extract_if(|_, held| theirs(held)).map(|(_, held)| held.asked()).collect::<Vec<_>>();
+        let gone = waiting.extract_if(|_, held| theirs(held)).map(|(_, held)| held.escalated);
+        let gone = gone.collect::<Vec<_>>();
         self.changes.send_replace(());
         (gone.len(), said(gone))
     }

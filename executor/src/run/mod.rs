@@ -7,6 +7,7 @@
 //! From the claim on, a call belongs to a task of its own: a caller that goes away changes nothing.
 //! Execution is at most once; a repeated intent gets the one receipt.
 
+mod decisions;
 mod escalations;
 mod observers;
 mod output;
@@ -27,8 +28,7 @@ use crate::clock::Clock;
 use crate::egress::{Egress, Network};
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{
-    AcceptUnsigned, Admission, Admitted, Authentic, Escalated, Governor, IntentSignatures, Standing, Trust,
-    admit,
+    AcceptUnsigned, Admission, Admitted, Authentic, Governor, IntentSignatures, Standing, Trust, admit,
 };
 use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::Isolate;
@@ -37,7 +37,7 @@ use crate::memory;
 use crate::metrics::{CallerMetrics, Levels, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
-use crate::verdict::{Directive, Policy, Proof, Verdict};
+use crate::verdict::{Policy, Proof, Verdict};
 use escalations::Escalations;
 use futures_util::FutureExt as _;
 use observers::Observers;
@@ -49,12 +49,10 @@ use slots::{Full, Place, Slots};
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
-use time::OffsetDateTime;
+use tokio::sync::watch;
 use trace::Clocked;
 use tracing::Instrument as _;
 
-/// Why nothing came of what waited for a directive.
-const UNDECIDED: &str = "nobody decided about it before its verdict expired";
 /// When a caller that found no room should come again.
 const RETRY_AFTER_MS: u64 = 500;
 /// When a caller whose tool is being compiled should come again.
@@ -64,6 +62,8 @@ const NO_MEMORY: &str = "the executor holds as much as it may (`server.max_memor
                          taken, and output that is still to come";
 /// How long an intent that waits for a person is believed to wait when nothing changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How long the caller of a run that is over waits for its receipt to find room on the journal's disk.
+const RECEIPT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an intent may be neither waiting nor open, between the two.
 const A_MOMENT: Duration = Duration::from_millis(300);
 
@@ -168,10 +168,7 @@ impl Executor {
         journal: Journal,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let now = clock.now();
-        let (escalations, expired) = Escalations::new(&journal.held(), now);
-        // Nobody waits for it: what has expired cannot be approved.
-        drop(let_go(&journal, expired, UNDECIDED, now));
+        let escalations = decisions::held(&journal, clock.now());
         let metrics = Metrics::new(journal.metrics());
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
@@ -416,7 +413,6 @@ impl Executor {
         {
             return Ok(Answer { verdict, receipt: Some(receipt) });
         }
-        self.escalations.check_denied(&call, self.clock.now())?;
         if let Some(waiting) = self.escalations.waiting(&call, self.clock.now())? {
             return Ok(Answer { verdict: Arc::new(waiting), receipt: None });
         }
@@ -456,20 +452,6 @@ impl Executor {
         self.journal.verdict(intent).map_err(|error| self.unrecorded(&error))
     }
 
-    /// Stops a running or waiting intent of one of these agents. `true` when there was something to stop.
-    ///
-    /// # Errors
-    /// When it waited for a person and the disk does not say yet that it no longer does.
-    pub async fn cancel(&self, intent: IntentId, of: Whose<'_>) -> Result<bool, Fault> {
-        let waited = self.escalations.drop_one(intent, of, |waited| {
-            self.let_go(waited, "it was cancelled while it waited for a directive")
-        });
-        match waited {
-            Some(gone) => gone.await.map_err(|error| self.not_let_go(&error)).map(|()| true),
-            None => Ok(self.running.abort_one(intent, of, AbortReason::Cancelled)),
-        }
-    }
-
     /// Where an intent is, and whose it is; `None` for one that is not known here.
     ///
     /// # Errors
@@ -483,7 +465,7 @@ impl Executor {
         Ok(stage.and_then(|(agent, stage)| {
             let whereabouts = match stage {
                 Stage::Queued => Whereabouts::Queued,
-                Stage::Running => Whereabouts::Running,
+                Stage::Running | Stage::Ended => Whereabouts::Running,
                 Stage::Finished(receipt) => Whereabouts::Finished(Some(receipt)),
                 Stage::Forgotten => Whereabouts::Finished(None),
                 Stage::Released => return None,
@@ -517,7 +499,7 @@ impl Executor {
                 continue;
             }
             if let Some(mut stage) = self.journal.follow(intent) {
-                let over = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running);
+                let over = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running | Stage::Ended);
                 if let Ok(Stage::Finished(receipt)) = stage.wait_for(over).await.map(|stage| stage.clone()) {
                     return Ok(Some(receipt));
                 }
@@ -527,7 +509,7 @@ impl Executor {
             match self.journal.stage(intent).await.map_err(|error| self.unrecorded(&error))? {
                 Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                 Some((_, Stage::Forgotten)) => return Ok(None),
-                Some((_, Stage::Queued | Stage::Running)) => {}
+                Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
                 // What was approved and could not be run waits again, a moment later.
                 Some((_, Stage::Released)) | None if looked_again => return Ok(None),
                 Some((_, Stage::Released)) | None => {
@@ -554,108 +536,6 @@ impl Executor {
         self.standing.policy_of(agent)
     }
 
-    /// Drops standing capabilities and stops what runs under them. Without an agent or an intent,
-    /// everything is revoked. Gives the number of runs that were stopped.
-    ///
-    /// # Errors
-    /// When some waited for a person and the disk does not say yet that they no longer do. All are stopped.
-    pub async fn revoke(&self, agent: Option<&AgentDid>, intent: Option<IntentId>) -> Result<usize, Fault> {
-        tracing::warn!(
-            agent = agent.map(AgentDid::as_str),
-            intent = intent.map(tracing::field::display),
-            "revoked"
-        );
-        let of = |whose: &AgentDid| agent.is_none_or(|agent| agent == whose);
-        let let_go = |waited| self.let_go(waited, "it was revoked while it waited for a directive");
-        let (stopped, gone) = if let Some(intent) = intent {
-            let waited = self.escalations.drop_one(intent, &of, let_go);
-            let ran = self.running.abort_one(intent, &of, AbortReason::Revoked);
-            (usize::from(waited.is_some()) + usize::from(ran), waited)
-        } else {
-            self.standing.revoke(agent);
-            let (waited, gone) = self.escalations.drop_all(&of, let_go);
-            (waited + self.running.abort_all(&of, AbortReason::Revoked), (waited > 0).then_some(gone))
-        };
-        if let Some(gone) = gone {
-            gone.await.map_err(|error| self.not_let_go(&error))?;
-        }
-        Ok(stopped)
-    }
-
-    /// Resolves an escalated intent, as `by` decided. The run goes on by itself; `a2g/status` shows it.
-    ///
-    /// # Errors
-    /// When no such intent waits, its verdict has expired, or it cannot be run as it was approved; then it
-    /// goes on waiting. When it was denied and the disk does not say so yet; then it does not.
-    pub async fn direct(self: &Arc<Self>, directive: &Directive, by: &str) -> Result<(), Fault> {
-        let Directive { intent, approved, .. } = *directive;
-        let escalated =
-            if approved { self.escalations.decide(intent) } else { self.escalations.undecided(intent) };
-        let escalated = escalated.ok_or_else(not_waiting)?;
-        let asked = Asked::of(escalated.call());
-        let span = trace::intent(&asked, escalated.call().door);
-        let directed = async {
-            let (verdict, waits) = (Arc::new(escalated.verdict().clone()), escalated.clone());
-            let refused = match escalated.resolve(directive, by, self.clock.now()) {
-                Err(denied) if !approved => return self.denied(&waits, denied).await,
-                // Such as one with a manifest that cannot be enforced.
-                Err(refused) => refused,
-                Ok(admitted) => match self.approved(admitted, verdict, by, waits).await {
-                    Ok(()) => return Ok(()),
-                    Err(refused) => refused,
-                },
-            };
-            self.escalations.give_back(intent);
-            Err(self.refused(Some(&asked), refused))
-        };
-        directed.instrument(span).await
-    }
-
-    /// What waits no longer, and never ran. It is recorded as any other refusal, and whoever asks for it again gets
-    /// the same answer.
-    async fn denied(&self, waits: &Escalated, denied: Fault) -> Result<(), Fault> {
-        let asked = Asked::of(waits.call());
-        let let_go = |waited: Vec<Asked>| {
-            self.escalations.deny(waits, denied.clone(), self.clock.now());
-            self.journal.let_go(ids(&waited))
-        };
-        let gone = self.escalations.drop_one(asked.intent, &anybodys, let_go).ok_or_else(not_waiting)?;
-        self.refused(Some(&asked), denied);
-        gone.await.map_err(|error| self.not_let_go(&error))
-    }
-
-    /// Runs what `by` approved.
-    async fn approved(
-        self: &Arc<Self>,
-        admitted: Admitted,
-        verdict: Arc<Verdict>,
-        by: &str,
-        waits: Escalated,
-    ) -> Result<(), Fault> {
-        let clocked = Clocked::from(self.clock.monotonic());
-        // The catalogue may be another one than when the intent began to wait.
-        let loaded = self.find_tool(admitted.call())?;
-        Self::check_arguments(&loaded, admitted.call()).await?;
-        let taken = self.claim(admitted, loaded, Some(verdict))?;
-        // That it starts takes it out of the journal's list.
-        self.escalations.runs(waits.call().intent);
-        if let Taken::Claimed(claimed) = taken {
-            let claimed = Claimed { approved_by: Some(by.to_owned()), ..*claimed };
-            let executor = Arc::clone(self);
-            let asked = Asked::of(waits.call());
-            let run = async move {
-                if let Err(fault) = Arc::clone(&executor).claimed(claimed, clocked, Watcher::nobody()).await {
-                    let fault = executor.refused(Some(&asked), fault);
-                    let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
-                    tracing::warn!(detail, "an approved intent could not be run, and waits again");
-                    let _expired_or_full = executor.hold(waits).await;
-                }
-            };
-            tokio::spawn(run.in_current_span());
-        }
-        Ok(())
-    }
-
     /// Stops taking calls.
     pub fn close(&self) {
         self.slots.close();
@@ -673,7 +553,7 @@ impl Executor {
 
     /// Stops everything that still runs.
     pub fn abort_all(&self) -> usize {
-        self.running.abort_all(&anybodys, AbortReason::Shutdown)
+        self.running.abort_all(&anybodys, AbortReason::Shutdown).0
     }
 
     /// Finds the catalogue in which a call's tool can run. The tool of that catalogue is the one that runs.
@@ -740,15 +620,15 @@ impl Executor {
     async fn known(&self, call: &Call, known: Known) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
         let (followed, verdict) = match known {
             Known::Same(followed, verdict) => (followed, verdict),
+            Known::Denied(denial) => return Err(decisions::denied(call.intent, &denial)),
             Known::Conflict => return Err(not_usable(call.intent)),
         };
-        let over = |stage: &Stage| matches!(stage, Stage::Finished(_) | Stage::Forgotten | Stage::Released);
         let ended = match followed {
             Followed::Over(stage) => stage,
-            Followed::Open(mut stage) => {
+            Followed::Open(stage) => {
                 // Who waits takes a place like who runs, so that repeats keep nobody else out.
                 let _place = self.place(&call.agent)?;
-                stage.wait_for(over).await.map_or(Stage::Released, |stage| stage.clone())
+                end_of(stage).await
             }
         };
         match ended {
@@ -757,6 +637,7 @@ impl Executor {
                 "the intent `{}` ran before, and its report is no longer kept here",
                 call.intent
             ))),
+            Stage::Ended => Err(receipt_pending(call.intent)),
             Stage::Queued | Stage::Running | Stage::Released => {
                 Err(self.busy("the first call with this intent was refused before it ran: send it again"))
             }
@@ -767,47 +648,6 @@ impl Executor {
     fn unrecorded(&self, error: &JournalError) -> Fault {
         match error {
             JournalError::Backlog | JournalError::NoRoom => self.busy(&error.to_string()),
-            JournalError::Broken(_) => Fault::Internal(error.to_string()),
-        }
-    }
-
-    /// Keeps an escalated intent, on the disk before anybody is told that it waits.
-    async fn hold(&self, escalated: Escalated) -> Result<(), Fault> {
-        let intent = escalated.call().intent;
-        let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
-        let (new, held) = self.escalations.hold(escalated, self.clock.now(), |expired| {
-            // Nobody waits for it: what has expired cannot be approved.
-            drop(self.let_go(expired, UNDECIDED));
-            self.journal.hold(intent, text)
-        })?;
-        let waits = held.await;
-        if new && !matches!(waits, Ok(true)) {
-            self.escalations.drop_one(intent, &anybodys, drop);
-        }
-        match waits {
-            Ok(true) => {
-                if new {
-                    tracing::info!("waits for a directive");
-                }
-                Ok(())
-            }
-            Ok(false) => Err(self.busy("the intent has started meanwhile: send it again")),
-            Err(error) => Err(self.unrecorded(&error)),
-        }
-    }
-
-    /// Says to the journal what waits no longer, and that it did not run.
-    fn let_go(&self, gone: Vec<Asked>, why: &str) -> impl Future<Output = Result<(), JournalError>> + use<> {
-        let_go(&self.journal, gone, why, self.clock.now())
-    }
-
-    /// What no longer waits for a person here, though the journal may not say so.
-    fn not_let_go(&self, error: &JournalError) -> Fault {
-        match error {
-            JournalError::Backlog | JournalError::NoRoom => self.busy(
-                "it waits no longer, and the journal has no room to say so on its disk: until it has, it would wait \
-                 again after a restart",
-            ),
             JournalError::Broken(_) => Fault::Internal(error.to_string()),
         }
     }
@@ -909,23 +749,30 @@ impl Executor {
         let Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, running } = claimed;
         let call = admitted.call();
         let queued = self.clock.monotonic();
-        // An intent that is cancelled while it waits needs no slot.
-        let slot = async {
-            tracing::debug!("queued");
-            tokio::select! {
-                slot = place.slot(call.priority) => slot,
-                _cancelled = running.abort().wait() => None,
-            }
-        };
-        let mut slot = pin!(slot.instrument(trace::queue()));
-        let slot = match slot.as_mut().now_or_never() {
-            Some(slot) => slot,
-            None => {
-                watcher.waits();
-                slot.await
+        let slot = {
+            // An intent that is cancelled while it waits needs no slot.
+            let slot = async {
+                tracing::debug!("queued");
+                tokio::select! {
+                    slot = place.slot(call.priority) => slot,
+                    _cancelled = running.abort().wait() => None,
+                }
+            };
+            let mut slot = pin!(slot.instrument(trace::queue()));
+            match slot.as_mut().now_or_never() {
+                Some(slot) => slot,
+                None => {
+                    watcher.waits();
+                    slot.await
+                }
             }
         };
         let queue = clocked.elsewhere(queued, self.clock.monotonic());
+        if approved_by.is_some() && running.abort().reason() == Some(AbortReason::Shutdown) {
+            // Nobody waits for it but the person who approved it: the next process runs it.
+            self.release(call.intent).await?;
+            return Err(self.busy("the executor is shutting down"));
+        }
         let output = self.output.begin(grant.output().value.bytes());
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
             self.release(call.intent).await?;
@@ -936,8 +783,9 @@ impl Executor {
         let order = loaded.isolate.order(&call.tool, permit, arguments);
         let receipt = |outcome| {
             let Call { agent, intent, tool, .. } = call;
-            let approved_by = approved_by.clone();
-            Receipt { agent: agent.clone(), intent: *intent, tool: tool.clone(), approved_by, outcome }
+            let (approved_by, durability) = (approved_by.clone(), self.journal.durability());
+            let (agent, intent, tool) = (agent.clone(), *intent, tool.clone());
+            Receipt { agent, intent, tool, approved_by, durability, outcome }
         };
         let will = receipt(loaded.isolate.lost(&order));
         let keeper = watcher.keeper();
@@ -991,18 +839,48 @@ impl Executor {
         drop((slot, output));
         let receipt = Arc::new(receipt(outcome));
         let task = keeper.map(|keeper| keeper.end(&receipt, verdict.as_deref()));
-        let finished = self.journal.finished(Arc::clone(&receipt), task, self.clock.now()).await;
-        finished.map_err(|error| self.unrecorded(&error))?;
-        let times = clocked.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
-        self.metrics.executed(&receipt, &times);
-        trace::finished(receipt.outcome.end.status(), &times);
-        self.observers.finished(&receipt);
-        Ok(receipt)
+        let intent = call.intent;
+        let finish = async move {
+            // Until its receipt is on the disk it counts as open.
+            let _open = (place, running);
+            let finished = self.journal.finished(Arc::clone(&receipt), task, self.clock.now()).await;
+            finished.map_err(|error| self.unrecorded(&error))?;
+            let times = clocked.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
+            self.metrics.executed(&receipt, &times);
+            trace::finished(receipt.outcome.end.status(), &times);
+            self.observers.finished(&receipt);
+            Ok(receipt)
+        };
+        let mut finish = Box::pin(finish);
+        match tokio::time::timeout(RECEIPT_PATIENCE, &mut finish).await {
+            Ok(finished) => finished,
+            Err(_no_room) => {
+                tokio::spawn(finish.in_current_span());
+                Err(receipt_pending(intent))
+            }
+        }
     }
 
     async fn release(&self, intent: IntentId) -> Result<(), Fault> {
         self.journal.released(intent).await.map_err(|error| self.unrecorded(&error))
     }
+}
+
+/// Waits until an intent is over, or its run is and its receipt has waited too long for room.
+async fn end_of(mut stage: watch::Receiver<Stage>) -> Stage {
+    let ran = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running);
+    let over = |stage: &Stage| ran(stage) && *stage != Stage::Ended;
+    let gone = |_gone| Stage::Released;
+    let ended = stage.wait_for(ran).await.map_or_else(gone, |stage| stage.clone());
+    if ended != Stage::Ended {
+        return ended;
+    }
+    let written = tokio::time::timeout(RECEIPT_PATIENCE, stage.wait_for(over)).await;
+    written.map_or(Stage::Ended, |stage| stage.map_or_else(gone, |stage| stage.clone()))
+}
+
+fn receipt_pending(intent: IntentId) -> Fault {
+    Fault::ReceiptPending { intent, retry_after_ms: RETRY_AFTER_MS }
 }
 
 /// Waits for `first`, while `second` goes on; `None` when that is not done by then, and given up.
@@ -1039,24 +917,6 @@ struct Claimed {
     running: Entered,
 }
 
-fn ids(of: &[Asked]) -> Vec<IntentId> {
-    of.iter().map(|asked| asked.intent).collect()
-}
-
-fn let_go(
-    journal: &Journal,
-    gone: Vec<Asked>,
-    why: &str,
-    now: OffsetDateTime,
-) -> impl Future<Output = Result<(), JournalError>> + use<> {
-    for asked in &gone {
-        let Asked { intent, agent, tool } = asked;
-        tracing::info!(%intent, agent = agent.as_str(), %tool, reason = why, "waits no longer");
-        journal.refused(asked, BlockedBy::EscalationPending, why, now);
-    }
-    journal.let_go(ids(&gone))
-}
-
 /// The answer to a call whose intent has other content elsewhere, in the same words wherever that is and whoever's it is:
 /// an agent learns nothing of the intents of others.
 fn not_usable(intent: IntentId) -> Fault {
@@ -1064,10 +924,6 @@ fn not_usable(intent: IntentId) -> Fault {
         "the intent id `{intent}` cannot be used for this call: every intent needs a new one, such as a random UUID, and \
          a repeat the same content"
     ))
-}
-
-fn not_waiting() -> Fault {
-    Fault::invalid("/intent_id", "no intent with this id waits for a directive")
 }
 
 /// A receipt as the answer to `a2g/execute`: only a success is a result.

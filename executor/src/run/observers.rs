@@ -60,7 +60,7 @@ impl Observers {
     }
 
     pub(super) fn finished(&self, receipt: &Receipt) {
-        let Receipt { agent, intent, tool, approved_by: _, outcome: _ } = receipt;
+        let Receipt { agent, intent, tool, approved_by: _, durability: _, outcome: _ } = receipt;
         let observers = self.now();
         if observers.is_empty() {
             return;

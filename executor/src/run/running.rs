@@ -32,18 +32,23 @@ impl Running {
         Entered { all: self.clone(), intent, abort }
     }
 
-    /// Stops one run, if it is one of these agents'.
-    pub(super) fn abort_one(&self, intent: IntentId, of: Whose<'_>, reason: AbortReason) -> bool {
+    /// Stops one run, if it is one of these agents'. Whether this was the first to stop it; `None` without such a run.
+    pub(super) fn abort_one(&self, intent: IntentId, of: Whose<'_>, reason: AbortReason) -> Option<bool> {
         let runs = self.lock();
-        let run = runs.get(&intent).filter(|(agent, _)| of(agent));
-        run.inspect(|(_, abort)| abort.pull(reason)).is_some()
+        let (_, abort) = runs.get(&intent).filter(|(agent, _)| of(agent))?;
+        let is_first = abort.reason().is_none();
+        abort.pull(reason);
+        Some(is_first)
     }
 
-    /// Stops all runs of these agents, and counts them.
-    pub(super) fn abort_all(&self, of: Whose<'_>, reason: AbortReason) -> usize {
+    /// Stops all runs of these agents, and counts them; beside the number, those that nobody had stopped before.
+    pub(super) fn abort_all(&self, of: Whose<'_>, reason: AbortReason) -> (usize, Vec<IntentId>) {
         let runs = self.lock();
-        let chosen = runs.values().filter(|(agent, _)| of(agent));
-        chosen.inspect(|(_, abort)| abort.pull(reason)).count()
+        let chosen = runs.iter().filter(|(_, (agent, _))| of(agent)).collect::<Vec<_>>();
+        let first = chosen.iter().filter(|(_, (_, abort))| abort.reason().is_none());
+        let first = first.map(|(intent, _)| **intent).collect();
+        chosen.iter().for_each(|(_, (_, abort))| abort.pull(reason));
+        (chosen.len(), first)
     }
 }
 

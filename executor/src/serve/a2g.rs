@@ -49,7 +49,8 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, asker, params| {
         let (intent, caller) = (decode::intent_id(&params)?, asker.caller);
         let anyone = caller.is_any_of(&[Governor, Operator]);
-        let cancelled = executor.cancel(intent, &|agent| anyone || caller.speaks_for(agent)).await?;
+        let of = |agent: &AgentDid| anyone || caller.speaks_for(agent);
+        let cancelled = executor.cancel(intent, &of, caller.name()).await?;
         Ok(encode::cancelled(intent, cancelled))
     })?;
     register(&mut module, "a2g/status", &EVERYBODY, async |executor, asker, params| {
@@ -63,9 +64,9 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         executor.set_policy(decode::policy(&params)?);
         Ok(encode::accepted())
     })?;
-    register(&mut module, "g2a/revoke", &[Governor], async |executor, _, params| {
+    register(&mut module, "g2a/revoke", &[Governor], async |executor, asker, params| {
         let decode::Revoke { agent, intent } = decode::revoke(&params)?;
-        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent).await?))
+        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent, asker.caller.name()).await?))
     })?;
     register(
         &mut module,

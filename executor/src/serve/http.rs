@@ -15,6 +15,7 @@ use super::rpc::{Followups, Rpc};
 use super::tls::Tls;
 use crate::clock::Clock;
 use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
+use crate::journal::Condition;
 use crate::lines::Lines;
 use crate::memory::{self, Charge, Held};
 use crate::metrics::{CallerMetrics, MEDIA_TYPE};
@@ -210,8 +211,20 @@ impl HttpDoor {
     }
 }
 
-async fn health() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], r#"{"status":"ok"}"#)
+/// Whether calls can be run: not while nothing can be recorded.
+async fn health(State(door): State<Arc<Door>>) -> impl IntoResponse {
+    let condition = door.settings.executor.as_ref().map(|executor| executor.journal().condition());
+    let (status, text) = match condition {
+        None | Some(Condition::Works) => (StatusCode::OK, r#"{"status":"ok"}"#),
+        Some(Condition::Full) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            r#"{"status":"unavailable","reason":"the journal has no room on its disk, or another program holds its file"}"#,
+        ),
+        Some(Condition::Broken(_)) => {
+            (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"unavailable","reason":"the journal is broken"}"#)
+        }
+    };
+    (status, [(header::CONTENT_TYPE, "application/json")], text)
 }
 
 /// What operators watch, as text for Prometheus. Nobody else sees it.

@@ -201,6 +201,7 @@ fn log(fault: &Fault, code: i64) {
         Fault::ToolUnavailable { tool, message } => tracing::warn!(%tool, "{message}"),
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => tracing::info!("{message}"),
         Fault::Busy { message, .. } => tracing::debug!("{message}"),
+        Fault::ReceiptPending { intent, .. } => tracing::debug!(%intent, "a receipt waits for room"),
         // Their messages quote what was sent.
         Fault::Parse(_)
         | Fault::InvalidRequest(_)

@@ -10,8 +10,19 @@ const CLIENTS: usize = 4;
 
 #[test]
 fn a_server_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
+    killed_again_and_again("power-loss");
+}
+
+/// A kill takes nothing that the kernel has.
+#[test]
+fn with_less_durability_a_kill_loses_nothing_and_repeats_nothing_either() {
+    killed_again_and_again("process-crash");
+}
+
+fn killed_again_and_again(durability: &str) {
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
-    let mut executor = Executor::start(options(&catalogue, &governor.http_url()));
+    let options = options(&catalogue, &governor.http_url()).set("journal.durability", durability);
+    let mut executor = Executor::start(options);
     for _ in 0..times(12) {
         load.during(CLIENTS, executor.address(), || std::thread::sleep(moment(150)));
         // The clients are still at it when it dies.
@@ -45,7 +56,9 @@ fn a_server_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
         refused.lines().count() > 0 && refused.lines().all(|line| line.contains("verdict_expired")),
         "{refused}"
     );
-    assert_chain_holds(executor.home());
+    assert_chain_holds(executor.home()); // Every report says so, where a power cut could take it.
+    let said = reports.iter().filter(|report| report.get("durability").is_some()).count();
+    assert_eq!(said, if durability == "power-loss" { 0 } else { reports.len() });
 }
 
 /// A crash at the nth call of one system call, for calls that the journal, the doors and the process

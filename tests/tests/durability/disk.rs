@@ -2,7 +2,8 @@
 
 use super::{assert_chain_holds, catalogue, load, options, settled};
 use crate::harness::{
-    Executor, Governor, Home, HttpClient, Options, Process, eventually, execute, program, skipped,
+    Catalogue, Executor, GATE, Governor, Home, HttpClient, Options, Process, Tool, error, eventually,
+    execute, id_of, program, skipped,
 };
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -10,16 +11,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// An executor whose journal is on a disk of its own of a few MB, which nobody else sees.
+/// A disk of a few MB, which only the processes see that are started on it.
 struct SmallDisk {
-    executor: Executor,
-    /// The disk as it is seen from here.
-    disk: PathBuf,
+    /// Holds the view of the files in which it is mounted.
+    holder: Process,
+    /// Where it is in that view.
+    place: PathBuf,
 }
 
 impl SmallDisk {
     /// `None`, with the reason on standard error, where no disk can be mounted.
-    fn start(options: Options) -> Option<Self> {
+    fn new() -> Option<Self> {
         let place = tempfile::tempdir().expect("a temp folder").keep();
         let can =
             Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
@@ -27,30 +29,47 @@ impl SmallDisk {
             skipped("no file system can be mounted here");
             return None;
         }
-        let journal = place.join("journal.db");
-        let mount = format!("mount -t tmpfs -o size=8m,mode=700 none '{}' && exec \"$@\"", place.display());
-        let options = options.set("journal.path", journal.to_str().unwrap());
-        let mut executor = Executor::start_under(&["unshare", "--mount", "sh", "-c", &mount, "sh"], options);
-        let id = executor.process().child().id();
-        // `unshare` and `sh` have become the executor, so this is its own view.
-        let disk = PathBuf::from(format!("/proc/{id}/root{}", place.display()));
-        Some(Self { executor, disk })
+        let mount = format!(
+            "mount -t tmpfs -o size=8m,mode=700 none '{}' && echo mounted >&2 && exec sleep infinity",
+            place.display()
+        );
+        let mut holder = Command::new("unshare");
+        let holder = Process::spawn("disk", holder.args(["--mount", "sh", "-c", &mount]));
+        holder.line_with("mounted");
+        Some(Self { holder, place })
+    }
+
+    /// With its journal there.
+    fn options(&self, options: Options) -> Options {
+        options.set("journal.path", self.place.join("journal.db").to_str().unwrap())
+    }
+
+    /// Starts a command that sees the disk.
+    fn command(&mut self, command: &Command) -> Command {
+        let id = self.holder.child().id().to_string();
+        super::crash::under(&["nsenter", "--target", &id, "--mount"], command)
+    }
+
+    fn start(&mut self, home: &Home) -> (Process, SocketAddr) {
+        let process = Process::spawn("executor", &mut self.command(&home.command()));
+        let address = process.listens_on();
+        (process, address)
     }
 
     /// What the journal says that the governor does not have, asked where the disk is seen.
-    fn undelivered(&mut self) -> String {
-        let id = self.executor.process().child().id().to_string();
-        let config = self.executor.home().config();
-        let mut there = Command::new("nsenter");
-        there.args(["--target", &id, "--mount"]).arg(program());
-        there.args(["journal", "list", "--undelivered", "--json", "--config"]).arg(config);
-        let listed = there.output().expect("nsenter");
+    fn undelivered(&mut self, home: &Home) -> String {
+        let mut list = Command::new(program());
+        list.current_dir(home.folder());
+        list.args(["journal", "list", "--undelivered", "--json", "--config"]).arg(home.config());
+        let listed = self.command(&list).output().expect("nsenter");
         assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
         String::from_utf8(listed.stdout).expect("UTF-8")
     }
 
-    fn fill(&self) -> PathBuf {
-        let ballast = self.disk.join("ballast");
+    /// Fills it, and gives the file to remove for room.
+    fn fill(&mut self) -> PathBuf {
+        let disk = PathBuf::from(format!("/proc/{}/root{}", self.holder.child().id(), self.place.display()));
+        let ballast = disk.join("ballast");
         let mut left = 1 << 20;
         let mut file = std::fs::File::create(&ballast).expect("a file");
         while left > 0 {
@@ -67,14 +86,28 @@ fn busy(answer: &Value) -> bool {
     answer["error"]["code"] == -32003 && answer["error"]["data"]["retry_after_ms"].is_u64()
 }
 
+/// How often the log says that there is no room, and that there is again.
+fn lines(process: &Process) -> (usize, usize) {
+    let said = process.stderr();
+    (said.matches("cannot be written").count(), said.matches("can be written again").count())
+}
+
+fn status(address: SocketAddr) -> u16 {
+    HttpClient::connect(address).request("GET", "/health", &[], b"").status
+}
+
 #[test]
 fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
-    let Some(mut small) = SmallDisk::start(options(&catalogue, &governor.http_url())) else { return };
-    let address = small.executor.address();
+    let Some(mut disk) = SmallDisk::new() else { return };
+    let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
+    let (process, address) = disk.start(&home);
     load.during(4, address, || std::thread::sleep(Duration::from_millis(300)));
+    assert_eq!((status(address), lines(&process)), (200, (0, 0)));
+    let began = Instant::now();
     let ballast = load.during(4, address, || {
-        let ballast = small.fill();
+        let ballast = disk.fill();
+        eventually("it is noticed", || (status(address) == 503).then_some(()));
         std::thread::sleep(Duration::from_millis(700));
         ballast
     });
@@ -82,32 +115,120 @@ fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
     let refused = refused.expect("an answer");
     assert!(busy(&refused), "{refused}");
     assert!(refused["error"]["message"].as_str().unwrap().contains("no room"), "{refused}");
-    assert!(small.executor.file("999999").is_none());
-    assert!(HttpClient::connect(address).request("GET", "/health", &[], b"").text().contains("ok"));
+    assert!(!home.workspace().join("999999").exists());
+    let health = HttpClient::connect(address).request("GET", "/health", &[], b"");
+    assert!(health.text().contains("no room"), "{}", health.text());
+    // Hundreds of calls were refused.
+    let (full, again) = lines(&process);
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap() + 1;
+    assert!(full >= 1 && full + again <= seconds + 1, "{full} and {again} lines in {seconds} s");
     std::fs::remove_file(ballast).unwrap();
-    eventually("there is room again", || {
-        load.send(address).filter(|answer| answer.get("result").is_some()).map(drop)
-    });
+    eventually("there is room again", || (status(address) == 200).then_some(()));
+    process.line_with("the journal can be written again");
+    let (full, again) = lines(&process);
+    assert_eq!(full, again, "each time, and at the end: {}", process.stderr());
     load.during(4, address, || std::thread::sleep(Duration::from_millis(300)));
     load.send_again(address);
     let reports = eventually("every report is delivered", || {
-        let waiting = small.undelivered();
+        let waiting = disk.undelivered(&home);
         waiting.is_empty().then(|| governor.reports())
     });
-    load.assert_balanced(small.executor.home(), &reports);
-    assert!(
-        small.executor.stderr().contains("the journal can be written again"),
-        "{}",
-        small.executor.stderr()
-    );
+    assert!(load.assert_balanced(&home, &reports) > 0);
+}
+
+/// Whoever called is told that it ran, and gets the receipt when there is room for it.
+#[test]
+fn a_run_that_ends_on_a_full_disk_is_answered_within_a_few_seconds() {
+    let governor = Governor::start(&[]);
+    let catalogue = Catalogue::empty().add(Tool::command("gate", GATE));
+    let Some(mut disk) = SmallDisk::new() else { return };
+    let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
+    let (process, address) = disk.start(&home);
+    let call = execute("gate", json!({}));
+    let id = json!({ "intent_id": id_of(&call) });
+    let ask = |method: &str, params: &Value| HttpClient::ask(address, method, params).expect("an answer");
+    let is_pending = |answer: &Value| {
+        let error = error(answer, -32003);
+        assert_eq!(error["data"]["ran"], true, "{answer}");
+        assert_eq!(error["data"]["intent_id"], id["intent_id"], "{answer}");
+        assert!(error["message"].as_str().unwrap().contains("waits for room"), "{answer}");
+        assert!(error["data"]["retry_after_ms"].is_u64(), "{answer}");
+    };
+    let ballast = std::thread::scope(|scope| {
+        let calling = scope.spawn(|| ask("a2g/execute", &call));
+        eventually("it runs", || home.workspace().join("runs").exists().then_some(()));
+        let ballast = disk.fill();
+        eventually("the journal finds that its disk is full", || {
+            busy(&ask("a2g/execute", &execute("gate", json!({ "n": 1 })))).then_some(())
+        });
+        let began = Instant::now();
+        std::fs::write(home.workspace().join("go"), "").unwrap();
+        is_pending(&calling.join().unwrap());
+        let took = began.elapsed();
+        assert!((4..30).contains(&took.as_secs()), "{took:?}");
+        ballast
+    });
+    assert_eq!(ask("a2g/status", &id)["result"]["state"], "running");
+    // So is whoever sends it again.
+    is_pending(&ask("a2g/execute", &call));
+    std::fs::remove_file(ballast).unwrap();
+    let answer = eventually("its receipt is there", || {
+        let answer = ask("a2g/execute", &call);
+        answer.get("result").is_some().then_some(answer)
+    });
+    assert_eq!(answer["result"]["status"], "SUCCESS");
+    assert_eq!(ask("a2g/status", &id)["result"]["report"], answer["result"]);
+    assert_eq!(std::fs::read_to_string(home.workspace().join("runs")).unwrap().matches('x').count(), 1);
+    process.line_with("the journal can be written again");
+}
+
+/// What a killed server left finds no room for its receipts: it serves, says 503, and goes on when there is room.
+#[test]
+fn a_server_that_starts_on_a_full_disk_waits_for_room() {
+    let governor = Governor::start(&[]);
+    let catalogue = Catalogue::empty().add(Tool::command("gate", GATE));
+    let Some(mut disk) = SmallDisk::new() else { return };
+    let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
+    let (mut process, address) = disk.start(&home);
+    let call = execute("gate", json!({}));
+    std::thread::scope(|scope| {
+        scope.spawn(|| HttpClient::ask(address, "a2g/execute", &call));
+        eventually("it runs", || home.workspace().join("runs").exists().then_some(()));
+        process.kill();
+    });
+    let ballast = disk.fill();
+    let (process, address) = disk.start(&home);
+    let ask = |method: &str, params: &Value| HttpClient::ask(address, method, params).expect("an answer");
+    assert_eq!(status(address), 503);
+    assert!(busy(&ask("a2g/execute", &execute("gate", json!({ "n": 1 })))));
+    let id = json!({ "intent_id": id_of(&call) });
+    assert_eq!(ask("a2g/status", &id)["result"]["state"], "running");
+    std::fs::remove_file(&ballast).unwrap();
+    eventually("there is room", || (status(address) == 200).then_some(()));
+    let report = eventually("what was cut off is reported", || {
+        let status = ask("a2g/status", &id);
+        (status["result"]["state"] == "finished").then(|| status["result"]["report"].clone())
+    });
+    assert_eq!(report["status"], "ABORTED", "{report}");
+    process.line_with("the journal can be written again");
+    // Without what SQLite had made before there is nothing that could wait: it says so and ends.
+    let mut process = process;
+    process.terminate();
+    assert_eq!(process.ended().code(), Some(0), "{}", process.stderr());
+    disk.fill();
+    let mut process = Process::spawn("executor", &mut disk.command(&home.command()));
+    assert_eq!(process.ended().code(), Some(1), "{}", process.stderr());
+    assert!(process.whole_stderr().contains("no room for the journal"), "{}", process.stderr());
 }
 
 /// A task of A2A that was refused for want of room never was, also when there is room again.
 #[test]
 fn a_task_that_found_no_room_is_not_there_later() {
     let (governor, catalogue) = (Governor::start(&[]), catalogue());
-    let Some(small) = SmallDisk::start(options(&catalogue, &governor.http_url())) else { return };
-    let mut client = small.executor.client();
+    let Some(mut disk) = SmallDisk::new() else { return };
+    let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
+    let (_process, address) = disk.start(&home);
+    let mut client = HttpClient::connect(address);
     let mut ask = |method: &str, params: &Value| {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
         let headers = [("Content-Type", "application/json")];
@@ -116,7 +237,7 @@ fn a_task_that_found_no_room_is_not_there_later() {
     let hello = json!({ "message": {
         "kind": "message", "messageId": "m", "role": "user", "parts": [{ "kind": "text", "text": "Hello!" }],
     } });
-    let ballast = small.fill();
+    let ballast = disk.fill();
     let refused = eventually("the journal finds that its disk is full", || {
         let answer = ask("message/send", &hello);
         answer.get("error").is_some().then_some(answer)

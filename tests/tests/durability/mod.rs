@@ -7,8 +7,12 @@
 
 mod clock;
 pub(crate) mod crash;
+mod decisions;
 mod disk;
+mod formats;
 mod outbox;
+mod tamper;
+mod vanish;
 
 use crate::harness::{
     Catalogue, Executor, Governor, Home, HttpClient, Options, Tool, approved, eventually, in_seconds, intent,

@@ -52,9 +52,18 @@ impl HttpClient {
     /// As [`Self::rpc`], over a connection of its own to a server that may be gone at any moment:
     /// `None` when there was no whole answer.
     pub fn ask(address: SocketAddr, method: &str, params: &Value) -> Option<Value> {
+        Self::ask_with(address, "", method, params)
+    }
+
+    /// As [`Self::ask`], by the caller who has a token.
+    pub fn ask_as(address: SocketAddr, token: &str, method: &str, params: &Value) -> Option<Value> {
+        Self::ask_with(address, &format!("Authorization: Bearer {token}\r\n"), method, params)
+    }
+
+    fn ask_with(address: SocketAddr, header: &str, method: &str, params: &Value) -> Option<Value> {
         let request = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
         let head = format!(
-            "POST /jsonrpc HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "POST /jsonrpc HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n{header}Content-Length: {}\r\n\r\n",
             request.len()
         );
         let stream = TcpStream::connect(address).ok()?;

@@ -231,7 +231,9 @@ fn told(fault: Fault, text: &str) -> String {
         | Fault::SessionExpired(message)
         | Fault::Busy { message, .. }
         | Fault::Internal(message) => message,
-        Fault::Failed(_) | Fault::LimitReached(..) => "it could not be decoded".to_owned(),
+        Fault::Failed(_) | Fault::LimitReached(..) | Fault::ReceiptPending { .. } => {
+            "it could not be decoded".to_owned()
+        }
     }
 }
 

@@ -80,7 +80,7 @@ impl A2a {
         // A call that is claimed goes on without whoever asked, so that nothing is lost here.
         let answer = tokio::select! {
             answer = self.executor.intent(call, watcher) => answer,
-            () = live.stopped() => return self.wait(live).await,
+            _by = live.stopped() => return self.wait(live).await,
         };
         match answer {
             Ok(Answer { verdict, receipt: Some(receipt) }) => {
@@ -88,6 +88,11 @@ impl A2a {
             }
             Ok(Answer { verdict, receipt: None }) => {
                 self.escalated(live, &verdict).await;
+                self.wait(live).await;
+            }
+            // It ran, and its task ends with its receipt.
+            Err(Fault::ReceiptPending { .. }) => {
+                live.wait_for_room(self.executor.clock().now());
                 self.wait(live).await;
             }
             Err(fault) => self.refused(live, &fault).await,
@@ -98,8 +103,8 @@ impl A2a {
     async fn wait(&self, live: &Arc<Live>) {
         let outcome = tokio::select! {
             outcome = self.executor.outcome(live.id) => outcome,
-            () = live.stopped() => {
-                if let Err(fault) = self.executor.cancel(live.id, &anybodys).await {
+            by = live.stopped() => {
+                if let Err(fault) = self.executor.cancel(live.id, &anybodys, &by).await {
                     tracing::warn!(task = %live.id, ?fault, "a canceled task");
                 }
                 self.executor.outcome(live.id).await

@@ -574,7 +574,7 @@ impl A2a {
             Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),
             Err(_it_runs) => {
                 let prompted = live.record().is_prompting();
-                live.stop();
+                live.stop(caller.name());
                 let over = tokio::time::timeout(UNTIL_CANCELED, live.over()).await;
                 if prompted && over.is_ok_and(|record| record.state() == TaskState::Canceled) {
                     self.note_canceled(caller, live).await;

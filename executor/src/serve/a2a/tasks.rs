@@ -13,7 +13,7 @@
 //! run; until then only this process knows of it. Its end goes there with the receipt, before anybody is told; what
 //! changes meanwhile is written again.
 
-use crate::fault::Fault;
+use crate::fault::{Fault, RECEIPT_PENDING};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::journal::{Journal, JournalError, KeptTask, Pace};
 use crate::outcome::Receipt;
@@ -203,8 +203,10 @@ pub(super) struct Live {
     pub(super) id: IntentId,
     now: watch::Sender<Arc<Record>>,
     updates: broadcast::Sender<Arc<Update>>,
-    /// Whether it is to be stopped.
-    stop: watch::Sender<bool>,
+    /// The caller who wants it to be stopped.
+    stop: watch::Sender<Option<Arc<str>>>,
+    /// Whether its run is over and the receipt waits for room in the journal.
+    waits_for_room: watch::Sender<bool>,
     /// Whether the journal has it, or was given it before anybody could know of it.
     is_kept: Arc<AtomicBool>,
     /// What the journal is being told, and nobody else is yet.
@@ -247,27 +249,47 @@ impl Live {
         (Arc::clone(&now), self.updates.subscribe())
     }
 
-    /// Waits until nothing more happens by itself.
+    /// Waits until nothing more happens by itself, or not before the journal has room.
     pub(super) async fn settled(&self) -> Arc<Record> {
-        let mut now = self.now.subscribe();
-        let settled = now.wait_for(|record| record.state().is_settled()).await;
-        settled.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
+        let (mut now, mut waits_for_room) = (self.now.subscribe(), self.waits_for_room.subscribe());
+        tokio::select! {
+            settled = now.wait_for(|record| record.state().is_settled()) => {
+                settled.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
+            }
+            _it_waits = waits_for_room.wait_for(|waits| *waits) => self.record(),
+        }
     }
 
-    /// Says that it is to be stopped.
-    pub(super) fn stop(&self) {
-        self.stop.send_replace(true);
+    /// Says that its run is over and the receipt waits for room in the journal, which ends it.
+    pub(super) fn wait_for_room(&self, now: OffsetDateTime) {
+        self.now.send_if_modified(|record| {
+            if record.state().is_settled() {
+                return false;
+            }
+            let record = Arc::make_mut(record);
+            let before = record.state();
+            let update = record.enter(State::Working, vec![Part::text(RECEIPT_PENDING.to_owned())], now);
+            self.tell(record, before, now, vec![update]);
+            false
+        });
+        self.waits_for_room.send_replace(true);
+    }
+
+    /// Says that it is to be stopped, and who wants that.
+    pub(super) fn stop(&self, by: &str) {
+        self.stop.send_replace(Some(by.into()));
     }
 
     /// Whether it is to be stopped.
     pub(super) fn is_stopped(&self) -> bool {
-        *self.stop.borrow()
+        self.stop.borrow().is_some()
     }
 
-    /// Waits until it is to be stopped.
-    pub(super) async fn stopped(&self) {
+    /// Waits until it is to be stopped, and says who wants that.
+    pub(super) async fn stopped(&self) -> Arc<str> {
         let mut stop = self.stop.subscribe();
-        let _it_is_to = stop.wait_for(|stop| *stop).await;
+        let by = stop.wait_for(Option::is_some).await.ok().and_then(|by| by.clone());
+        by.unwrap_or_else(|| "nobody".into())
     }
 
     /// Waits until it is over.
@@ -504,7 +526,8 @@ impl Board {
             id,
             now: watch::Sender::new(Arc::new(record)),
             updates: broadcast::Sender::new(MOST_BEHIND),
-            stop: watch::Sender::new(false),
+            stop: watch::Sender::new(None),
+            waits_for_room: watch::Sender::new(false),
             is_kept: Arc::new(AtomicBool::new(is_kept)),
             prepared: Mutex::default(),
             open: Arc::clone(&self.open),

@@ -397,7 +397,7 @@ impl Session {
             answered = self.host.executor.intent(call, watcher) => answered,
             () = async { drop(gone.wait_for(|gone| *gone).await) } => {
                 if asking.is_alone()
-                    && let Err(fault) = self.host.executor.cancel(intent, &|whose| *whose == agent).await
+                    && let Err(fault) = self.host.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await
                 {
                     tracing::warn!(%intent, ?fault, "a call whose agent is gone cannot be cancelled");
                 }
@@ -469,7 +469,8 @@ impl Session {
         let failure = Failure::new(Code::RuntimeError, "the session was shut down before the call began");
         waiting.iter().for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().of(TOOLS)));
         for (intent, agent) in running {
-            if let Err(fault) = self.host.executor.cancel(intent, &|whose| *whose == agent).await {
+            let cancelled = self.host.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await;
+            if let Err(fault) = cancelled {
                 tracing::warn!(%intent, ?fault, "a call of a session that ends cannot be cancelled");
             }
         }

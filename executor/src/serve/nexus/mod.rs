@@ -483,7 +483,7 @@ impl Nexus {
     async fn cancel(&self, sender: &Sender<'_>, intent: IntentId) -> Outcome {
         let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Operator]);
         let theirs = |agent: &AgentDid| anyone || (*agent == sender.agent && sender.caller.speaks_for(agent));
-        let cancelled = self.executor.cancel(intent, &theirs).await.map_err(failed)?;
+        let cancelled = self.executor.cancel(intent, &theirs, sender.caller.name()).await.map_err(failed)?;
         done(json!({ "intentId": intent.to_string(), "cancelled": cancelled }))
     }
 

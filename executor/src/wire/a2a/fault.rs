@@ -4,7 +4,7 @@
 
 use super::Dialect;
 use super::message::State;
-use crate::fault::{BlockedBy, Fault};
+use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::wire::jsonrpc::{self, Id};
 use crate::wire::sentence;
@@ -162,6 +162,10 @@ fn core(fault: &Fault, dialect: Dialect) -> Failure {
         Fault::Busy { message, retry_after_ms } => {
             Failure::new(unavailable, message).with("retry_after_ms", *retry_after_ms)
         }
+        Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(unavailable, RECEIPT_PENDING)
+            .with("task_id", intent.to_string())
+            .with("ran", true)
+            .with("retry_after_ms", *retry_after_ms),
         // What a tool came to is told by its task, and never here.
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => Failure::new(-32603, &told(receipt)),
         Fault::Internal(_) => Failure::new(-32603, INTERNAL),
@@ -207,8 +211,10 @@ pub fn end_of(fault: &Fault) -> (State, String, Map<String, Value>) {
         | Fault::Failed(_)
         | Fault::LimitReached(..)
         | Fault::Internal(_) => State::Failed,
+        // Its receipt ends it.
+        Fault::ReceiptPending { .. } => State::Working,
     };
-    data.insert("ran".to_owned(), false.into());
+    data.entry("ran").or_insert(false.into());
     (state, message, data)
 }
 

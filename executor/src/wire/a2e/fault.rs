@@ -1,7 +1,7 @@
 //! This door's table of error codes: the core ones of the protocol, and those of its tools.
 
 use super::TOOLS;
-use crate::fault::{BlockedBy, Fault};
+use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::ident::{IntentId, did_you_mean, excerpt};
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, End, Receipt};
@@ -139,6 +139,11 @@ pub fn of(fault: &Fault) -> Failure {
         Fault::Busy { message, retry_after_ms } => {
             Failure::new(Code::RuntimeError, message).with("retry_after_ms", *retry_after_ms)
         }
+        Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(Code::RuntimeError, RECEIPT_PENDING)
+            .with("intent_id", intent.to_string())
+            .with("ran", true)
+            .with("retry_after_ms", *retry_after_ms)
+            .of(TOOLS),
         Fault::Internal(_) => Failure::new(Code::RuntimeError, "internal error of the executor"),
     }
 }

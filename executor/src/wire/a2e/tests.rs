@@ -398,6 +398,7 @@ fn receipt(end: End) -> Receipt {
         intent: IntentId::parse(INTENT).unwrap(),
         tool: ToolName::parse("read_file").unwrap(),
         approved_by: None,
+        durability: crate::durability::Durability::PowerLoss,
         outcome: Outcome {
             end,
             output: Output::default(),
@@ -542,6 +543,11 @@ fn every_fault_has_its_code() {
     let failure = fault::of(&Fault::Internal("/home/operator/journal is full".to_owned()));
     assert!(!encode::error(None, &failure, TS).contains("journal"));
     assert_eq!(value(&encode::error(None, &failure, TS))["req_id"], "");
+    let pending = Fault::ReceiptPending { intent: IntentId::parse(INTENT).unwrap(), retry_after_ms: 5 };
+    let pending = fault::of(&pending);
+    assert_eq!((pending.code, pending.retryable), (Code::RuntimeError, true));
+    let detail = json!({ "intent_id": INTENT, "ran": true, "retry_after_ms": 5 });
+    assert_eq!((json!(pending.detail), pending.message.contains("ran")), (detail, true));
     let escalated = fault::escalated(IntentId::parse(INTENT).unwrap(), Some(0.9));
     assert_eq!((escalated.code, escalated.retryable), (Code::ToolDenied, true));
     assert_eq!(

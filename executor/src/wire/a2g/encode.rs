@@ -311,7 +311,7 @@ fn manifest_message(manifest: &Manifest) -> message::Manifest<'_> {
 
 /// The report of a receipt, for the places where it stands inside another message.
 pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
-    let Receipt { agent, intent, tool: _, approved_by: _, outcome } = receipt;
+    let Receipt { agent, intent, tool: _, approved_by: _, durability, outcome } = receipt;
     let Outcome { end, output, metrics, usage } = outcome;
     let Output { logs, progress: _, artifacts, truncated } = output;
     let (result, tool_error) = parts_of(end);
@@ -327,6 +327,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
         artifacts: artifacts.iter().map(artifact).collect(),
         truncated: *truncated,
         usage: usage::message(usage, metrics),
+        durability: (!durability.is_default()).then(|| durability.as_str()),
     }
 }
 

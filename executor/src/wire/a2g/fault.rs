@@ -3,7 +3,7 @@
 //! The numbers mean other things at other doors, so no other door may use this table.
 
 use super::encode;
-use crate::fault::{BlockedBy, Fault};
+use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::ident::IntentId;
 use crate::outcome::Receipt;
 use crate::wire::sentence;
@@ -36,6 +36,11 @@ pub fn error(fault: &Fault) -> (i64, String, Option<Value>) {
         }
         Fault::Busy { message, retry_after_ms } => {
             (-32003, message.clone(), Some(json!({ "retry_after_ms": retry_after_ms })))
+        }
+        Fault::ReceiptPending { intent, retry_after_ms } => {
+            let data =
+                json!({ "intent_id": intent.to_string(), "ran": true, "retry_after_ms": retry_after_ms });
+            (-32003, RECEIPT_PENDING.to_owned(), Some(data))
         }
         Fault::SessionExpired(message) => (-32004, message.clone(), None),
     }

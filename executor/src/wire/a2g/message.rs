@@ -101,6 +101,8 @@ pub(super) struct Report<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) truncated: bool,
     pub(super) usage: Usage<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) durability: Option<&'static str>,
 }
 
 #[derive(Serialize)]

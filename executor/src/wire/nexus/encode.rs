@@ -286,7 +286,7 @@ pub fn report(receipt: &Receipt) -> (Status, Box<RawValue>, Option<Failure>) {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         artifacts: Vec<Value>,
     }
-    let Receipt { agent: _, intent, tool, approved_by: _, outcome } = receipt;
+    let Receipt { agent: _, intent, tool, approved_by: _, durability: _, outcome } = receipt;
     let data = raw(&Report {
         intent_id: intent.to_string(),
         tool: tool.as_str(),

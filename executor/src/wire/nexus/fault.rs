@@ -2,7 +2,7 @@
 //!
 //! The words mean something at this door only, so no other door may use this table.
 
-use crate::fault::{BlockedBy, Fault};
+use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::limit::Limit;
 use crate::outcome::{End, Receipt};
 use crate::wire::sentence;
@@ -164,6 +164,10 @@ pub fn of(fault: &Fault) -> Failure {
         Fault::Busy { message, retry_after_ms } => {
             Failure::new(Code::Unavailable, message).with("retryAfterMs", *retry_after_ms)
         }
+        Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(Code::Unavailable, RECEIPT_PENDING)
+            .with("intentId", intent.to_string())
+            .with("ran", true)
+            .with("retryAfterMs", *retry_after_ms),
         Fault::Internal(_) => Failure::new(Code::InternalError, "internal error of the executor"),
     }
 }
@@ -186,6 +190,7 @@ pub fn of_execution(fault: &Fault) -> Failure {
         | Fault::SessionExpired(_)
         | Fault::Failed(_)
         | Fault::LimitReached(..)
+        | Fault::ReceiptPending { .. }
         | Fault::Busy { .. }
         | Fault::Internal(_) => of(fault),
     }

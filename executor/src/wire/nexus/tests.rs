@@ -379,6 +379,7 @@ fn every_fault_has_its_code() {
         (refused(BlockedBy::GovernorUnavailable), "NETWORK_ERROR"),
         (Fault::SessionExpired("p".to_owned()), "UNAVAILABLE"),
         (Fault::Busy { message: "p".to_owned(), retry_after_ms: 5 }, "UNAVAILABLE"),
+        (Fault::ReceiptPending { intent: IntentId::parse(ID).unwrap(), retry_after_ms: 5 }, "UNAVAILABLE"),
         (Fault::Internal("a secret".to_owned()), "INTERNAL_ERROR"),
     ] {
         let failure = fault::of(&fault);

@@ -3,7 +3,7 @@
 //! The numbers mean other things at other doors, so no other door may use this table.
 
 use super::skills::Missing;
-use crate::fault::{BlockedBy, Fault};
+use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::ident::IntentId;
 use crate::limit::Limit;
 use crate::outcome::{End, Receipt};
@@ -63,6 +63,12 @@ pub fn of(fault: &Fault) -> Failure {
             .unwrap_or_else(|| Failure::new(-32000, "SERVER_ERROR", &sentence::of_failure(&receipt.outcome))),
         Fault::Busy { message, retry_after_ms } => {
             Failure::new(-32000, "BUSY", message).with("retry_after_ms", *retry_after_ms)
+        }
+        Fault::ReceiptPending { intent, retry_after_ms } => {
+            Failure::new(-32000, "RECEIPT_PENDING", RECEIPT_PENDING)
+                .with("intent_id", intent.to_string())
+                .with("ran", true)
+                .with("retry_after_ms", *retry_after_ms)
         }
         Fault::Internal(_) => Failure::new(-32000, "SERVER_ERROR", "internal error of the executor"),
     }

@@ -128,6 +128,11 @@ fn every_fault_has_its_code_and_keeps_what_is_private() {
         (refused(BlockedBy::VerdictDenied), -32000, "VERDICT_DENIED"),
         (refused(BlockedBy::GovernorUnavailable), -32003, "GOVERNOR_UNAVAILABLE"),
         (Fault::Busy { message: "b".to_owned(), retry_after_ms: 5 }, -32000, "BUSY"),
+        (
+            Fault::ReceiptPending { intent: IntentId::from_bytes([1; 16]), retry_after_ms: 5 },
+            -32000,
+            "RECEIPT_PENDING",
+        ),
         (Fault::Internal("/secret/path".to_owned()), -32000, "SERVER_ERROR"),
     ] {
         let failure = fault::of(&fault);

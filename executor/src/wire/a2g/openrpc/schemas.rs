@@ -177,6 +177,7 @@ fn report() -> Value {
             }))),
             "truncated": { "const": true },
             "usage": schema("Usage"),
+            "durability": { "const": "process-crash" },
         }),
     )
 }

@@ -1,6 +1,7 @@
 //! The table of errors, and the sentences behind it.
 
 use super::*;
+use crate::durability::Durability;
 use crate::fault::BlockedBy;
 use crate::limit::Limit;
 use crate::outcome::AbortReason;
@@ -24,6 +25,10 @@ fn every_fault_has_its_code_and_its_data() {
     with_data(Fault::invalid("/a~1b", "m"), -32602, json!({ "pointer": "/a~1b" }));
     let busy = Fault::Busy { message: m(), retry_after_ms: 250 };
     with_data(busy, -32003, json!({ "retry_after_ms": 250 }));
+    let (code, message, data) = fault::error(&Fault::ReceiptPending { intent, retry_after_ms: 250 });
+    let pending = json!({ "intent_id": INTENT, "ran": true, "retry_after_ms": 250 });
+    assert_eq!((code, data), (-32003, Some(pending)));
+    assert!(message.contains("the tool ran") && message.contains("a2g/status"), "{message}");
     with_data(Fault::ToolUnavailable { tool, message: m() }, -32001, json!({ "tool": "echo" }));
     let refused = |intent, risk_score| Fault::Refused {
         intent,
@@ -41,6 +46,17 @@ fn an_internal_fault_keeps_its_detail() {
     let (code, message, data) = fault::error(&Fault::Internal("/home/operator/journal is full".to_owned()));
     assert_eq!((code, data), (-32603, None));
     assert!(!message.contains("journal"), "{message}");
+}
+
+/// What a power cut may take is said, and only then.
+#[test]
+fn a_report_says_what_its_journal_does_not_wait_for() {
+    let report = |durability| -> Value {
+        let receipt = crate::outcome::Receipt { durability, ..receipt(End::ResultNotJson) };
+        serde_json::from_str(encode::report(&receipt).get()).unwrap()
+    };
+    assert_eq!(report(Durability::PowerLoss).get("durability"), None);
+    assert_eq!(report(Durability::ProcessCrash)["durability"], "process-crash");
 }
 
 #[test]

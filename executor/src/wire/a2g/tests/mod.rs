@@ -93,6 +93,7 @@ fn receipt(end: End) -> Receipt {
         intent: IntentId::parse(INTENT).unwrap(),
         tool: ToolName::parse("write_file").unwrap(),
         approved_by: None,
+        durability: crate::durability::Durability::PowerLoss,
         outcome: Outcome {
             end,
             output: Output::default(),

@@ -1,0 +1,38 @@
+//! `journal records`: the records of the chain, for people who ask who decided what.
+
+use super::readable;
+use crate::cli::Usage;
+use crate::cli::output::print;
+use crate::ident::IntentId;
+use crate::journal::chain::shown;
+use crate::journal::history::{History, Recorded};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// Prints the records of an intent, or all, one JSON object a line.
+pub(super) fn list(journal: &Path, intent: Option<&str>) -> anyhow::Result<()> {
+    let intent = intent.map(IntentId::parse).transpose().map_err(|error| Usage(error.to_string()))?;
+    History::open(journal)?.records(intent, |recorded| -> anyhow::Result<()> {
+        print(line(&recorded)?);
+        Ok(())
+    })
+}
+
+fn line(recorded: &Recorded) -> anyhow::Result<Value> {
+    let Recorded { number, kind, at, intent, agent, tool, status, about, says, hash } = recorded;
+    let mut line = json!({ "record": number, "kind": kind, "at": readable(*at), "hash": shown(hash) });
+    let says = says.as_ref().map(|says| serde_json::from_str::<Value>(says.get())).transpose()?;
+    let more = [
+        ("intent_id", intent.map(|intent| intent.to_string().into())),
+        ("agent_did", agent.clone().map(Value::from)),
+        ("tool", tool.clone().map(Value::from)),
+        ("status", status.clone().map(Value::from)),
+        ("about", about.map(Value::from)),
+        ("says", says),
+    ];
+    let more = more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    if let Some(line) = line.as_object_mut() {
+        line.extend(more.collect::<Map<_, _>>());
+    }
+    Ok(line)
+}

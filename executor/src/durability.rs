@@ -1,0 +1,31 @@
+//! What the journal waits for before something counts as written.
+
+use serde::{Deserialize, Serialize};
+
+/// What loses nothing that was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// A power cut: every commit waits for the disk.
+    #[default]
+    PowerLoss,
+    /// The end of the process: a commit waits for the kernel, and a power cut may lose the last moments.
+    ProcessCrash,
+}
+
+impl Durability {
+    /// The word in the configuration.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PowerLoss => "power-loss",
+            Self::ProcessCrash => "process-crash",
+        }
+    }
+
+    /// Whether it is the default.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}

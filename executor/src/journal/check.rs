@@ -1,0 +1,176 @@
+//! What is checked of a journal when it is opened, before anything is believed, and what in the background.
+//!
+//! At the start: tables and indexes, the marker, SQLite's own check as far as [`START_CHECK`] lets it go, the last
+//! [`LAST_RECORDS`], and whatever is open by them. Afterwards a thread of its own, of the lowest priority, goes
+//! through all of it once.
+
+use super::Condition;
+use super::error::OpenError;
+use super::files::{Files, Marked, boot, growing};
+use super::finding::{Finding, Stop};
+use super::log::Extent;
+use super::store::Reader;
+use super::verify::{PIECE, Verifier, check_marker, check_schema, check_structure};
+use crate::clock::{Clock as _, SystemClock};
+use crate::durability::Durability;
+use rusqlite::{Connection, ErrorCode};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How many of the last records are checked at the start.
+const LAST_RECORDS: i64 = 10_000;
+/// How long SQLite's own check may take at the start.
+const START_CHECK: Duration = Duration::from_millis(50);
+/// How many of SQLite's steps go by before it is asked whether it has to stop.
+const STEPS: i32 = 1_000;
+/// How many records are read in the background before the file is let go for a moment, so that SQLite can put its log
+/// into it.
+const BACKGROUND_PIECE: usize = 1_000;
+/// How much the log may grow while SQLite checks its pages in the background.
+const MAX_LOG_BYTES: u64 = 64 << 20;
+/// The priority of the background's thread: after everything else.
+const LOWEST: i32 = 19;
+
+/// Checks what stands at the end of a journal that is about to be written.
+///
+/// # Errors
+/// [`OpenError::Damaged`] with the first thing that is wrong, and [`OpenError::Behind`].
+pub(super) fn at_start(
+    connection: &mut Connection,
+    path: &Path,
+    files: &Files,
+    durability: Durability,
+) -> Result<(), OpenError> {
+    let damaged = |found: &Finding| OpenError::Damaged { path: path.to_owned(), found: found.to_string() };
+    let marked = files.marked().filter(|marked| !may_be_lost(connection, marked, durability));
+    let check = || {
+        check_schema(connection)?;
+        let end = SystemClock.monotonic() + START_CHECK;
+        let _may_be_cut_short = check_structure_unless(connection, move || SystemClock.monotonic() >= end)?;
+        let mut verifier = Verifier::of_the_last(connection, LAST_RECORDS)?;
+        while verifier.piece(connection, PIECE)? {}
+        verifier.finish(connection)?;
+        check_marker(connection, marked.as_ref())
+    };
+    match { check }() {
+        Ok(()) => Ok(()),
+        Err(Stop::Found(Finding::Cut { last, was }))
+            if marked.as_ref().is_some_and(|marked| marked.number == was) =>
+        {
+            Err(OpenError::Behind { path: path.to_owned(), last, marked: was })
+        }
+        Err(Stop::Found(found)) => Err(damaged(&found)),
+        Err(Stop::Sqlite(error)) => Err(OpenError::of_sqlite(path)(error)),
+    }
+}
+
+/// Whether the operator accepted that a power cut takes the last records, and there may have been one.
+fn may_be_lost(connection: &Connection, marked: &Marked, durability: Durability) -> bool {
+    let is_behind = Extent::of(connection, "records").is_ok_and(|extent| extent.last < marked.number);
+    let may_be = is_behind && durability == Durability::ProcessCrash && marked.boot != boot();
+    if may_be {
+        tracing::warn!(
+            last = marked.number,
+            "a power cut took the last records of the journal, as `journal.durability = \"process-crash\"` lets it"
+        );
+    }
+    may_be
+}
+
+/// Asks SQLite whether its pages are right, unless that has to stop before: whether it did not.
+fn check_structure_unless(
+    connection: &mut Connection,
+    stops: impl FnMut() -> bool + Send + 'static,
+) -> Result<bool, Stop> {
+    connection.progress_handler(STEPS, Some(stops))?;
+    let checked = check_structure(connection, 0);
+    connection.progress_handler(STEPS, None::<fn() -> bool>)?;
+    match checked {
+        Err(Stop::Sqlite(error)) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
+            Ok(false)
+        }
+        checked => checked.map(|()| true),
+    }
+}
+
+/// Goes through the whole journal once, and stops the server when it finds something.
+pub(super) fn in_the_background(
+    path: &Path,
+    is_closed: &Arc<AtomicBool>,
+    condition: &watch::Sender<Condition>,
+) {
+    // Of this thread alone. Where it cannot be had, the check is as quick as anything else.
+    let _as_it_was = rustix::process::setpriority_process(None, LOWEST);
+    let Ok(reader) = Reader::open(path) else { return };
+    let found = match whole(&mut reader.into_connection(), path, is_closed) {
+        Ok(None) => return,
+        Ok(Some(records)) => return tracing::debug!(records, "the journal was checked"),
+        Err(Stop::Sqlite(error)) => return tracing::warn!(%error, "the journal could not be checked"),
+        Err(Stop::Found(found)) => found,
+    };
+    let damaged = OpenError::Damaged { path: path.to_owned(), found: found.to_string() };
+    tracing::error!(reason = %damaged, "the journal is damaged");
+    condition.send_replace(Condition::Broken(damaged.to_string().into()));
+}
+
+/// Checks all records, and then SQLite's pages. Gives the number of the last record; `None` when it had to stop.
+fn whole(connection: &mut Connection, path: &Path, is_closed: &Arc<AtomicBool>) -> Result<Option<i64>, Stop> {
+    let Extent { first, last, .. } = Extent::of(connection, "records")?;
+    if last - first <= LAST_RECORDS {
+        // The start has seen all of it.
+        return Ok(Some(last));
+    }
+    let mut verifier = Verifier::of_all(connection, None)?;
+    loop {
+        if is_closed.load(Relaxed) {
+            return Ok(None);
+        }
+        // Each piece is one moment, and the last one is the moment of the comparison.
+        let moment = connection.unchecked_transaction()?;
+        if !verifier.goes_on(connection)? {
+            verifier = Verifier::of_all(connection, None)?;
+        }
+        if !verifier.piece(connection, BACKGROUND_PIECE)? {
+            verifier.finish(connection)?;
+            break;
+        }
+        drop(moment);
+    }
+    check_pages(connection, path, is_closed)?;
+    Ok(Some(verifier.tip.number))
+}
+
+/// Lets SQLite check its pages, again when the log would have grown too much meanwhile.
+fn check_pages(connection: &mut Connection, path: &Path, is_closed: &Arc<AtomicBool>) -> Result<(), Stop> {
+    const PAUSE: Duration = Duration::from_secs(60);
+    let log = growing(path)[1].clone();
+    loop {
+        let has_to_stop = log_grows(log.clone(), Arc::clone(is_closed));
+        if check_structure_unless(connection, has_to_stop)? {
+            return Ok(());
+        }
+        let again = SystemClock.monotonic() + PAUSE;
+        while SystemClock.monotonic() < again {
+            if is_closed.load(Relaxed) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn log_grows(log: PathBuf, is_closed: Arc<AtomicBool>) -> impl FnMut() -> bool + Send + 'static {
+    let bytes = move || log.metadata().map_or(0, |log| log.len());
+    let (before, mut looked): (u64, Option<Instant>) = (bytes(), None);
+    move || {
+        let now = SystemClock.monotonic();
+        if looked.is_some_and(|at| now.saturating_duration_since(at) < Duration::from_millis(100)) {
+            return false;
+        }
+        looked = Some(now);
+        is_closed.load(Relaxed) || bytes().saturating_sub(before) > MAX_LOG_BYTES
+    }
+}

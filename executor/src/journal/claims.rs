@@ -1,0 +1,426 @@
+//! Claims: which intents are open in this process, and which were before.
+
+use super::batch::{Began, Finish, Start};
+use super::standing::{Claimed, Ended, Standing};
+use super::store::Run;
+use super::tasks::KeptTask;
+use super::writer::Entry;
+use super::{AT_ONCE_BYTES, Condition, Denial, Journal, JournalError, aside, micros, text};
+use crate::call::Call;
+use crate::ident::{AgentDid, IntentId, ProofId, ToolName};
+use crate::outcome::Receipt;
+use crate::verdict::Verdict;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use time::OffsetDateTime;
+use tokio::sync::watch;
+
+/// Where an intent is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Stage {
+    /// It waits for a slot.
+    Queued,
+    /// Its guest runs.
+    Running,
+    /// Its guest has ended, and its receipt is about to be on the disk.
+    Ended,
+    /// It is over.
+    Finished(Arc<Receipt>),
+    /// It is over, and its receipt was pruned.
+    Forgotten,
+    /// It was refused before it ran.
+    Released,
+}
+
+/// An intent that is known already.
+#[derive(Debug)]
+pub enum Known {
+    /// With the same content: where it is, and the governor's verdict when the executor asked for it.
+    Same(Followed, Option<Arc<Verdict>>),
+    /// With the same content, and a person denied it.
+    Denied(Denial),
+    /// With other content.
+    Conflict,
+}
+
+/// A known intent, to be followed to its end.
+#[derive(Debug)]
+pub enum Followed {
+    /// It is open in this process.
+    Open(watch::Receiver<Stage>),
+    /// It is over.
+    Over(Stage),
+}
+
+/// The answer to a claim.
+#[derive(Debug)]
+pub enum Claim {
+    /// The intent is not open; whoever claimed it has to finish or release it.
+    New,
+    /// It is open already.
+    Known(Known),
+}
+
+/// The answer to the news that a run is about to begin.
+#[derive(Debug)]
+pub enum Beginning {
+    /// It may: that it has started is on the disk.
+    New,
+    /// It has started before, or was denied, and may not. The claim is released.
+    Known(Known),
+    /// Another intent has started under its proof. The claim is released.
+    Replayed,
+}
+
+/// What is open in this process.
+#[derive(Debug)]
+pub(super) struct Open {
+    agent: AgentDid,
+    content: [u8; 32],
+    verdict: Option<Arc<Verdict>>,
+    /// Once that it has started is on the disk.
+    run: Option<Run>,
+    stage: watch::Sender<Stage>,
+    keep_until: OffsetDateTime,
+    /// When the latest verdict expires that came for it since, if that is later.
+    extended: Option<OffsetDateTime>,
+}
+
+pub(super) type AllOpen = Arc<Mutex<HashMap<IntentId, Open>>>;
+
+/// A run that is about to begin.
+#[derive(Debug)]
+pub struct Intended<'a> {
+    /// The call.
+    pub call: &'a Call,
+    /// Until when the intent and its proof have to be known as used.
+    pub keep_until: OffsetDateTime,
+    /// The verdict's proof, which is good for one intent.
+    pub proof: Option<&'a ProofId>,
+    /// The receipt if the process ends before it can write another.
+    pub will: &'a Receipt,
+    /// Its task, when that is kept nowhere else yet.
+    pub task: Option<&'a KeptTask>,
+}
+
+/// Who asked for what, of a call that is gone.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The intent.
+    pub intent: IntentId,
+    /// The agent.
+    pub agent: AgentDid,
+    /// The tool.
+    pub tool: ToolName,
+}
+
+impl Asked {
+    /// Of a call.
+    #[must_use]
+    pub fn of(call: &Call) -> Self {
+        Self { intent: call.intent, agent: call.agent.clone(), tool: call.tool.clone() }
+    }
+}
+
+impl Journal {
+    /// Whether the intent is known: asked before a governor is. A verdict that came with the call
+    /// keeps the intent known until it has expired as well.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub async fn find(
+        &self,
+        call: &Call,
+        expires_at: Option<OffsetDateTime>,
+    ) -> Result<Option<Known>, JournalError> {
+        let content = content(call);
+        if let Some(open) = self.lock().get_mut(&call.intent) {
+            expires_at.into_iter().for_each(|until| open.extend(until));
+            return Ok(Some(open.known(content)));
+        }
+        match self.standing(call.intent)? {
+            // What waits is known to whoever holds it.
+            Standing::Unknown | Standing::Waiting(_) | Standing::Approved(..) => Ok(None),
+            Standing::Denied(denied) if denied.body.held.content.0 == content => {
+                Ok(Some(Known::Denied(denied.body.into())))
+            }
+            Standing::Claimed(claimed) if claimed.content == content => {
+                if let Some(later) = expires_at.map(micros).filter(|until| *until > claimed.keep_until) {
+                    self.say(Entry::Keep(call.intent, later));
+                }
+                let over = self.ended(claimed.end).await?;
+                Ok(Some(Known::Same(Followed::Over(over), verdict(&claimed)?.map(Arc::new))))
+            }
+            Standing::Denied(_) | Standing::Claimed(_) => Ok(Some(Known::Conflict)),
+        }
+    }
+
+    fn standing(&self, intent: IntentId) -> Result<Standing, JournalError> {
+        self.read(|reader| reader.standing(intent).map(Some)).map(|found| found.unwrap_or(Standing::Unknown))
+    }
+
+    /// Where an intent is that is not open in this process.
+    async fn ended(&self, end: Ended) -> Result<Stage, JournalError> {
+        let receipt = match end {
+            // It started in a process whose journal was opened by this one, which gives every such intent a receipt.
+            // So this cannot be, and is not taken for an end.
+            Ended::No => {
+                return Err(JournalError::Broken("an intent has neither ended nor is it open".into()));
+            }
+            Ended::Pruned => None,
+            Ended::Receipt(number) => self.receipt(number).await?,
+        };
+        Ok(receipt.map_or(Stage::Forgotten, Stage::Finished))
+    }
+
+    /// Claims an intent in this process.
+    ///
+    /// # Errors
+    /// [`JournalError::Backlog`] while too many reports wait, [`JournalError::NoRoom`] while nothing can be written,
+    /// [`JournalError::Broken`].
+    pub fn claim(
+        &self,
+        call: &Call,
+        keep_until: OffsetDateTime,
+        verdict: Option<Arc<Verdict>>,
+    ) -> Result<Claim, JournalError> {
+        let content = content(call);
+        let mut all = self.lock();
+        if let Some(open) = all.get_mut(&call.intent) {
+            open.extend(keep_until);
+            return Ok(Claim::Known(open.known(content)));
+        }
+        match self.condition() {
+            Condition::Works => {}
+            Condition::Full => return Err(JournalError::NoRoom),
+            Condition::Broken(reason) => return Err(JournalError::Broken(reason)),
+        }
+        // What is open will need a place as well.
+        if self.outbox.undelivered().saturating_add(all.len()) >= self.most_undelivered {
+            return Err(JournalError::Backlog);
+        }
+        let (agent, stage) = (call.agent.clone(), watch::channel(Stage::Queued).0);
+        let open = Open { agent, content, verdict, run: None, stage, keep_until, extended: None };
+        all.insert(call.intent, open);
+        Ok(Claim::New)
+    }
+
+    /// Puts on the disk that a claimed intent starts. Without `New`, its guest must not begin.
+    ///
+    /// # Errors
+    /// [`JournalError`]; the claim is released.
+    pub async fn started(
+        &self,
+        intended: Intended<'_>,
+        now: OffsetDateTime,
+    ) -> Result<Beginning, JournalError> {
+        let (call, keep_until) = (intended.call, intended.keep_until);
+        let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
+        let start = start(intended, verdict.as_deref(), now)?;
+        let began = match self.ask(|reply| Entry::Start(Box::new(start), reply)).await {
+            Ok(Ok(began)) => Ok(began),
+            Ok(Err(_no_room)) => Err(JournalError::NoRoom),
+            Err(broken) => Err(broken),
+        };
+        if let Ok(Began::New(run)) = began {
+            if let Some(open) = self.lock().get_mut(&call.intent) {
+                open.run = Some(run);
+                open.stage.send_replace(Stage::Running);
+            }
+            return Ok(Beginning::New);
+        }
+        close(&self.open, call.intent, Stage::Released);
+        if began? == Began::Replayed {
+            return Ok(Beginning::Replayed);
+        }
+        let gone = || JournalError::Broken("an intent was there and is gone".into());
+        Ok(Beginning::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
+    }
+
+    /// Puts a receipt on the disk, its report in the outbox, and with them what became of its task: when this
+    /// returns, all are for certain. While there is no room, it waits.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`]: it is not known whether it is on the disk.
+    pub async fn finished(
+        &self,
+        receipt: Arc<Receipt>,
+        task: Option<KeptTask>,
+        now: OffsetDateTime,
+    ) -> Result<(), JournalError> {
+        let long =
+            usize::try_from(receipt.outcome.metrics.output_bytes).is_ok_and(|most| most > AT_ONCE_BYTES);
+        let written = Arc::clone(&receipt);
+        let body = aside(long, move || serde_json::to_string(&*written)).await?.into();
+        let intent = receipt.intent;
+        let open = self.lock().get(&intent).and_then(|open| {
+            open.stage.send_replace(Stage::Ended);
+            Some((open.run?, open.extended))
+        });
+        let Some((run, extended)) = open else {
+            return Err(JournalError::Broken("an intent has finished that has not started".into()));
+        };
+        let finish = Finish { run, receipt, body, task, ended: micros(now) };
+        self.ask(|reply| Entry::Finish(Box::new(finish), reply)).await?;
+        if let Some(until) = extended {
+            self.say(Entry::Keep(intent, micros(until)));
+        }
+        Ok(())
+    }
+
+    /// Gives up a claim whose guest has not begun: the intent may be claimed again.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`].
+    pub async fn released(&self, intent: IntentId) -> Result<(), JournalError> {
+        let run = self.lock().get(&intent).and_then(|open| open.run);
+        let released = match run {
+            Some(run) => self.ask(|reply| Entry::Release(run, intent, reply)).await,
+            None => Ok(()),
+        };
+        close(&self.open, intent, Stage::Released);
+        released
+    }
+
+    /// Where an intent is that was claimed, and whose it is.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub async fn stage(&self, intent: IntentId) -> Result<Option<(AgentDid, Stage)>, JournalError> {
+        if let Some(open) = self.lock().get(&intent) {
+            let stage = open.stage.borrow().clone();
+            return Ok(Some((open.agent.clone(), stage)));
+        }
+        let Standing::Claimed(claimed) = self.standing(intent)? else { return Ok(None) };
+        let agent = AgentDid::parse(&claimed.agent);
+        let agent = agent.map_err(|error| JournalError::Broken(error.to_string().into()))?;
+        Ok(Some((agent, self.ended(claimed.end).await?)))
+    }
+
+    /// What the governor said of an intent that has started, when the executor asked it.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] when the journal cannot be read.
+    pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, JournalError> {
+        match self.standing(intent)? {
+            Standing::Claimed(claimed) => verdict(&claimed),
+            Standing::Unknown | Standing::Waiting(_) | Standing::Approved(..) | Standing::Denied(_) => {
+                Ok(None)
+            }
+        }
+    }
+
+    /// An intent that is open in this process, to be followed to its end.
+    #[must_use]
+    pub fn follow(&self, intent: IntentId) -> Option<watch::Receiver<Stage>> {
+        self.lock().get(&intent).map(|open| open.stage.subscribe())
+    }
+}
+
+fn start(
+    intended: Intended<'_>,
+    verdict: Option<&Verdict>,
+    now: OffsetDateTime,
+) -> Result<Start, JournalError> {
+    let Intended { call, keep_until, proof, will, task } = intended;
+    Ok(Start {
+        intent: call.intent,
+        agent: call.agent.clone(),
+        tool: call.tool.clone(),
+        content: content(call),
+        // Neither part has white space.
+        proof: proof.map(|proof| format!("{} {}", proof.issuer(), proof.identifier())),
+        keep_until: micros(keep_until),
+        started: micros(now),
+        verdict: verdict.map(text).transpose()?,
+        will: text(will)?,
+        task: task.map(text).transpose()?,
+    })
+}
+
+fn verdict(claimed: &Claimed) -> Result<Option<Verdict>, JournalError> {
+    let verdict = claimed.verdict.as_deref().map(|verdict| serde_json::from_str(verdict.get())).transpose();
+    verdict.map_err(|error| JournalError::Broken(error.to_string().into()))
+}
+
+impl Open {
+    /// A run that an earlier process left, and whose receipt has found no room yet.
+    pub(super) fn of_an_earlier_process(finish: &Finish, content: [u8; 32]) -> Self {
+        Self {
+            agent: finish.receipt.agent.clone(),
+            content,
+            verdict: None,
+            run: Some(finish.run),
+            stage: watch::channel(Stage::Ended).0,
+            keep_until: OffsetDateTime::UNIX_EPOCH,
+            extended: None,
+        }
+    }
+
+    fn known(&self, content: [u8; 32]) -> Known {
+        if self.content == content {
+            Known::Same(Followed::Open(self.stage.subscribe()), self.verdict.clone())
+        } else {
+            Known::Conflict
+        }
+    }
+
+    /// Another verdict was seen, which expires then.
+    fn extend(&mut self, until: OffsetDateTime) {
+        self.extended = self.extended.max((until > self.keep_until).then_some(until));
+    }
+}
+
+/// An intent is no longer open, and whoever waits for it is told why.
+pub(super) fn close(all: &AllOpen, intent: IntentId, stage: Stage) {
+    let open = all.lock().unwrap_or_else(PoisonError::into_inner).remove(&intent);
+    if let Some(open) = open {
+        open.stage.send_replace(stage);
+    }
+}
+
+/// What makes two calls the same: agent, tool and arguments. Keys are hashed in order of their
+/// names, so that the order in which they were sent does not count.
+pub(super) fn content(call: &Call) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    for part in [call.agent.as_str(), call.tool.as_str()] {
+        hasher.update(part.len().to_le_bytes());
+        hasher.update(part);
+    }
+    hash_object(&call.arguments, &mut hasher);
+    hasher.finalize().into()
+}
+
+fn hash_object(object: &serde_json::Map<String, serde_json::Value>, hasher: &mut Sha256) {
+    let mut entries = object.iter().collect::<Vec<_>>();
+    entries.sort_unstable_by_key(|(key, _)| *key);
+    hasher.update(b"{");
+    for (key, value) in entries {
+        hasher.update(key.len().to_le_bytes());
+        hasher.update(key);
+        hash_value(value, hasher);
+    }
+    hasher.update(b"}");
+}
+
+fn hash_value(value: &serde_json::Value, hasher: &mut Sha256) {
+    match value {
+        Value::Object(object) => hash_object(object, hasher),
+        Value::Array(items) => {
+            hasher.update(b"[");
+            items.iter().for_each(|item| hash_value(item, hasher));
+            hasher.update(b"]");
+        }
+        Value::String(text) => {
+            hasher.update(b"\"");
+            hasher.update(text.len().to_le_bytes());
+            hasher.update(text);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {
+            hasher.update(b" ");
+            hasher.update(value.to_string());
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Copies of a journal: a backup of one that may be in use, and putting one in the place of another.
+//!
+//! A copy is made by SQLite as of one moment, checked as a whole, and gets its name when it is on the disk.
+
+use super::error::OpenError;
+use super::files::{
+    Files, IfMissing, beside, boot, draft, free_name, others, private, put_aside, rename_new, resolved, take,
+    write_mark,
+};
+use super::log::Tip;
+use super::store::{Reader, create, known_format};
+use super::verify::{Finding, verify};
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, OpenFlags};
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long to wait for a file that another program holds, and how often.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+const BUSY_TRIES: u32 = 50;
+
+/// Why there is no copy.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// One of the two journals.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Something has the name already.
+    #[error("there is a file `{0}` already: give another name")]
+    Exists(PathBuf),
+    /// There is a journal in the place.
+    #[error(
+        "there is a journal `{0}` already: `--replace` puts the backup in its place and keeps it aside. What ran since the \
+         backup was made would be forgotten, and could run again"
+    )]
+    Journal(PathBuf),
+    /// What was copied does not hold.
+    #[error("`{path}` does not hold, so that nothing was changed: {finding}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        finding: Finding,
+    },
+    /// The system or SQLite.
+    #[error("`{path}`: {reason}")]
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// What was said.
+        reason: String,
+    },
+}
+
+impl CopyError {
+    fn of(path: &Path) -> impl Fn(&dyn std::fmt::Display) -> Self {
+        move |error| Self::Failed { path: path.to_owned(), reason: error.to_string() }
+    }
+}
+
+/// A copy that was made.
+#[derive(Debug)]
+pub struct Copied {
+    /// Where it is.
+    pub path: PathBuf,
+    /// That it holds, and how far it goes.
+    pub finding: Finding,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// A journal that was put in its place.
+#[derive(Debug)]
+pub struct Restored {
+    /// The journal.
+    pub copy: Copied,
+    /// The one that was there before, under its new name.
+    pub kept: Option<PathBuf>,
+}
+
+/// Makes a journal where there is none, whatever says that there was one.
+///
+/// # Errors
+/// [`OpenError::Exists`], and what a folder or a disk says.
+pub fn init(journal: &Path) -> Result<(), OpenError> {
+    let files = Files::open(journal, IfMissing::CreateAnyway, create)?;
+    files.mark(0, &super::chain::NOTHING);
+    Ok(())
+}
+
+/// Copies a journal to `to`, where nothing is yet, as one file of mode 0600. A server may write it meanwhile.
+///
+/// # Errors
+/// [`CopyError`]; then there is nothing at `to`.
+pub fn back_up(journal: &Path, to: &Path) -> Result<Copied, CopyError> {
+    if to.symlink_metadata().is_ok() {
+        return Err(CopyError::Exists(to.to_owned()));
+    }
+    let source = Reader::open(journal)?;
+    let part = beside(to, ".part");
+    let finding = copied(source.connection(), &part).and_then(|finding| {
+        rename_new(&part, to).map_err(|error| CopyError::of(to)(&error))?;
+        Ok(finding)
+    });
+    remove(&part);
+    done(to, finding?)
+}
+
+fn done(path: &Path, finding: Finding) -> Result<Copied, CopyError> {
+    let is = path.metadata().map_err(|error| CopyError::of(path)(&error))?;
+    Ok(Copied { path: path.to_owned(), finding, bytes: is.len() })
+}
+
+/// Puts the backup `from` in the place of a journal that no server holds. One that is there stays aside when `replace`
+/// allows it.
+///
+/// # Errors
+/// [`CopyError`]; then what was there is still there.
+pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<Restored, CopyError> {
+    let failed = CopyError::of(journal);
+    let source = Reader::open(from)?;
+    let real = resolved(journal).map_err(|error| failed(&error))?;
+    let is_there = real.exists();
+    if is_there && !replace {
+        return Err(CopyError::Journal(journal.to_owned()));
+    }
+    let (_journal, marker) = locks(&real, journal)?;
+    let draft = draft(&real);
+    let restored = copied(source.connection(), &draft).and_then(|finding| {
+        let tip =
+            Connection::open(&draft).and_then(|draft| Tip::read(&draft)).map_err(|error| failed(&error))?;
+        let kept = if is_there { Some(aside(&real)?) } else { None };
+        put_aside(&real).map_err(|error| failed(&error))?;
+        marker.set_len(0).map_err(|error| failed(&error))?;
+        rename_new(&draft, &real).map_err(|error| failed(&error))?;
+        write_mark(&marker, tip.number, &tip.hash, &boot()).map_err(|error| failed(&error))?;
+        Ok((finding, kept))
+    });
+    remove(&draft);
+    let (finding, kept) = restored?;
+    Ok(Restored { copy: done(journal, finding)?, kept })
+}
+
+/// The locks of a server, so that none starts meanwhile.
+fn locks(real: &Path, journal: &Path) -> Result<(Option<File>, File), CopyError> {
+    let failed = CopyError::of(journal);
+    let open = |path: &Path| File::options().read(true).write(true).open(path);
+    let database = real.exists().then(|| open(real)).transpose().map_err(|error| failed(&error))?;
+    database.iter().try_for_each(|database| take(database, journal))?;
+    let marker = private(&beside(real, ".lock")).map_err(|error| failed(&error))?;
+    take(&marker, journal)?;
+    Ok((database, marker))
+}
+
+/// Gives a journal and its log other names, and says which.
+fn aside(real: &Path) -> Result<PathBuf, CopyError> {
+    let failed = CopyError::of(real);
+    let kept = free_name(real, "replaced");
+    rename_new(real, &kept).map_err(|error| failed(&error))?;
+    for (old, new) in others(real).iter().zip(others(&kept)) {
+        if old.exists() {
+            rename_new(old, &new).map_err(|error| failed(&error))?;
+        }
+    }
+    Ok(kept)
+}
+
+/// Copies a journal as of one moment into a new file, and checks the copy.
+fn copied(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
+    let failed = CopyError::of(to);
+    remove(to);
+    let made = File::options().write(true).create_new(true).mode(0o600).open(to);
+    made.map_err(|error| failed(&error))?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut copy = Connection::open_with_flags(to, flags).map_err(|error| failed(&error))?;
+    all_pages(source, &mut copy).map_err(|reason| failed(&reason))?;
+    // One file, without a log beside it.
+    copy.pragma_update(None, "journal_mode", "DELETE").map_err(|error| failed(&error))?;
+    known_format(&copy, to)?;
+    let finding = verify(&copy, to, None, |_| ()).map_err(|error| failed(&error))?;
+    drop(copy);
+    File::open(to).and_then(|file| file.sync_all()).map_err(|error| failed(&error))?;
+    if matches!(finding, Finding::Holds { .. }) {
+        Ok(finding)
+    } else {
+        Err(CopyError::Damaged { path: to.to_owned(), finding })
+    }
+}
+
+fn all_pages(source: &Connection, copy: &mut Connection) -> Result<(), String> {
+    let backup = Backup::new(source, copy).map_err(|error| error.to_string())?;
+    for _ in 0..BUSY_TRIES {
+        // All at once is one moment of a journal that others write: in pieces it would begin again with each commit.
+        match backup.step(-1).map_err(|error| error.to_string())? {
+            StepResult::Done => return Ok(()),
+            StepResult::More | StepResult::Busy | StepResult::Locked => std::thread::sleep(BUSY_PAUSE),
+            other => return Err(format!("SQLite's backup ended as {other:?}")),
+        }
+    }
+    Err("another program holds the journal".to_owned())
+}
+
+/// Removes what is left of a copy that is not complete.
+fn remove(copy: &Path) {
+    for file in [copy.to_owned(), beside(copy, "-journal")].into_iter().chain(others(copy)) {
+        let _is_gone = std::fs::remove_file(file);
+    }
+}

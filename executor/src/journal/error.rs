@@ -1,0 +1,206 @@
+//! Why a journal cannot be opened, or written.
+
+use rusqlite::ErrorCode;
+use std::path::{Path, PathBuf};
+
+/// Why a journal cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process writes it.
+    #[error(
+        "the journal `{0}` is in use by another executor, which may know it under another name: stop that one, or give this \
+         one a `journal.path` of its own"
+    )]
+    InUse(PathBuf),
+    /// There is none.
+    #[error("there is no journal `{0}`: it is made when the executor first serves")]
+    Missing(PathBuf),
+    /// There is none, and there was one.
+    #[error(
+        "there is no journal `{path}`, but `{sign}` says that there was one: put it back, or restore a backup with \
+         `a2g-executor journal restore`. What ran under it would run again under a new one; only if that may be, begin one \
+         with `a2g-executor journal init` or `serve --new-journal`"
+    )]
+    Vanished {
+        /// Where it should be.
+        path: PathBuf,
+        /// What says so.
+        sign: PathBuf,
+    },
+    /// There is one already.
+    #[error("there is a journal `{0}` already: leave `--new-journal` out, or give another `journal.path`")]
+    Exists(PathBuf),
+    /// Others may read or write it.
+    #[error(
+        "the journal `{path}` has mode {mode:04o}, so that others may read or change it: `chmod 600 '{path}'`"
+    )]
+    Mode {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// It has more than one name.
+    #[error(
+        "the journal `{path}` has {names} names (hard links), and SQLite keeps a log of its own for each: remove the others"
+    )]
+    Names {
+        /// The file.
+        path: PathBuf,
+        /// How many names it has.
+        names: u64,
+    },
+    /// It was written by a version before the last change of its format.
+    #[error(
+        "the journal `{path}` has format {format}, which this version does not read: keep it for the record, and begin \
+         another with `journal.path`; an executor of its own version can still list and export it"
+    )]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: i64,
+    },
+    /// It was written by the version before this one, and only `serve` changes it.
+    #[error(
+        "the journal `{path}` has format {format}: `serve` converts it at its next start, and keeps the old file beside it"
+    )]
+    Unconverted {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: i64,
+    },
+    /// It was written by a later version.
+    #[error(
+        "the journal `{path}` has format {format} of a later version of the executor: serve it with that one"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: i64,
+    },
+    /// The file is something else.
+    #[error("`{0}` is not a journal of the executor: give another `journal.path`")]
+    NotAJournal(PathBuf),
+    /// Something in it is not what was written.
+    #[error(
+        "the journal `{path}` is damaged: {found}. It is left as it is. `a2g-executor journal verify` says what holds; \
+         `a2g-executor journal restore --replace FILE` puts a backup in its place and keeps this one aside"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The first thing that was found.
+        found: String,
+    },
+    /// It ends before its marker.
+    #[error(
+        "the journal `{path}` lacks its last records: it ends at {last}, and `{path}.lock` says that there was a record \
+         {marked}. An older copy was put there, or `{path}-wal` was removed: put back what belongs there. What the lost \
+         records say would be forgotten, and could run again; only if that may be, remove `{path}.lock`"
+    )]
+    Behind {
+        /// The file.
+        path: PathBuf,
+        /// Its last record.
+        last: i64,
+        /// The last record that there was.
+        marked: i64,
+    },
+    /// There is no room on its disk.
+    #[error("there is no room for the journal `{path}` on its disk: make room, and start again ({reason})")]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// What was said.
+        reason: String,
+    },
+    /// The system or SQLite.
+    #[error("the journal `{path}` cannot be opened: {reason}")]
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// What was said.
+        reason: String,
+    },
+}
+
+impl OpenError {
+    pub(super) fn failed(path: &Path, error: &std::io::Error) -> Self {
+        let (path, reason) = (path.to_owned(), error.to_string());
+        if error.kind() == std::io::ErrorKind::StorageFull {
+            Self::NoRoom { path, reason }
+        } else {
+            Self::Failed { path, reason }
+        }
+    }
+
+    /// What SQLite says, about a journal.
+    pub(super) fn of_sqlite(path: &Path) -> impl Fn(rusqlite::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |error| {
+            let (path, reason) = (path.clone(), error.to_string());
+            match error.sqlite_error_code() {
+                Some(ErrorCode::DiskFull) => Self::NoRoom { path, reason },
+                // What SQLite cannot make beside the journal, on a disk without room.
+                Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) if has_no_room(&path) => {
+                    Self::NoRoom { path, reason }
+                }
+                Some(ErrorCode::NotADatabase) => Self::NotAJournal(path),
+                Some(ErrorCode::DatabaseCorrupt) => Self::Damaged { path, found: reason },
+                Some(_) | None => Self::Failed { path, reason },
+            }
+        }
+    }
+}
+
+/// Whether less is free beside a file than SQLite needs to open it.
+fn has_no_room(path: &Path) -> bool {
+    const NEEDED: u64 = 1 << 20;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < NEEDED)
+}
+
+/// Why nothing was written.
+#[derive(Debug, Clone)]
+pub(super) enum Trouble {
+    /// There is no room, or the file is locked: it may work later.
+    Later(String),
+    /// What is on the disk is not known any more. After a failed fsync the kernel may have thrown the
+    /// pages away, so that another try would only seem to work.
+    Broken(String),
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Later(reason) | Self::Broken(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                Self::Later(error.to_string())
+            }
+            Some(_) | None => Self::Broken(format!(
+                "the journal cannot be written any more ({error}): what had started is reported when the executor starts again"
+            )),
+        }
+    }
+}
+
+impl From<serde_json::Error> for Trouble {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Broken(format!("a record of the journal cannot be made: {error}"))
+    }
+}
+
+/// Another program has changed what this one wrote.
+pub(super) fn changed(what: &str) -> Trouble {
+    Trouble::Broken(format!("the journal was changed by another program: {what}"))
+}

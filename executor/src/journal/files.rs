@@ -1,0 +1,338 @@
+//! The files of a journal: who may read them, that one process writes them, and that they stay the ones that were
+//! opened.
+//!
+//! ```text
+//! journal.db        the records; this process holds a lock on its inode, under whatever name it was opened
+//! journal.db-wal    what SQLite has not yet put into it
+//! journal.db-shm    what SQLite's connections share
+//! journal.db.lock   the marker: that there is a journal, and how far it went
+//! ```
+//! The marker is written after each commit and not waited for: after a kill it says what was on the disk, after a
+//! power cut that or less. A journal that ends before its marker has lost records.
+
+use super::chain::{Hash, parse, shown};
+use super::error::OpenError;
+use super::record::digest;
+use rustix::fs::{CWD, FlockOperation, Mode, RenameFlags, fchmod, flock, renameat_with};
+use std::ffi::OsString;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Nobody but the user of this process.
+const PRIVATE: u32 = 0o600;
+const MARKER: &str = "a2g-executor journal 3";
+/// Larger than any marker.
+const MAX_MARKER_BYTES: u64 = 512;
+
+/// What a start makes of a journal that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfMissing {
+    /// Another, unless something beside its place says that there was one.
+    Create,
+    /// Another, whatever is beside its place: the operator said so. One that is there is refused.
+    CreateAnyway,
+}
+
+/// The open files of the journal that this process writes.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// As the operator wrote it.
+    path: PathBuf,
+    /// Without symbolic links, as SQLite has it, which names its other files after it.
+    real: PathBuf,
+    /// Locked. Closing any descriptor of this file would release SQLite's own locks on it, so this one has to live
+    /// for longer than every connection.
+    database: File,
+    marker: File,
+    boot: String,
+    bytes: u64,
+    /// `-wal` and `-shm`, once they are there.
+    others: [Option<(Inode, u64)>; 2],
+}
+
+type Inode = (u64, u64);
+
+fn inode(of: &Metadata) -> Inode {
+    (of.dev(), of.ino())
+}
+
+/// The last record that the marker knows of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Marked {
+    pub(super) number: i64,
+    pub(super) hash: Hash,
+    /// Which start of the kernel it was written under.
+    pub(super) boot: String,
+}
+
+impl Files {
+    /// Locks the journal at `path`, which `create` makes when it is not there and may be made.
+    ///
+    /// # Ambient Authority
+    /// Makes the journal, its folder and its marker, for this user alone.
+    pub(super) fn open(
+        path: &Path,
+        if_missing: IfMissing,
+        create: impl FnOnce(&Path) -> Result<(), OpenError>,
+    ) -> Result<Self, OpenError> {
+        let failed = |error: std::io::Error| OpenError::failed(path, &error);
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        }
+        let real = resolved(path).map_err(failed)?;
+        let is_there = real.metadata().is_ok_and(|file| file.len() > 0);
+        match (is_there, sign_of_a_journal(path, &real), if_missing) {
+            (true, _, IfMissing::CreateAnyway) => return Err(OpenError::Exists(path.to_owned())),
+            (true, _, IfMissing::Create) => {}
+            (false, Some(sign), IfMissing::Create) => {
+                return Err(OpenError::Vanished { path: path.to_owned(), sign });
+            }
+            (false, _, IfMissing::Create | IfMissing::CreateAnyway) => {
+                put_aside(&real).map_err(failed)?;
+                created(&real, create)?;
+            }
+        }
+        Self::lock(path, real)
+    }
+
+    fn lock(path: &Path, real: PathBuf) -> Result<Self, OpenError> {
+        let failed = |error: std::io::Error| OpenError::failed(path, &error);
+        let database = OpenOptions::new().read(true).write(true).open(&real).map_err(failed)?;
+        take(&database, path)?;
+        let is = database.metadata().map_err(failed)?;
+        check_private(path, &is)?;
+        let marker = private(&beside(&real, ".lock")).map_err(failed)?;
+        // An executor of before this format locks the marker alone.
+        take(&marker, path)?;
+        for file in others(&real).iter().filter(|file| file.exists()) {
+            let file = OpenOptions::new().read(true).write(true).open(file).map_err(failed)?;
+            fchmod(&file, Mode::from_raw_mode(PRIVATE)).map_err(|error| failed(error.into()))?;
+        }
+        fchmod(&marker, Mode::from_raw_mode(PRIVATE)).map_err(|error| failed(error.into()))?;
+        let (path, boot, others) = (path.to_owned(), boot(), [None; 2]);
+        let files = Self { path, real, database, marker, boot, bytes: is.len(), others };
+        // Somebody may have replaced it before it was locked.
+        match files.check_database() {
+            Ok(_bytes) => Ok(files),
+            Err(reason) => Err(OpenError::Failed { path: files.path, reason }),
+        }
+    }
+
+    /// Where SQLite finds it.
+    pub(super) fn real(&self) -> &Path {
+        &self.real
+    }
+
+    /// Compares what stands at the journal's place with what is open.
+    ///
+    /// # Errors
+    /// What happened to it, and what to do.
+    pub(super) fn check(&mut self) -> Result<(), String> {
+        self.bytes = self.check_database()?;
+        for (nth, file) in others(&self.real).iter().enumerate() {
+            let Some(known) = self.others.get_mut(nth) else { continue };
+            let is = file.metadata().ok().map(|is| (inode(&is), is.len()));
+            match (*known, is) {
+                (None, is) => *known = is,
+                (Some((was, had)), Some((is, bytes))) if was == is && bytes >= had => {
+                    *known = Some((is, bytes))
+                }
+                (Some(_), Some(_) | None) => {
+                    return Err(self
+                        .lost(&format!("its file `{}` was removed, replaced or cut short", file.display())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The size of the database, if it is still the one.
+    fn check_database(&self) -> Result<u64, String> {
+        let open = self.database.metadata().map_err(|error| self.lost(&error.to_string()))?;
+        let there = match self.path.metadata() {
+            Ok(there) => there,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(self.lost("it was removed, or its folder was renamed"));
+            }
+            Err(error) => return Err(self.lost(&error.to_string())),
+        };
+        match () {
+            () if inode(&there) != inode(&open) => Err(self.lost("another file was put in its place")),
+            () if open.nlink() != 1 => Err(self.lost(&format!("it has {} names", open.nlink()))),
+            () if open.len() < self.bytes => Err(self.lost(&format!(
+                "it was cut short: it had {} bytes and has {}",
+                self.bytes,
+                open.len()
+            ))),
+            () => Ok(open.len()),
+        }
+    }
+
+    fn lost(&self, how: &str) -> String {
+        format!(
+            "the journal `{}` is not what this executor opened: {how}; nothing can be recorded there any more, so it stops",
+            self.path.display()
+        )
+    }
+
+    /// Notes the last record. What cannot be written leaves the one before, which is right as well.
+    pub(super) fn mark(&self, number: i64, hash: &Hash) {
+        let _less_is_known = write_mark(&self.marker, number, hash, &self.boot);
+    }
+
+    /// What the marker says; `None` when it says nothing.
+    pub(super) fn marked(&self) -> Option<Marked> {
+        marked_in(&self.marker)
+    }
+}
+
+/// Writes a marker, which always has the same length.
+pub(super) fn write_mark(marker: &File, number: i64, hash: &Hash, boot: &str) -> std::io::Result<()> {
+    let text = format!("{MARKER} {number:020} {} {boot}", shown(hash));
+    let check = shown(&digest(text.as_bytes()).0);
+    marker.write_all_at(format!("{text} {check}\n").as_bytes(), 0)
+}
+
+/// What the marker beside a journal says that is only read.
+pub(super) fn marked(journal: &Path) -> Option<Marked> {
+    let real = resolved(journal).ok()?;
+    marked_in(&File::open(beside(&real, ".lock")).ok()?)
+}
+
+fn marked_in(marker: &File) -> Option<Marked> {
+    let mut text = String::new();
+    let mut from_the_start = marker.try_clone().ok()?;
+    std::io::Seek::rewind(&mut from_the_start).ok()?;
+    from_the_start.take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
+    let (text, check) = text.strip_suffix('\n')?.rsplit_once(' ')?;
+    if parse(check)? != digest(text.as_bytes()).0 {
+        return None;
+    }
+    let mut parts = text.strip_prefix(MARKER)?.split_ascii_whitespace();
+    let number = parts.next()?.parse().ok()?;
+    Some(Marked { number, hash: parse(parts.next()?)?, boot: parts.next()?.to_owned() })
+}
+
+/// Which start of the kernel this is.
+pub(super) fn boot() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let id = id.trim();
+    if id.is_empty() { "unknown".to_owned() } else { id.to_owned() }
+}
+
+/// Locks a file for this process, under whatever name it was opened. The lock ends with the descriptor.
+pub(super) fn take(file: &File, journal: &Path) -> Result<(), OpenError> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse(journal.to_owned())),
+        Err(error) => Err(OpenError::failed(journal, &error.into())),
+    }
+}
+
+/// Checks that nobody else may read the journal, and that it has one name.
+pub(super) fn check_private(path: &Path, file: &Metadata) -> Result<(), OpenError> {
+    let mode = file.mode() & 0o7777;
+    if mode & !PRIVATE != 0 {
+        return Err(OpenError::Mode { path: path.to_owned(), mode });
+    }
+    if file.nlink() != 1 {
+        return Err(OpenError::Names { path: path.to_owned(), names: file.nlink() });
+    }
+    Ok(())
+}
+
+/// A file for this user alone, made when it is not there.
+pub(super) fn private(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(PRIVATE).open(path)
+}
+
+/// A path without symbolic links, also of a file that is not there yet.
+pub(super) fn resolved(path: &Path) -> std::io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        resolved => return resolved,
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or(ErrorKind::InvalidFilename)?;
+    Ok(folder.canonicalize()?.join(name))
+}
+
+/// What says that there was a journal at a place where none is.
+fn sign_of_a_journal(path: &Path, real: &Path) -> Option<PathBuf> {
+    let mut signs = vec![beside(real, ".lock"), beside(real, "-wal"), beside(real, "-shm")];
+    // A link to nowhere, or what is left of a file that was cut to nothing.
+    signs.extend(path.is_symlink().then(|| path.to_owned()));
+    signs.into_iter().find(|sign| sign.symlink_metadata().is_ok())
+}
+
+/// Makes the journal under another name, and gives it its own when it is complete.
+fn created(real: &Path, create: impl FnOnce(&Path) -> Result<(), OpenError>) -> Result<(), OpenError> {
+    let draft = draft(real);
+    let failed = |error: std::io::Error| OpenError::failed(real, &error);
+    let made = private(&draft).map_err(failed).and_then(|_file| create(&draft));
+    let made = made.and_then(|()| match rename_new(&draft, real) {
+        // Another start was faster, and its lock decides.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        renamed => renamed.map_err(failed),
+    });
+    for file in [draft.clone(), beside(&draft, "-wal"), beside(&draft, "-shm"), beside(&draft, "-journal")] {
+        let _is_gone = std::fs::remove_file(file);
+    }
+    made
+}
+
+/// A name beside a journal, for one that is not complete.
+pub(super) fn draft(real: &Path) -> PathBuf {
+    beside(real, &format!(".draft-{}", std::process::id()))
+}
+
+/// Gives a file another name that nothing has, for certain.
+pub(super) fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
+    renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?;
+    sync_folder_of(to)
+}
+
+/// Waits until the names in the folder of a file are on the disk.
+pub(super) fn sync_folder_of(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+/// Renames what is left of a journal, so that SQLite does not put it into another one.
+pub(super) fn put_aside(real: &Path) -> std::io::Result<()> {
+    if real.metadata().is_ok_and(|file| file.len() == 0) {
+        std::fs::remove_file(real)?;
+    }
+    let _is_not_there = std::fs::remove_file(beside(real, "-shm"));
+    let log = beside(real, "-wal");
+    if !log.exists() {
+        return Ok(());
+    }
+    rename_new(&log, &free_name(&log, "lost"))
+}
+
+/// A name that nothing has: `FILE.WORD-1`, or a higher number.
+pub(super) fn free_name(path: &Path, word: &str) -> PathBuf {
+    let names = (1_u32..).map(|nth| beside(path, &format!(".{word}-{nth}")));
+    let mut free = names.filter(|name| name.symlink_metadata().is_err());
+    free.next().unwrap_or_else(|| beside(path, &format!(".{word}")))
+}
+
+/// The files of a journal that grow with it.
+pub(super) fn growing(path: &Path) -> [PathBuf; 2] {
+    [path.to_owned(), beside(path, "-wal")]
+}
+
+/// The files that SQLite keeps beside a journal.
+pub(super) fn others(real: &Path) -> [PathBuf; 2] {
+    [beside(real, "-wal"), beside(real, "-shm")]
+}
+
+/// A file beside another, whose name goes on with `ending`.
+pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}

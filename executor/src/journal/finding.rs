@@ -1,0 +1,166 @@
+//! What a check of a journal can find, and why it goes no further.
+
+use super::chain::{Head, shown};
+use crate::ident::IntentId;
+use rusqlite::ErrorCode;
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// The journal holds.
+    Holds {
+        /// How many receipts it has.
+        receipts: u64,
+        /// How many were pruned before them.
+        pruned: u64,
+        /// How many records it has.
+        records: u64,
+        /// How far the receipts go.
+        head: Head,
+    },
+    /// A record is not what was written, or not where it was written.
+    Changed {
+        /// Its number.
+        record: i64,
+        /// Its intent, as it stands there now, when it has one.
+        intent: Option<IntentId>,
+    },
+    /// Records are missing between others.
+    Missing {
+        /// The first of them.
+        first: i64,
+        /// The last of them.
+        last: i64,
+    },
+    /// The last records are missing.
+    Cut {
+        /// The last one that is there.
+        last: i64,
+        /// The last one that was there.
+        was: i64,
+    },
+    /// A record does not go with those before it, such as a second claim of one intent.
+    Order {
+        /// Its number.
+        record: i64,
+        /// Its intent, when it has one.
+        intent: Option<IntentId>,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A row of another table is not there, not as it was, or without a record.
+    Row {
+        /// The table.
+        table: &'static str,
+        /// The record, or the row, that it is about.
+        record: i64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// SQLite cannot read the file.
+    Unreadable {
+        /// The last record that was right.
+        after: i64,
+        /// What SQLite says.
+        reason: String,
+    },
+    /// Tables, indexes or triggers are not those of a journal.
+    Schema {
+        /// The first of them.
+        name: String,
+    },
+    /// Another history than the one of the checkpoint: an older copy that went on, or one that was made anew.
+    Differs {
+        /// The number of the checkpoint.
+        number: u64,
+    },
+    /// The receipts end before the one of the checkpoint.
+    Short {
+        /// The last one that is there.
+        last: u64,
+        /// The number of the checkpoint.
+        number: u64,
+    },
+    /// The receipt of the checkpoint was pruned, so that nothing can be said of it.
+    CheckpointPruned {
+        /// The number of the checkpoint.
+        number: u64,
+    },
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let of = |intent: &Option<IntentId>| {
+            intent.map(|intent| format!(" (intent {intent})")).unwrap_or_default()
+        };
+        match self {
+            Self::Holds { receipts, pruned, records, head } => {
+                let before =
+                    if *pruned == 0 { String::new() } else { format!(", after {pruned} that were pruned") };
+                write!(
+                    f,
+                    "the journal holds: {receipts} receipts{before}, {records} records\ncheckpoint {}:{}",
+                    head.number,
+                    shown(&head.hash)
+                )
+            }
+            Self::Changed { record, intent } => {
+                write!(f, "record {record}{} is not what was written there", of(intent))
+            }
+            Self::Missing { first, last } => write!(f, "the records {first} to {last} are missing"),
+            Self::Cut { last, was } => {
+                write!(f, "the end is cut off: the last record is {last}, and there was a record {was}")
+            }
+            Self::Order { record, intent, what } => write!(f, "record {record}{} {what}", of(intent)),
+            Self::Row { table, record, what } => write!(f, "table `{table}`, row of record {record}: {what}"),
+            Self::Unreadable { after, reason } => {
+                write!(f, "the file cannot be read after record {after}: {reason}")
+            }
+            Self::Schema { name } => {
+                write!(f, "`{name}` is not as in a journal: a table, an index or a trigger was changed")
+            }
+            Self::Differs { number } => {
+                write!(
+                    f,
+                    "receipt {number} is another one than the checkpoint's: this is not the same history"
+                )
+            }
+            Self::Short { last, number } => {
+                write!(
+                    f,
+                    "the end is cut off: the last receipt is {last}, and the checkpoint is of receipt {number}"
+                )
+            }
+            Self::CheckpointPruned { number } => {
+                write!(f, "receipt {number} of the checkpoint was pruned: take a later checkpoint")
+            }
+        }
+    }
+}
+
+/// Why a check goes no further.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// It found something.
+    Found(Finding),
+    /// The file cannot be asked now.
+    Sqlite(rusqlite::Error),
+}
+
+impl From<Finding> for Stop {
+    fn from(finding: Finding) -> Self {
+        Self::Found(finding)
+    }
+}
+
+impl From<rusqlite::Error> for Stop {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            // Without a code it is a value of another type than was written.
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) | None => {
+                Self::Found(Finding::Unreadable { after: 0, reason: error.to_string() })
+            }
+            Some(_) => Self::Sqlite(error),
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Appending to the chain of records, and to that of refusals.
+//!
+//! What this room writes into a journal goes through here, with the row of `chains` that says how far the chain goes,
+//! so that an end that is cut off is missed.
+
+use super::chain::{Hash, Head};
+use super::error::{Trouble, changed};
+use super::record::{COLUMNS, Digest32, Kind, Record, Refusals};
+use super::store::{number, stored};
+use crate::ident::{AgentDid, IntentId, ToolName};
+use rusqlite::{Connection, Row, params};
+use sha2::{Digest as _, Sha256};
+
+/// How many of the latest refusals are kept.
+const MAX_REFUSALS: i64 = 100_000;
+
+/// The tables of the two chains.
+pub(super) const TABLES: &str = "
+CREATE TABLE records(
+    number INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL,
+    at INTEGER NOT NULL,         -- in microseconds since 1970
+    intent BLOB,
+    agent TEXT,
+    tool TEXT,
+    status TEXT,                 -- of a receipt
+    about INTEGER,               -- the record that this one is about
+    proof TEXT,                  -- of a claim: issuer and single-use id of the verdict's proof
+    receipt INTEGER,             -- of a receipt: its number among the receipts
+    latest INTEGER NOT NULL,     -- the record of the latest receipt up to here; 0 before the first
+    root BLOB,                   -- of a receipt that was in a journal of format 2: its hash there
+    body BLOB NOT NULL,
+    hash BLOB NOT NULL           -- of all columns and the hash before
+);
+CREATE INDEX records_of ON records(intent) WHERE intent IS NOT NULL AND kind <> 'receipt';
+CREATE UNIQUE INDEX receipt_of ON records(about) WHERE kind = 'receipt';
+CREATE UNIQUE INDEX proofs ON records(proof) WHERE proof IS NOT NULL;
+CREATE TABLE refusals(           -- what did not run, the latest of it
+    number INTEGER PRIMARY KEY,
+    refused INTEGER NOT NULL,
+    intent BLOB NOT NULL,
+    agent TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    blocked_by TEXT NOT NULL,
+    message TEXT NOT NULL,
+    hash BLOB NOT NULL           -- as in records
+);
+CREATE TABLE chains(             -- how far the two go
+    name TEXT PRIMARY KEY,
+    first INTEGER NOT NULL,      -- the last one that was pruned; 0 when none was
+    first_hash BLOB NOT NULL,
+    receipts INTEGER NOT NULL,   -- how many receipts there were up to there
+    checkpoint BLOB NOT NULL,    -- of the last of them
+    last INTEGER NOT NULL,
+    last_hash BLOB NOT NULL
+) WITHOUT ROWID;
+INSERT INTO chains VALUES
+    ('records', 0, zeroblob(32), 0, zeroblob(32), 0, zeroblob(32)),
+    ('refusals', 0, zeroblob(32), 0, zeroblob(32), 0, zeroblob(32));
+";
+
+/// Where a chain begins and ends, as `chains` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// What the first that is left comes after.
+    pub(super) first: i64,
+    pub(super) first_hash: Hash,
+    /// How many receipts there were up to there, and their checkpoint.
+    pub(super) pruned: Head,
+    pub(super) last: i64,
+    pub(super) last_hash: Hash,
+}
+
+impl Extent {
+    pub(super) fn of(connection: &Connection, chain: &str) -> rusqlite::Result<Self> {
+        connection
+            .prepare_cached(
+                "SELECT first, first_hash, receipts, checkpoint, last, last_hash FROM chains WHERE name = ?1",
+            )?
+            .query_row([chain], |row| {
+                Ok(Self {
+                    first: row.get(0)?,
+                    first_hash: row.get(1)?,
+                    pruned: Head { number: number(row.get(2)?), hash: row.get(3)? },
+                    last: row.get(4)?,
+                    last_hash: row.get(5)?,
+                })
+            })
+    }
+}
+
+/// How far the records go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tip {
+    pub(super) number: i64,
+    pub(super) hash: Hash,
+    /// The record of the latest receipt.
+    pub(super) latest: i64,
+    /// The checkpoint of that receipt.
+    pub(super) head: Head,
+}
+
+impl Tip {
+    /// What comes before the first record that is left.
+    pub(super) fn before_the_first(extent: &Extent) -> Self {
+        let Extent { first, first_hash, pruned, .. } = *extent;
+        Self { number: first, hash: first_hash, latest: 0, head: pruned }
+    }
+
+    /// As the file says.
+    pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
+        let extent = Extent::of(connection, "records")?;
+        Self::of(connection, extent.last, &extent)
+    }
+
+    /// At a record that is there, or before the first.
+    pub(super) fn of(connection: &Connection, record: i64, extent: &Extent) -> rusqlite::Result<Self> {
+        if record == extent.first {
+            return Ok(Self::before_the_first(extent));
+        }
+        let sql = "SELECT latest, hash FROM records WHERE number = ?1";
+        let (latest, hash) = connection.query_row(sql, [record], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let head = if latest > extent.first { checkpoint(connection, latest)? } else { extent.pruned };
+        Ok(Self { number: record, hash, latest, head })
+    }
+
+    /// After one more record, with its hash.
+    pub(super) fn and(self, record: &Record<'_>, hash: Hash) -> Self {
+        let Record { number: at, latest, receipt, root, .. } = *record;
+        let head =
+            receipt.map_or(self.head, |receipt| Head { number: number(receipt), hash: root.unwrap_or(hash) });
+        Self { number: at, hash, latest, head }
+    }
+}
+
+/// The checkpoint of a record that is a receipt.
+fn checkpoint(connection: &Connection, record: i64) -> rusqlite::Result<Head> {
+    let sql = "SELECT receipt, coalesce(root, hash) FROM records WHERE number = ?1 AND kind = 'receipt'";
+    connection.query_row(sql, [record], |row| Ok(Head { number: number(row.get(0)?), hash: row.get(1)? }))
+}
+
+/// What a new record says; the rest follows from the one before it.
+#[derive(Debug, Default)]
+pub(super) struct New<'a> {
+    pub(super) at: i64,
+    pub(super) intent: Option<IntentId>,
+    pub(super) agent: Option<&'a str>,
+    pub(super) tool: Option<&'a str>,
+    pub(super) status: Option<&'a str>,
+    pub(super) about: Option<i64>,
+    pub(super) proof: Option<&'a str>,
+    pub(super) root: Option<Hash>,
+    pub(super) body: &'a [u8],
+}
+
+/// The records, in one transaction.
+#[derive(Debug)]
+pub(super) struct Log<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) tip: Tip,
+    /// As the file has it.
+    saved: Tip,
+}
+
+impl<'a> Log<'a> {
+    /// Goes on from `tip`, or from what another program, such as `journal prune`, has appended to it.
+    ///
+    /// # Errors
+    /// [`Trouble::Broken`] when what is there does not come after `tip`.
+    pub(super) fn after(connection: &'a Connection, tip: Tip) -> Result<Self, Trouble> {
+        let extent = Extent::of(connection, "records")?;
+        let Extent { first, last, last_hash, .. } = extent;
+        let tip = match () {
+            () if (last, last_hash) == (tip.number, tip.hash) => tip,
+            () if first <= tip.number => follow(connection, tip)?,
+            // What came after it was pruned already.
+            () => follow(connection, Tip::before_the_first(&extent))?,
+        };
+        if (tip.number, tip.hash) != (last, last_hash) {
+            return Err(changed("its end is not the one that was written"));
+        }
+        Ok(Self { connection, tip, saved: tip })
+    }
+
+    /// Appends a record, and gives its number.
+    pub(super) fn append(&mut self, kind: Kind, new: &New<'_>) -> Result<i64, Trouble> {
+        let New { at, intent, agent, tool, status, about, proof, root, body } = *new;
+        let number = self.tip.number + 1;
+        let is_receipt = kind == Kind::Receipt;
+        let receipt = is_receipt.then(|| stored(self.tip.head.number) + 1);
+        let latest = if is_receipt { number } else { self.tip.latest };
+        let intent = intent.map(|intent| *intent.as_bytes());
+        let record = Record {
+            number,
+            kind,
+            at,
+            intent,
+            agent,
+            tool,
+            status,
+            about,
+            proof,
+            receipt,
+            latest,
+            root,
+            body,
+        };
+        let hash = record.hash(&self.tip.hash);
+        self.connection
+            .prepare_cached(&format!(
+                "INSERT INTO records({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
+            ))?
+            .execute(params![
+                number,
+                kind.as_str(),
+                at,
+                intent,
+                agent,
+                tool,
+                status,
+                about,
+                proof,
+                receipt,
+                latest,
+                root,
+                body,
+                hash
+            ])?;
+        self.tip = self.tip.and(&record, hash);
+        Ok(number)
+    }
+
+    /// Whether something was appended.
+    pub(super) fn has_new(&self) -> bool {
+        self.tip != self.saved
+    }
+
+    /// Says in the file how far the chain goes now.
+    pub(super) fn save(&mut self) -> Result<(), Trouble> {
+        if self.has_new() {
+            self.connection
+                .prepare_cached("UPDATE chains SET last = ?1, last_hash = ?2 WHERE name = 'records'")?
+                .execute(params![self.tip.number, self.tip.hash])?;
+            self.saved = self.tip;
+        }
+        Ok(())
+    }
+}
+
+/// Reads what another program has appended.
+fn follow(connection: &Connection, mut tip: Tip) -> Result<Tip, Trouble> {
+    let mut statement = connection
+        .prepare_cached(&format!("SELECT {COLUMNS} FROM records WHERE number > ?1 ORDER BY number"))?;
+    let mut rows = statement.query([tip.number])?;
+    while let Some(row) = rows.next()? {
+        let (record, hash) = Record::read(row)?;
+        if record.number != tip.number + 1 || record.hash(&tip.hash) != hash {
+            return Err(changed(&format!(
+                "its record {} does not come after the one before it",
+                record.number
+            )));
+        }
+        tip = tip.and(&record, hash);
+    }
+    Ok(tip)
+}
+
+/// Something that was not run, for the record.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) refused: i64,
+    pub(super) intent: IntentId,
+    pub(super) agent: AgentDid,
+    pub(super) tool: ToolName,
+    pub(super) blocked_by: &'static str,
+    pub(super) message: String,
+}
+
+impl Refusal {
+    pub(super) fn as_refused(&self) -> Refused<'_> {
+        let Self { refused, intent, agent, tool, blocked_by, message } = self;
+        let (intent, agent, tool) = (*intent.as_bytes(), agent.as_str(), tool.as_str());
+        Refused { refused: *refused, intent, agent, tool, blocked_by, message }
+    }
+}
+
+/// A refusal as it is written and hashed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Refused<'a> {
+    pub(super) refused: i64,
+    pub(super) intent: [u8; 16],
+    pub(super) agent: &'a str,
+    pub(super) tool: &'a str,
+    pub(super) blocked_by: &'a str,
+    pub(super) message: &'a str,
+}
+
+impl<'a> Refused<'a> {
+    /// One of a row that has these columns from `first` on.
+    pub(super) fn read(row: &'a Row<'_>, first: usize) -> rusqlite::Result<Self> {
+        let text = |column: usize| row.get_ref(first + column)?.as_str().map_err(rusqlite::Error::from);
+        Ok(Self {
+            refused: row.get(first)?,
+            intent: row.get(first + 1)?,
+            agent: text(2)?,
+            tool: text(3)?,
+            blocked_by: text(4)?,
+            message: text(5)?,
+        })
+    }
+
+    pub(super) fn hash(&self, number: i64, previous: &Hash) -> Hash {
+        let Self { refused, intent, agent, tool, blocked_by, message } = self;
+        let mut hasher = Sha256::new();
+        hasher.update(b"a2g-executor refusal 3\n");
+        hasher.update(previous);
+        [number, *refused].into_iter().for_each(|number| hasher.update(number.to_le_bytes()));
+        hasher.update(intent);
+        for part in [agent, tool, blocked_by, message] {
+            hasher.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
+            hasher.update(part);
+        }
+        hasher.finalize().into()
+    }
+}
+
+/// How far the refusals go, and up to which a record of the main chain says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RefusalTip {
+    pub(super) number: i64,
+    pub(super) hash: Hash,
+    pub(super) marked: i64,
+}
+
+impl RefusalTip {
+    /// As the file says. What is marked is not looked for: one mark more is no harm.
+    pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
+        let Extent { last, last_hash, .. } = Extent::of(connection, "refusals")?;
+        Ok(Self { number: last, hash: last_hash, marked: 0 })
+    }
+
+    /// Appends a refusal, and drops the oldest beyond the bound.
+    pub(super) fn append(&mut self, connection: &Connection, refused: &Refused<'_>) -> Result<(), Trouble> {
+        let number = self.number + 1;
+        let hash = refused.hash(number, &self.hash);
+        let Refused { refused, intent, agent, tool, blocked_by, message } = refused;
+        connection
+            .prepare_cached(
+                "INSERT INTO refusals(number, refused, intent, agent, tool, blocked_by, message, hash)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            )?
+            .execute(params![number, refused, intent, agent, tool, blocked_by, message, hash])?;
+        (self.number, self.hash) = (number, hash);
+        connection
+            .prepare_cached("UPDATE chains SET last = ?1, last_hash = ?2 WHERE name = 'refusals'")?
+            .execute(params![number, hash])?;
+        drop_refusals(connection, number - MAX_REFUSALS)
+    }
+
+    /// Says in the chain of records how far the refusals go, unless it does already.
+    pub(super) fn mark(&mut self, log: &mut Log<'_>, now: i64) -> Result<(), Trouble> {
+        if self.marked == self.number {
+            return Ok(());
+        }
+        let body = serde_json::to_vec(&Refusals { number: self.number, hash: Digest32(self.hash) })?;
+        log.append(Kind::Refusals, &New { at: now, body: &body, ..New::default() })?;
+        self.marked = self.number;
+        Ok(())
+    }
+}
+
+/// Drops the refusals up to `last`.
+fn drop_refusals(connection: &Connection, last: i64) -> Result<(), Trouble> {
+    if last <= 0 {
+        return Ok(());
+    }
+    connection
+        .prepare_cached(
+            "UPDATE chains SET first = ?1, first_hash = (SELECT hash FROM refusals WHERE number = ?1)
+             WHERE name = 'refusals'",
+        )?
+        .execute([last])?;
+    connection.prepare_cached("DELETE FROM refusals WHERE number <= ?1")?.execute([last])?;
+    Ok(())
+}

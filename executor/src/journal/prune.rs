@@ -1,0 +1,290 @@
+//! Taking old records out, from the front of the chain.
+//!
+//! What is still promised by them is written again at its end: intents that were used, that wait, or that a person
+//! decided about, and the hashes of tasks. A record says up to where the others are gone.
+
+use super::chain::Hash;
+use super::error::{OpenError, Trouble};
+use super::log::{Extent, Log, New, Tip};
+use super::micros;
+use super::record::{self, Digest32, Kind};
+use super::standing::{Claimed, Ended, Held, Standing, standing};
+use super::store::{self, stored, writable};
+use crate::ident::IntentId;
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
+use serde::Serialize;
+use std::path::Path;
+use time::{Duration, OffsetDateTime};
+
+/// How many records one transaction prunes, so that a server that writes meanwhile waits briefly.
+const PRUNED_AT_ONCE: i64 = 10_000;
+
+/// How much longer than its verdicts are good an intent is known. A clock that is ahead by less, for a while,
+/// makes nothing that ran run again.
+const KNOWN_LONGER: Duration = Duration::DAY;
+
+/// Why nothing, or not everything, was pruned.
+#[derive(Debug, thiserror::Error)]
+pub enum PruneError {
+    /// There is no journal.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It cannot be written.
+    #[error("the journal cannot be written: {0}")]
+    Write(String),
+}
+
+impl From<Trouble> for PruneError {
+    fn from(trouble: Trouble) -> Self {
+        Self::Write(trouble.to_string())
+    }
+}
+
+impl From<rusqlite::Error> for PruneError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Write(error.to_string())
+    }
+}
+
+/// What was pruned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pruned {
+    /// Receipts that are gone.
+    pub receipts: u64,
+    /// Intents that are forgotten: all of their verdicts expired a day ago.
+    pub intents: u64,
+    /// Tasks of the A2A door that are gone: they ended before.
+    pub tasks: u64,
+}
+
+/// Takes records out that are older than `before`, with receipts that the governor has, oldest first and none
+/// from between others, and forgets intents whose verdicts have all expired a day ago. A server may
+/// write meanwhile.
+///
+/// # Errors
+/// [`PruneError`]. What was pruned before it stays pruned.
+pub fn prune(path: &Path, before: OffsetDateTime, now: OffsetDateTime) -> Result<Pruned, PruneError> {
+    let mut connection = writable(path)?;
+    let mut pruned = Pruned { tasks: prune_tasks(&mut connection, before, now)?, ..Pruned::default() };
+    // What is written meanwhile, by this as well, is for another time.
+    let end = Extent::of(&connection, "records")?.last;
+    loop {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let extent = Extent::of(&transaction, "records")?;
+        let cut = cut(&transaction, &extent, micros(before), end)?;
+        if cut <= extent.first {
+            return Ok(pruned);
+        }
+        let mut pruning = Pruning::begin(&transaction, &extent, cut, micros(now))?;
+        pruning.carry_over()?;
+        pruned.receipts += pruning.receipts;
+        pruned.intents += pruning.forgotten;
+        transaction.commit()?;
+    }
+}
+
+/// Drops the tasks that ended before, with a record for each.
+fn prune_tasks(
+    connection: &mut Connection,
+    before: OffsetDateTime,
+    now: OffsetDateTime,
+) -> Result<u64, PruneError> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut log = Log::after(&transaction, Tip::read(&transaction)?)?;
+    let mut dropped = 0;
+    {
+        let mut statement = transaction.prepare("DELETE FROM tasks WHERE over < ?1 RETURNING task")?;
+        let tasks = statement.query_map([micros(before)], |row| row.get(0).map(IntentId::from_bytes))?;
+        for task in tasks.collect::<rusqlite::Result<Vec<_>>>()? {
+            let new = New { at: micros(now), intent: Some(task), ..New::default() };
+            log.append(Kind::TaskDropped, &new)?;
+            dropped += 1;
+        }
+    }
+    log.save()?;
+    transaction.commit()?;
+    Ok(dropped)
+}
+
+/// The last record that can go.
+fn cut(connection: &Connection, extent: &Extent, before: i64, end: i64) -> rusqlite::Result<i64> {
+    let most = extent.first.saturating_add(PRUNED_AT_ONCE).min(end);
+    let stays = connection.query_row(
+        // The journal's own records say nothing without those that they are about.
+        "SELECT min(number) FROM records WHERE number > ?1 AND number <= ?2
+         AND (at >= ?3 AND kind NOT IN ('delivered', 'refusals', 'pruned', 'migrated') OR number >= (SELECT coalesce(min(run), ?2 + 1) FROM open))",
+        params![extent.first, most, before],
+        |row| row.get::<_, Option<i64>>(0),
+    )?;
+    Ok(stays.map_or(most, |stays| stays - 1))
+}
+
+/// A record to be written again.
+struct Again {
+    kind: Kind,
+    intent: IntentId,
+    agent: String,
+    tool: String,
+    about: Option<i64>,
+    proof: Option<String>,
+    body: Vec<u8>,
+}
+
+/// One transaction that takes records out.
+struct Pruning<'a> {
+    connection: &'a Connection,
+    extent: Extent,
+    cut: i64,
+    now: i64,
+    log: Log<'a>,
+    receipts: u64,
+    forgotten: u64,
+}
+
+impl<'a> Pruning<'a> {
+    fn begin(connection: &'a Connection, extent: &Extent, cut: i64, now: i64) -> Result<Self, PruneError> {
+        let log = Log::after(connection, Tip::read(connection)?)?;
+        let sql = "SELECT count(*) FROM records WHERE number <= ?1 AND kind = 'receipt'";
+        let receipts = connection.query_row(sql, [cut], |row| row.get(0).map(store::number))?;
+        Ok(Self { connection, extent: *extent, cut, now, log, receipts, forgotten: 0 })
+    }
+
+    fn carry_over(&mut self) -> Result<(), PruneError> {
+        let sql = "SELECT intent FROM records WHERE number <= ?1 AND intent IS NOT NULL
+                   GROUP BY intent ORDER BY min(number)";
+        let mut statement = self.connection.prepare(sql)?;
+        let intents = statement.query_map([self.cut], |row| row.get(0).map(IntentId::from_bytes))?;
+        let mut again = Vec::new();
+        for intent in intents.collect::<rusqlite::Result<Vec<_>>>()? {
+            self.carry(intent, &mut again)?;
+        }
+        let at_cut = Tip::of(self.connection, self.cut, &self.extent)?;
+        self.connection.execute("DELETE FROM records WHERE number <= ?1", [self.cut])?;
+        let mut held = None;
+        for record in &again {
+            held = self.write(record, held)?;
+        }
+        let body = record::Pruned {
+            number: at_cut.number,
+            hash: Digest32(at_cut.hash),
+            receipts: stored(at_cut.head.number),
+            checkpoint: Digest32(at_cut.head.hash),
+        };
+        let body = json(&body)?;
+        self.log.append(Kind::Pruned, &New { at: self.now, body: &body, ..New::default() })?;
+        self.connection.execute(
+            "UPDATE chains SET first = ?1, first_hash = ?2, receipts = ?3, checkpoint = ?4 WHERE name = 'records'",
+            params![at_cut.number, at_cut.hash, stored(at_cut.head.number), at_cut.head.hash],
+        )?;
+        Ok(self.log.save()?)
+    }
+
+    /// Writes a record again. What waits keeps its text under the new number, and a decision is about that.
+    fn write(&mut self, again: &Again, held: Option<i64>) -> Result<Option<i64>, PruneError> {
+        let Again { kind, intent, agent, tool, about, proof, body } = again;
+        let about = if *kind == Kind::Approved { held } else { *about };
+        let new = New {
+            at: self.now,
+            intent: Some(*intent),
+            agent: (!agent.is_empty()).then_some(agent),
+            tool: (!tool.is_empty()).then_some(tool),
+            about: if *kind == Kind::Held { None } else { about },
+            proof: proof.as_deref(),
+            body,
+            ..New::default()
+        };
+        let number = self.log.append(*kind, &new)?;
+        if *kind != Kind::Held {
+            return Ok(None);
+        }
+        self.connection
+            .execute("UPDATE waiting SET number = ?2 WHERE number = ?1", params![again.about, number])?;
+        Ok(Some(number))
+    }
+
+    /// What has to be written again of an intent that has records up to the cut.
+    fn carry(&mut self, intent: IntentId, again: &mut Vec<Again>) -> Result<(), PruneError> {
+        let new = |kind, agent: String, tool: String, about, body| Again {
+            kind,
+            intent,
+            agent,
+            tool,
+            about,
+            proof: None,
+            body,
+        };
+        match standing(self.connection, intent)? {
+            Standing::Unknown => {}
+            Standing::Waiting(Held { number, agent, tool, body }) if number <= self.cut => {
+                again.push(new(Kind::Held, agent, tool, Some(number), json(&body)?));
+            }
+            Standing::Approved(Held { number, agent, tool, body }, decided) if number <= self.cut => {
+                again.push(new(Kind::Held, agent.clone(), tool.clone(), Some(number), json(&body)?));
+                again.push(new(Kind::Approved, agent, tool, None, json(&decided)?));
+            }
+            Standing::Denied(denied) if denied.number <= self.cut => {
+                if self.is_known(denied.body.held.until) {
+                    again.push(new(Kind::Denied, denied.agent, denied.tool, None, json(&denied.body)?));
+                } else {
+                    self.forgotten += 1;
+                }
+            }
+            Standing::Claimed(claimed) if claimed.number <= self.cut => {
+                self.carry_claim(intent, claimed, again)?
+            }
+            Standing::Waiting(_) | Standing::Approved(..) | Standing::Denied(_) | Standing::Claimed(_) => {}
+        }
+        if let Some(hash) = self.task(intent)? {
+            again.push(new(Kind::Task, String::new(), String::new(), None, hash.to_vec()));
+        }
+        Ok(())
+    }
+
+    fn is_known(&self, until: i64) -> bool {
+        let longer = i64::try_from(KNOWN_LONGER.whole_microseconds()).unwrap_or(i64::MAX);
+        until.saturating_add(longer) > self.now
+    }
+
+    fn carry_claim(
+        &mut self,
+        intent: IntentId,
+        claimed: Claimed,
+        again: &mut Vec<Again>,
+    ) -> Result<(), PruneError> {
+        let receipt = match claimed.end {
+            Ended::Receipt(number) => Some(number),
+            Ended::No | Ended::Pruned => None,
+        };
+        // A receipt that stays needs what its claim said.
+        let about = receipt.filter(|receipt| *receipt > self.cut);
+        if about.is_none() && !self.is_known(claimed.keep_until) {
+            self.forgotten += 1;
+            return Ok(());
+        }
+        let proof = "SELECT proof FROM records WHERE number = ?1";
+        let proof = self.connection.query_row(proof, [claimed.number], |row| row.get(0))?;
+        let body = json(&record::Used {
+            content: Digest32(claimed.content),
+            keep_until: claimed.keep_until,
+            verdict: about.and(claimed.verdict),
+        })?;
+        let (agent, tool) = (claimed.agent, claimed.tool);
+        again.push(Again { kind: Kind::Used, intent, agent, tool, about, proof, body });
+        Ok(())
+    }
+
+    /// The hash of a task that is kept, as its last record has it, when that record goes.
+    fn task(&self, task: IntentId) -> rusqlite::Result<Option<Hash>> {
+        let sql = "SELECT number, body FROM records WHERE intent = ?1 AND kind <> 'receipt' AND kind = 'task'
+                   AND EXISTS (SELECT 1 FROM tasks WHERE task = ?1) ORDER BY number DESC LIMIT 1";
+        let last = self
+            .connection
+            .prepare_cached(sql)?
+            .query_row([task.as_bytes()], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)));
+        Ok(last.optional()?.filter(|(number, _)| *number <= self.cut).map(|(_, hash)| hash))
+    }
+}
+
+fn json(body: &impl Serialize) -> Result<Vec<u8>, PruneError> {
+    serde_json::to_vec(body).map_err(|error| PruneError::Write(error.to_string()))
+}

@@ -1,0 +1,391 @@
+//! One record of the chain: what is written of it, and how it is hashed.
+//!
+//! A record is never changed. Its hash covers all of its columns and the hash of the record before it.
+
+use super::chain::{Hash, parse, shown};
+use crate::verdict::Manifest;
+use rusqlite::Row;
+use rusqlite::types::{FromSqlError, ValueRef};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+/// What is written first into every hash, so that no other text of ours has it.
+const PREFIX: &[u8] = b"a2g-executor record 3\n";
+
+/// What a record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// An intent starts, and must never start again.
+    Claim,
+    /// The run of a claim is over.
+    Receipt,
+    /// A claim was refused before its guest began.
+    Released,
+    /// A later verdict: a claim is known for longer.
+    Kept,
+    /// Receipts that the governor has.
+    Delivered,
+    /// An intent waits for a person.
+    Held,
+    /// A person let an intent run that waited.
+    Approved,
+    /// A person did not.
+    Denied,
+    /// An intent that waited was cancelled.
+    Cancelled,
+    /// An intent that waited was revoked.
+    Revoked,
+    /// An intent that waited, or that was approved, can run no more.
+    Expired,
+    /// Somebody stopped a run, or what was queued.
+    Stopped,
+    /// The governor took capabilities away.
+    Revocation,
+    /// A task of the A2A door is like this now.
+    Task,
+    /// A task is no longer kept.
+    TaskDropped,
+    /// How far the chain of refusals goes.
+    Refusals,
+    /// A claim that pruning has carried over.
+    Used,
+    /// Records were pruned.
+    Pruned,
+    /// The journal was of another format.
+    Migrated,
+}
+
+impl Kind {
+    const ALL: [Self; 19] = [
+        Self::Claim,
+        Self::Receipt,
+        Self::Released,
+        Self::Kept,
+        Self::Delivered,
+        Self::Held,
+        Self::Approved,
+        Self::Denied,
+        Self::Cancelled,
+        Self::Revoked,
+        Self::Expired,
+        Self::Stopped,
+        Self::Revocation,
+        Self::Task,
+        Self::TaskDropped,
+        Self::Refusals,
+        Self::Used,
+        Self::Pruned,
+        Self::Migrated,
+    ];
+
+    /// The word in the file.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Claim => "claim",
+            Self::Receipt => "receipt",
+            Self::Released => "released",
+            Self::Kept => "kept",
+            Self::Delivered => "delivered",
+            Self::Held => "held",
+            Self::Approved => "approved",
+            Self::Denied => "denied",
+            Self::Cancelled => "cancelled",
+            Self::Revoked => "revoked",
+            Self::Expired => "expired",
+            Self::Stopped => "stopped",
+            Self::Revocation => "revocation",
+            Self::Task => "task",
+            Self::TaskDropped => "task_dropped",
+            Self::Refusals => "refusals",
+            Self::Used => "used",
+            Self::Pruned => "pruned",
+            Self::Migrated => "migrated",
+        }
+    }
+
+    pub(super) fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+/// The columns of a record, in the order of [`Record::read`].
+pub(super) const COLUMNS: &str =
+    "number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, root, body, hash";
+
+/// A record without its hash.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record<'a> {
+    /// Records are numbered without a gap, from 1.
+    pub(super) number: i64,
+    pub(super) kind: Kind,
+    /// Microseconds since 1970.
+    pub(super) at: i64,
+    pub(super) intent: Option<[u8; 16]>,
+    pub(super) agent: Option<&'a str>,
+    pub(super) tool: Option<&'a str>,
+    /// Of a receipt.
+    pub(super) status: Option<&'a str>,
+    /// The record that this one is about.
+    pub(super) about: Option<i64>,
+    /// Issuer and single-use id of the proof that a claim uses.
+    pub(super) proof: Option<&'a str>,
+    /// The number of a receipt among the receipts.
+    pub(super) receipt: Option<i64>,
+    /// The record of the latest receipt up to this one; 0 before the first.
+    pub(super) latest: i64,
+    /// The hash of a receipt in a journal of format 2.
+    pub(super) root: Option<Hash>,
+    /// A receipt as JSON, 32 bytes for a task, or one of the bodies below as JSON.
+    pub(super) body: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// A record of a row with [`COLUMNS`], and the hash that stands beside it.
+    ///
+    /// # Errors
+    /// When a column has another type than it was written with.
+    pub(super) fn read(row: &'a Row<'_>) -> rusqlite::Result<(Self, Hash)> {
+        let kind = text(row, 1)?.and_then(Kind::parse).ok_or_else(|| wrong(1))?;
+        let record = Self {
+            number: row.get(0)?,
+            kind,
+            at: row.get(2)?,
+            intent: row.get(3)?,
+            agent: text(row, 4)?,
+            tool: text(row, 5)?,
+            status: text(row, 6)?,
+            about: row.get(7)?,
+            proof: text(row, 8)?,
+            receipt: row.get(9)?,
+            latest: row.get(10)?,
+            root: row.get(11)?,
+            body: row.get_ref(12)?.as_blob()?,
+        };
+        Ok((record, row.get(13)?))
+    }
+
+    /// The hash of this record after the one that `previous` is the hash of.
+    pub(super) fn hash(&self, previous: &Hash) -> Hash {
+        let Self { number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, root, body } =
+            self;
+        let mut hasher = Sha256::new();
+        hasher.update(PREFIX);
+        hasher.update(previous);
+        [number, at, latest].into_iter().for_each(|number| hasher.update(number.to_le_bytes()));
+        for number in [about, receipt] {
+            part(&mut hasher, number.map(i64::to_le_bytes).as_ref().map(<[u8; 8]>::as_slice));
+        }
+        part(&mut hasher, intent.as_ref().map(<[u8; 16]>::as_slice));
+        part(&mut hasher, root.as_ref().map(<[u8; 32]>::as_slice));
+        for word in [Some(kind.as_str()), *agent, *tool, *status, *proof] {
+            part(&mut hasher, word.map(str::as_bytes));
+        }
+        part(&mut hasher, Some(body));
+        hasher.finalize().into()
+    }
+}
+
+/// Hashes a part with its length, so that no two lists of parts are the same bytes; none has a length of its own.
+fn part(hasher: &mut Sha256, part: Option<&[u8]>) {
+    let length = part.map_or(u64::MAX, |part| u64::try_from(part.len()).unwrap_or(u64::MAX - 1));
+    hasher.update(length.to_le_bytes());
+    hasher.update(part.unwrap_or_default());
+}
+
+fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Option<&'a str>> {
+    Ok(row.get_ref(column)?.as_str_or_null()?)
+}
+
+/// The error of a column that has another type, or holds another word, than it was written with.
+pub(super) fn wrong(column: usize) -> rusqlite::Error {
+    let kind = ValueRef::Null.data_type();
+    rusqlite::Error::FromSqlConversionFailure(column, kind, Box::new(FromSqlError::InvalidType))
+}
+
+/// Hashes a text or a document that stands beside the chain.
+pub(super) fn digest(text: &[u8]) -> Digest32 {
+    Digest32(Sha256::digest(text).into())
+}
+
+/// A SHA-256 that is 64 hexadecimal digits in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Digest32(pub(super) Hash);
+
+impl Serialize for Digest32 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&shown(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest32 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let digits = String::deserialize(deserializer)?;
+        parse(&digits).map(Self).ok_or_else(|| serde::de::Error::custom("64 hexadecimal digits"))
+    }
+}
+
+/// The body of [`Kind::Claim`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Claim {
+    /// Of agent, tool and arguments.
+    pub(super) content: Digest32,
+    /// When its verdicts have expired, in microseconds since 1970.
+    pub(super) keep_until: i64,
+    /// Of the receipt that is written if the process ends while it runs.
+    pub(super) will: Digest32,
+    /// Of the task that is written then, when it is kept nowhere else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) task: Option<Digest32>,
+    /// The governor's verdict, when the executor asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) verdict: Option<Box<RawValue>>,
+}
+
+/// The body of [`Kind::Used`]; its record is about that of the receipt.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Used {
+    pub(super) content: Digest32,
+    pub(super) keep_until: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) verdict: Option<Box<RawValue>>,
+}
+
+/// The body of [`Kind::Kept`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Kept {
+    pub(super) keep_until: i64,
+}
+
+/// The body of [`Kind::Delivered`]: the numbers of the records of receipts.
+pub(super) type Delivered = Vec<i64>;
+
+/// The body of [`Kind::Held`].
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Held {
+    pub(super) content: Digest32,
+    /// Of the text in `waiting`: the call and the verdict that a person is shown.
+    pub(super) shown: Digest32,
+    /// When the verdict expires, in microseconds since 1970.
+    pub(super) until: i64,
+}
+
+/// The body of [`Kind::Approved`] and its siblings, whose records are about that of [`Kind::Held`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Decided {
+    /// The caller who decided, or why nobody can any more.
+    pub(super) by: String,
+    /// What it was decided on.
+    pub(super) held: Held,
+    /// The governor's estimate, for the answer to a repeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) risk_score: Option<f64>,
+    /// What takes the place of the verdict's manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) manifest: Option<Manifest>,
+}
+
+/// The body of [`Kind::Stopped`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Stopped {
+    pub(super) by: String,
+    /// The method: `a2g/cancel` or `g2a/revoke`.
+    pub(super) method: String,
+}
+
+/// The body of [`Kind::Revocation`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Revocation {
+    pub(super) by: String,
+    /// How many runs and waiting intents it ended.
+    pub(super) stopped: usize,
+}
+
+/// The body of [`Kind::Refusals`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Refusals {
+    pub(super) number: i64,
+    pub(super) hash: Digest32,
+}
+
+/// The body of [`Kind::Pruned`]: what the first record that is left comes after.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pruned {
+    pub(super) number: i64,
+    pub(super) hash: Digest32,
+    /// How many receipts there were up to there, and the checkpoint of the last of them.
+    pub(super) receipts: i64,
+    pub(super) checkpoint: Digest32,
+}
+
+/// The body of [`Kind::Migrated`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Migrated {
+    pub(super) format: i64,
+    /// The last checkpoint of the old format.
+    pub(super) receipts: i64,
+    pub(super) checkpoint: Digest32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_counts_and_so_does_its_place() {
+        let record = Record {
+            number: 1,
+            kind: Kind::Claim,
+            at: 7,
+            intent: Some([1; 16]),
+            agent: Some("did:a:b"),
+            tool: Some("t"),
+            status: None,
+            about: None,
+            proof: None,
+            receipt: None,
+            latest: 0,
+            root: None,
+            body: b"{}",
+        };
+        let others = [
+            Record { number: 2, ..record },
+            Record { kind: Kind::Used, ..record },
+            Record { at: 8, ..record },
+            Record { intent: Some([2; 16]), ..record },
+            Record { intent: None, ..record },
+            Record { agent: Some("did:a:bt"), tool: Some(""), ..record },
+            Record { agent: Some("did:a:b"), tool: None, status: Some("t"), ..record },
+            Record { about: Some(0), ..record },
+            Record { receipt: Some(0), ..record },
+            Record { proof: Some(""), ..record },
+            Record { latest: 1, ..record },
+            Record { root: Some([0; 32]), ..record },
+            Record { body: b"{ }", ..record },
+        ];
+        let hash = record.hash(&[0; 32]);
+        for other in others {
+            assert_ne!(other.hash(&[0; 32]), hash, "{other:?}");
+        }
+        assert_ne!(record.hash(&hash), hash);
+        assert_eq!(record.hash(&[0; 32]), hash);
+    }
+
+    #[test]
+    fn every_kind_has_a_word_of_its_own() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::parse(kind.as_str()), Some(kind));
+        }
+        assert_eq!(Kind::parse(""), None);
+    }
+}

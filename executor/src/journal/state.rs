@@ -1,0 +1,126 @@
+//! What each record makes of its intent: the one table of what may come after what.
+
+use super::chain::Hash;
+use super::record::Kind;
+
+/// Where an intent is after some of its records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Unknown,
+    Waiting(i64),
+    Approved(i64),
+    Denied,
+    Started(i64),
+    Ended {
+        claim: i64,
+        receipt: i64,
+    },
+    /// Its governor has the report, or all is pruned but that it ran. With the record that says that it ran.
+    Over(i64),
+}
+
+/// An intent that is open, or has a task.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Live {
+    pub(super) state: State,
+    /// The hash of its task's row.
+    pub(super) task: Option<Hash>,
+}
+
+/// What of a record decides what becomes of an intent.
+pub(super) struct Step {
+    pub(super) number: i64,
+    pub(super) kind: Kind,
+    pub(super) about: Option<i64>,
+    /// The hash of its task's row.
+    pub(super) task: Option<Hash>,
+}
+
+impl Live {
+    pub(super) const UNKNOWN: Self = Self { state: State::Unknown, task: None };
+
+    /// After one more record; `None` when it does not go with those before. What was pruned, up to `first`, may have
+    /// said what is missing.
+    pub(super) fn after(self, step: &Step, first: i64) -> Option<Self> {
+        let Step { number, kind, about, task } = *step;
+        let of_pruned = about.is_none_or(|about| about <= first);
+        let same = |record: i64| about == Some(record);
+        let state = match (kind, self.state) {
+            (Kind::Held, State::Unknown) => State::Waiting(number),
+            // Carried over by pruning.
+            (Kind::Held, State::Waiting(held) | State::Approved(held)) if held <= first => {
+                State::Waiting(number)
+            }
+            (Kind::Approved, State::Waiting(held)) if same(held) => State::Approved(held),
+            (Kind::Approved, State::Unknown) if of_pruned => State::Approved(about?),
+            (Kind::Denied, State::Waiting(held)) if same(held) => State::Denied,
+            (Kind::Denied, State::Unknown) if of_pruned => State::Denied,
+            (
+                Kind::Cancelled | Kind::Revoked | Kind::Expired,
+                State::Waiting(held) | State::Approved(held),
+            ) if same(held) => State::Unknown,
+            (Kind::Cancelled | Kind::Revoked | Kind::Expired | Kind::Released, State::Unknown)
+                if of_pruned =>
+            {
+                State::Unknown
+            }
+            (Kind::Claim, State::Unknown) if of_pruned => State::Started(number),
+            (Kind::Claim, State::Waiting(held) | State::Approved(held)) if same(held) => {
+                State::Started(number)
+            }
+            (Kind::Receipt, State::Started(claim)) if same(claim) => State::Ended { claim, receipt: number },
+            (Kind::Receipt, State::Unknown) if of_pruned => State::Ended { claim: about?, receipt: number },
+            (Kind::Released, State::Started(claim)) if same(claim) => State::Unknown,
+            (Kind::Used, State::Unknown) if of_pruned || about > Some(first) => State::Over(number),
+            (Kind::Used, State::Over(claim)) if claim <= first => State::Over(number),
+            (Kind::Kept, State::Started(_) | State::Ended { .. } | State::Over(_)) => self.state,
+            (Kind::Kept, State::Unknown) if of_pruned => State::Unknown,
+            (Kind::Stopped | Kind::Revocation | Kind::Task | Kind::TaskDropped, _any) => self.state,
+            (
+                Kind::Held
+                | Kind::Approved
+                | Kind::Denied
+                | Kind::Cancelled
+                | Kind::Revoked
+                | Kind::Expired
+                | Kind::Claim
+                | Kind::Receipt
+                | Kind::Released
+                | Kind::Used
+                | Kind::Kept
+                | Kind::Delivered
+                | Kind::Refusals
+                | Kind::Pruned
+                | Kind::Migrated,
+                _any,
+            ) => return None,
+        };
+        let task = match kind {
+            Kind::Task => Some(task?),
+            Kind::TaskDropped => None,
+            Kind::Held
+            | Kind::Approved
+            | Kind::Denied
+            | Kind::Cancelled
+            | Kind::Revoked
+            | Kind::Expired
+            | Kind::Claim
+            | Kind::Receipt
+            | Kind::Released
+            | Kind::Used
+            | Kind::Kept
+            | Kind::Stopped
+            | Kind::Revocation
+            | Kind::Delivered
+            | Kind::Refusals
+            | Kind::Pruned
+            | Kind::Migrated => self.task,
+        };
+        Some(Self { state, task })
+    }
+
+    /// Whether nothing stands in any other table because of it.
+    pub(super) fn is_settled(&self) -> bool {
+        self.task.is_none() && matches!(self.state, State::Unknown | State::Denied | State::Over(_))
+    }
+}

@@ -1,0 +1,204 @@
+//! Comparing the tables that follow from the records with them: what is open, what waits, the tasks, and the refusals.
+
+use super::chain::{Hash, Head};
+use super::finding::{Finding, Stop};
+use super::log::{Extent, Refused};
+use super::record::{self, digest};
+use super::standing::{Ended, Standing, body, standing};
+use super::state::{Live, State};
+use super::tasks::{ROW, row_digest};
+use super::verify::Verifier;
+use crate::ident::IntentId;
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+/// How many refusals are looked at when only the last records are.
+const LAST_REFUSALS: i64 = 5_000;
+
+/// Compares the rows of `open`, `waiting` and `tasks` with what is open by the records, both ways. When only the last
+/// records were looked at, that is what began among them.
+pub(super) fn compare(connection: &Connection, verifier: &Verifier) -> Result<(), Stop> {
+    let is_of_all = verifier.is_of_all();
+    let known = |intent: &[u8; 16]| verifier.live.get(intent).copied();
+    compare_open(connection, &known, is_of_all)?;
+    compare_waiting(connection)?;
+    if is_of_all {
+        compare_tasks(connection, &known)?;
+    }
+    verifier.live.iter().try_for_each(|(intent, live)| check_rows_of(connection, intent, live))
+}
+
+/// The rows that an intent has to have.
+fn check_rows_of(connection: &Connection, intent: &[u8; 16], live: &Live) -> Result<(), Stop> {
+    let (table, column, record) = match live.state {
+        State::Started(claim) | State::Ended { claim, .. } => ("open", "run", claim),
+        State::Waiting(held) | State::Approved(held) => ("waiting", "number", held),
+        State::Unknown | State::Denied | State::Over(_) => ("", "", 0),
+    };
+    let missing = |table, record| Stop::Found(Finding::Row { table, record, what: "is missing" });
+    if record != 0 {
+        let sql = format!("SELECT 1 FROM {table} WHERE {column} = ?1");
+        let row = connection.prepare_cached(&sql)?.query_row([record], |_| Ok(())).optional()?;
+        row.ok_or_else(|| missing(table, record))?;
+    }
+    let Some(hash) = live.task else { return Ok(()) };
+    let sql = format!("SELECT number, {ROW} FROM tasks WHERE task = ?1");
+    let row =
+        connection.prepare_cached(&sql)?.query_row([intent], |row| Ok((row.get(0)?, row_digest(row, 1)?)));
+    match row.optional()? {
+        Some((_, is)) if is == hash => Ok(()),
+        Some((number, _)) => {
+            Err(Finding::Row { table: "tasks", record: number, what: "is not as it was" }.into())
+        }
+        None => Err(missing("tasks", number_of_task(connection, intent)?)),
+    }
+}
+
+/// The last record of a task.
+fn number_of_task(connection: &Connection, task: &[u8; 16]) -> rusqlite::Result<i64> {
+    let sql = "SELECT max(number) FROM records WHERE intent = ?1 AND kind <> 'receipt'";
+    Ok(connection.query_row(sql, [task], |row| row.get::<_, Option<i64>>(0))?.unwrap_or_default())
+}
+
+/// Compares each row of `open` with its claim.
+fn compare_open(
+    connection: &Connection,
+    known: &impl Fn(&[u8; 16]) -> Option<Live>,
+    is_of_all: bool,
+) -> Result<(), Stop> {
+    let runs = if is_of_all { "" } else { "WHERE receipt IS NULL" };
+    let mut rows =
+        connection.prepare(&format!("SELECT run, will, task, receipt FROM open {runs} ORDER BY run"))?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        let run = row.get::<_, i64>(0)?;
+        let wrong = |what| Stop::Found(Finding::Row { table: "open", record: run, what });
+        let text = |column: usize| row.get_ref(column)?.as_str_or_null().map_err(rusqlite::Error::from);
+        let (will, task) = (text(1)?, text(2)?);
+        let receipt = row.get::<_, Option<i64>>(3)?;
+        let claim = claim(connection, run)?.ok_or_else(|| wrong("has no claim"))?;
+        let (intent, claim) = claim;
+        let hashes = (will.map(|will| digest(will.as_bytes())), task.map(|task| digest(task.as_bytes())));
+        let is_right = match receipt {
+            None => hashes == (Some(claim.will), claim.task),
+            Some(_) => hashes == (None, None),
+        };
+        if !is_right {
+            return Err(wrong("is not as it was"));
+        }
+        let state = if is_of_all {
+            known(&intent).map(|live| live.state)
+        } else {
+            state_of_run(connection, IntentId::from_bytes(intent))?
+        };
+        let expected = match receipt {
+            None => State::Started(run),
+            Some(receipt) => State::Ended { claim: run, receipt },
+        };
+        if state != Some(expected) {
+            return Err(wrong("does not go with its records"));
+        }
+    }
+    Ok(())
+}
+
+fn claim(connection: &Connection, run: i64) -> rusqlite::Result<Option<([u8; 16], record::Claim)>> {
+    let sql = "SELECT intent, body FROM records WHERE number = ?1 AND kind = 'claim'";
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, body(row.get_ref(1)?.as_blob()?)?));
+    connection.prepare_cached(sql)?.query_row([run], read).optional()
+}
+
+fn state_of_run(connection: &Connection, intent: IntentId) -> rusqlite::Result<Option<State>> {
+    Ok(match standing(connection, intent)? {
+        Standing::Claimed(claimed) => Some(match claimed.end {
+            Ended::No => State::Started(claimed.number),
+            Ended::Receipt(receipt) => State::Ended { claim: claimed.number, receipt },
+            Ended::Pruned => State::Over(claimed.number),
+        }),
+        Standing::Unknown | Standing::Waiting(_) | Standing::Approved(..) | Standing::Denied(_) => None,
+    })
+}
+
+/// Compares each row of `waiting` with its record.
+fn compare_waiting(connection: &Connection) -> Result<(), Stop> {
+    let mut rows = connection
+        .prepare("SELECT waiting.number, text, intent FROM waiting LEFT JOIN records USING (number)")?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        let held = row.get::<_, i64>(0)?;
+        let wrong = |what| Stop::Found(Finding::Row { table: "waiting", record: held, what });
+        let intent = row.get::<_, Option<[u8; 16]>>(2)?.ok_or_else(|| wrong("has no record"))?;
+        let waits = match standing(connection, IntentId::from_bytes(intent))? {
+            Standing::Waiting(held) | Standing::Approved(held, _) => Some(held),
+            Standing::Unknown | Standing::Denied(_) | Standing::Claimed(_) => None,
+        };
+        let waits = waits
+            .filter(|waits| waits.number == held)
+            .ok_or_else(|| wrong("does not wait by its records"))?;
+        let text = row.get_ref(1)?.as_str().map_err(|_other_type| wrong("is not as it was"))?;
+        if digest(text.as_bytes()) != waits.body.shown {
+            return Err(wrong("is not as it was"));
+        }
+    }
+    Ok(())
+}
+
+/// Looks for tasks without a record.
+fn compare_tasks(connection: &Connection, known: &impl Fn(&[u8; 16]) -> Option<Live>) -> Result<(), Stop> {
+    let mut rows = connection.prepare("SELECT number, task FROM tasks")?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        let number = row.get::<_, i64>(0)?;
+        let task = row.get::<_, [u8; 16]>(1)?;
+        if known(&task).and_then(|live| live.task).is_none() {
+            return Err(Finding::Row { table: "tasks", record: number, what: "has no record" }.into());
+        }
+    }
+    Ok(())
+}
+
+/// Compares the refusals with their own chain, and that with what the records say of it.
+pub(super) fn compare_refusals(
+    connection: &Connection,
+    marked: Option<&record::Refusals>,
+    is_of_all: bool,
+) -> Result<(), Stop> {
+    let wrong = |record, what| Stop::Found(Finding::Row { table: "refusals", record, what });
+    let gone = |_gone| Stop::Found(Finding::Row { table: "chains", record: 0, what: "is missing" });
+    let extent = Extent::of(connection, "refusals").map_err(gone)?;
+    let Extent { first, first_hash, pruned, last, last_hash } = extent;
+    let chains = connection.query_row("SELECT count(*) FROM chains", [], |row| row.get::<_, i64>(0))?;
+    if pruned != Head::START || chains != 2 {
+        return Err(Finding::Row { table: "chains", record: 0, what: "is not as it was" }.into());
+    }
+    let (mut number, mut hash) = (first, first_hash);
+    let begin = last.saturating_sub(LAST_REFUSALS);
+    if !is_of_all && begin > first {
+        let sql = "SELECT hash FROM refusals WHERE number = ?1";
+        let at = connection.query_row(sql, [begin], |row| row.get::<_, Hash>(0)).optional()?;
+        (number, hash) = (begin, at.ok_or_else(|| wrong(begin, "is missing"))?);
+    }
+    let mut agrees = marked.is_none_or(|marked| marked.number <= number);
+    let sql = "SELECT number, refused, intent, agent, tool, blocked_by, message, hash FROM refusals
+               WHERE number > ?1 ORDER BY number";
+    let mut rows = connection.prepare(sql)?;
+    let mut rows = rows.query(params![if is_of_all { i64::MIN } else { number }])?;
+    while let Some(row) = rows.next()? {
+        let is = row.get::<_, i64>(0)?;
+        if is != number + 1 {
+            return Err(wrong(number + 1, "is missing"));
+        }
+        let refused = Refused::read(row, 1).map_err(|_other_type| wrong(is, "is not as it was"))?;
+        let next = refused.hash(is, &hash);
+        if row.get_ref(7)?.as_blob().ok() != Some(&next[..]) {
+            return Err(wrong(is, "is not as it was"));
+        }
+        (number, hash) = (is, next);
+        agrees |= marked.is_some_and(|marked| (marked.number, marked.hash.0) == (number, hash));
+    }
+    match () {
+        () if number < last => Err(wrong(number + 1, "is missing")),
+        () if (number, hash) != (last, last_hash) => Err(wrong(number, "is not as it was")),
+        () if !agrees => Err(wrong(number, "is not what the records say")),
+        () => Ok(()),
+    }
+}

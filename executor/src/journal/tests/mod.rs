@@ -1,0 +1,243 @@
+//! The journal as the rest of the executor uses it, and whatever can be done to its file.
+
+mod damage;
+mod decisions;
+mod formats;
+mod place;
+mod pruning;
+mod tasks;
+
+use super::history::{Filter, History};
+use super::verify::Finding;
+use super::*;
+use crate::call::Call;
+use crate::call::{Door, Priority};
+use crate::ident::{Issuer, ProofId, ToolName};
+use crate::limit::{Bound, Budgets, Layer};
+use crate::outcome::{AbortReason, End, Metrics, Outcome, Output, Usage};
+use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use crate::verdict::{Decision, Manifest, Verdict};
+use rusqlite::Connection;
+use time::Duration;
+
+const NOW: OffsetDateTime = time::macros::datetime!(2026-11-21 12:00 UTC);
+const LATER: OffsetDateTime = time::macros::datetime!(2026-11-21 12:05 UTC);
+
+fn call(arguments: &str) -> Call {
+    Call {
+        at_most: None,
+        priority: Priority::Normal,
+        door: Door::A2g,
+        agent: AgentDid::parse("did:a:b").unwrap(),
+        intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),
+        is_new: false,
+        charge: crate::memory::Charge::default(),
+        tool: ToolName::parse("t").unwrap(),
+        arguments: serde_json::from_str(arguments).unwrap(),
+        context: None,
+    }
+}
+
+fn another() -> Call {
+    Call { intent: IntentId::random(), ..call("{}") }
+}
+
+fn receipt(call: &Call, end: End) -> Receipt {
+    fn bound<T>(value: T) -> Bound<T> {
+        Bound { value, layer: Layer::Executor }
+    }
+    let budgets = Budgets {
+        written: MemoryLimit::from_mb(1).unwrap(),
+        created: 1,
+        handles: 32,
+        subscriptions: 1,
+        random_bytes: 1,
+        directory_entries: 1,
+        fuel: None,
+        hard_links: false,
+    };
+    let usage = Usage {
+        memory: bound(MemoryLimit::from_mb(1).unwrap()),
+        cpu: bound(CpuPercent::new(100).unwrap()),
+        timeout: bound(Timeout::from_seconds(1).unwrap()),
+        output: bound(OutputLimit::from_bytes(1).unwrap()),
+        filesystem: Vec::new(),
+        blocked: Vec::new(),
+        filesystem_emptied_by: None,
+        budgets,
+        spent: None,
+        network: bound(false),
+        network_used: None,
+        denied: Vec::new(),
+        denied_truncated: false,
+    };
+    let outcome = Outcome { end, output: Output::default(), metrics: Metrics::default(), usage };
+    Receipt {
+        agent: call.agent.clone(),
+        intent: call.intent,
+        tool: call.tool.clone(),
+        approved_by: None,
+        durability: Durability::PowerLoss,
+        outcome,
+    }
+}
+
+fn opened(path: &Path) -> (Journal, Recovered) {
+    // The writer of the one before ends a moment after it was dropped.
+    for _ in 0..500 {
+        match Journal::open(path, 100, Opening::default(), NOW) {
+            Err(OpenError::InUse(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the journal stays in use");
+}
+
+/// Waits until the writer of a journal that was dropped has let the file go, without opening the journal, which would
+/// end what runs.
+fn wait_for_the_writer(path: &Path) {
+    for _ in 0..500 {
+        let file = std::fs::File::open(path).unwrap();
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(_in_use) => std::thread::sleep(std::time::Duration::from_millis(10)),
+        }
+    }
+}
+
+async fn start(journal: &Journal, call: &Call, proof: Option<&ProofId>) -> Beginning {
+    assert!(matches!(journal.claim(call, LATER, None), Ok(Claim::New)));
+    let will = receipt(call, End::Aborted(AbortReason::Lost));
+    journal.started(Intended { call, keep_until: LATER, proof, will: &will, task: None }, NOW).await.unwrap()
+}
+
+async fn run(journal: &Journal, call: &Call) -> Arc<Receipt> {
+    assert!(matches!(start(journal, call, None).await, Beginning::New));
+    let receipt = Arc::new(receipt(call, End::Returned(serde_json::json!({ "n": 1.5e-7 }).into())));
+    journal.finished(Arc::clone(&receipt), None, NOW).await.unwrap();
+    receipt
+}
+
+#[test]
+fn the_order_of_keys_does_not_count_and_their_values_do() {
+    assert_eq!(claims::content(&call(r#"{"a":1,"b":[2]}"#)), claims::content(&call(r#"{"b":[2],"a":1}"#)));
+    assert_ne!(claims::content(&call(r#"{"a":1}"#)), claims::content(&call(r#"{"a":"1"}"#)));
+    assert_ne!(claims::content(&call(r#"{"a":["b"]}"#)), claims::content(&call(r#"{"a":"b"}"#)));
+}
+
+#[tokio::test]
+async fn an_intent_is_claimed_once_and_started_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = opened(&folder.path().join("journal.db")).0;
+    let (this, other) = (call(r#"{"a":1}"#), call(r#"{"a":2}"#));
+    assert!(journal.find(&this, None).await.unwrap().is_none());
+    assert!(matches!(journal.claim(&this, LATER, None), Ok(Claim::New)));
+    assert!(matches!(journal.claim(&this, LATER, None), Ok(Claim::Known(Known::Same(..)))));
+    assert!(matches!(journal.claim(&other, LATER, None), Ok(Claim::Known(Known::Conflict))));
+    journal.released(this.intent).await.unwrap();
+    let receipt = run(&journal, &this).await;
+    assert!(matches!(journal.find(&other, None).await, Ok(Some(Known::Conflict))));
+    let found = journal.find(&this, None).await.unwrap();
+    let Some(Known::Same(Followed::Over(Stage::Finished(found)), None)) = found else { panic!("{found:?}") };
+    assert_eq!(found, receipt);
+    // Whoever looked before the other had finished gets no further than the disk.
+    let began = start(&journal, &this, None).await;
+    assert!(
+        matches!(began, Beginning::Known(Known::Same(Followed::Over(Stage::Finished(_)), _))),
+        "{began:?}"
+    );
+    assert_eq!(journal.head().number, 1);
+}
+
+#[tokio::test]
+async fn a_proof_is_good_for_one_intent_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    let (first, second) = (another(), another());
+    let id = |issuer: &str| ProofId::parse(Issuer::parse(issuer).unwrap(), "1").unwrap();
+    let (proof, other) = (id("a"), id("b"));
+    let journal = opened(&path).0;
+    assert!(matches!(start(&journal, &first, Some(&proof)).await, Beginning::New));
+    assert!(matches!(start(&journal, &second, Some(&proof)).await, Beginning::Replayed));
+    drop(journal);
+    let journal = opened(&path).0;
+    assert!(matches!(start(&journal, &second, Some(&proof)).await, Beginning::Replayed));
+    assert!(matches!(start(&journal, &second, Some(&other)).await, Beginning::New));
+}
+
+#[tokio::test]
+async fn what_was_cut_off_is_aborted_and_what_was_written_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state/journal.db");
+    let (done, lost, released) = (another(), another(), another());
+    let verdict = Arc::new(Verdict {
+        decision: Decision::Approved,
+        intent: done.intent,
+        risk: None,
+        manifest: Manifest::default(),
+        conditions: Vec::new(),
+        expires_at: Some(LATER),
+        reason: Some("because".to_owned()),
+    });
+    {
+        let (journal, recovered) = opened(&path);
+        assert_eq!(recovered, Recovered { aborted: 0, undelivered: 0 });
+        assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(Claim::New)));
+        journal.released(done.intent).await.unwrap();
+        assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(Claim::New)));
+        let will = receipt(&done, End::Aborted(AbortReason::Lost));
+        let intended = Intended { call: &done, keep_until: LATER, proof: None, will: &will, task: None };
+        assert!(matches!(journal.started(intended, NOW).await, Ok(Beginning::New)));
+        journal.finished(Arc::new(receipt(&done, End::ResultNotJson)), None, NOW).await.unwrap();
+        assert!(matches!(start(&journal, &lost, None).await, Beginning::New));
+        assert!(matches!(start(&journal, &released, None).await, Beginning::New));
+        journal.released(released.intent).await.unwrap();
+        assert!(matches!(Journal::open(&path, 1, Opening::default(), NOW), Err(OpenError::InUse(_))));
+    }
+    let (journal, recovered) = opened(&path);
+    assert_eq!(recovered, Recovered { aborted: 1, undelivered: 2 });
+    assert!(journal.find(&released, None).await.unwrap().is_none());
+    let Some(Known::Same(_, Some(found))) = journal.find(&done, None).await.unwrap() else { panic!() };
+    assert_eq!(found, verdict);
+    let Some((_, Stage::Finished(aborted))) = journal.stage(lost.intent).await.unwrap() else { panic!() };
+    assert_eq!(aborted.outcome.end, End::Aborted(AbortReason::Lost));
+    let (first, receipt) = journal.next_report().await.unwrap();
+    assert_eq!(receipt.intent, done.intent);
+    journal.delivered(&first);
+    assert_eq!(journal.next_report().await.unwrap().1.intent, lost.intent);
+    journal.flush().await.unwrap();
+    drop(journal);
+    assert_eq!(opened(&path).1, Recovered { aborted: 0, undelivered: 1 });
+}
+
+#[tokio::test]
+async fn nothing_is_claimed_while_too_many_reports_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(&folder.path().join("journal.db"), 2, Opening::default(), NOW).unwrap();
+    run(&journal, &another()).await;
+    let open = another();
+    assert!(matches!(journal.claim(&open, LATER, None), Ok(Claim::New)));
+    assert!(matches!(journal.claim(&another(), LATER, None), Err(JournalError::Backlog)));
+    let (due, _) = journal.next_report().await.unwrap();
+    journal.delivered(&due);
+    assert!(matches!(journal.claim(&another(), LATER, None), Ok(Claim::New)));
+}
+
+/// A journal of ten receipts, none of which the governor has.
+async fn ten(path: &Path) -> (Vec<Call>, Head) {
+    let journal = opened(path).0;
+    let calls = (0..10).map(|_| another()).collect::<Vec<_>>();
+    for call in &calls {
+        run(&journal, call).await;
+    }
+    (calls, journal.head())
+}
+
+/// What `journal verify` finds.
+fn verified(path: &Path, point: Option<Head>) -> Finding {
+    History::open(path).unwrap().verify(point, |_| ()).unwrap()
+}
+
+fn holds(path: &Path) -> bool {
+    matches!(verified(path, None), Finding::Holds { .. })
+}

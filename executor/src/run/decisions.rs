@@ -1,0 +1,332 @@
+//! What people decide about intents: approve, deny, cancel, revoke.
+//!
+//! A decision is in the journal before whoever made it is told so. What was approved runs once, at the latest when the
+//! executor starts again; what was denied never does.
+
+use super::escalations::Escalations;
+use super::trace::{self, Clocked};
+use super::watcher::Watcher;
+use super::{Claimed, Executor, RETRY_AFTER_MS, Taken, Whose, anybodys};
+use crate::fault::{BlockedBy, Fault};
+use crate::govern::{Escalated, denied_by};
+use crate::ident::{AgentDid, IntentId};
+use crate::journal::{Approval, Asked, Denial, Journal, JournalError, Resolution, Resolved, Waits};
+use crate::outcome::AbortReason;
+use crate::verdict::Directive;
+use std::sync::Arc;
+use std::time::Duration;
+use time::OffsetDateTime;
+use tokio::sync::oneshot;
+use tracing::Instrument as _;
+
+/// Why nothing came of what waited for a directive.
+const UNDECIDED: &str = "nobody decided about it before its verdict expired";
+const CANCELLED: &str = "it was cancelled while it waited for a directive";
+const REVOKED: &str = "it was revoked while it waited for a directive";
+/// The shortest and the longest pause before what was approved is tried again.
+const FIRST_PAUSE: Duration = Duration::from_millis(RETRY_AFTER_MS);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// What an earlier process held, without what has expired since.
+pub(super) fn held(journal: &Journal, now: OffsetDateTime) -> Escalations {
+    let (escalations, expired) = Escalations::new(journal.held(), now);
+    // Nobody waits for it: what has expired cannot be approved.
+    drop(let_go(journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
+    escalations
+}
+
+fn resolved(escalated: &Escalated, how: Resolution, by: &str) -> Resolved {
+    let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
+    Resolved { intent, how, by: by.to_owned(), risk_score, manifest: None }
+}
+
+/// Says to the journal what waits no longer, by whom, and that it did not run, and why.
+fn let_go(
+    journal: &Journal,
+    gone: Vec<Escalated>,
+    how: Resolution,
+    by: &str,
+    why: &str,
+    now: OffsetDateTime,
+) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
+    for escalated in &gone {
+        let asked = Asked::of(escalated.call());
+        let Asked { intent, agent, tool } = &asked;
+        tracing::info!(%intent, agent = agent.as_str(), %tool, reason = why, "waits no longer");
+        journal.refused(&asked, BlockedBy::EscalationPending, why, now);
+    }
+    journal.resolve(gone.iter().map(|escalated| resolved(escalated, how, by)).collect())
+}
+
+fn not_waiting() -> Fault {
+    Fault::invalid("/intent_id", "no intent with this id waits for a directive")
+}
+
+/// What a repeat of a denied intent is told.
+pub(super) fn denied(intent: IntentId, Denial { by, risk_score }: &Denial) -> Fault {
+    denied_by(by, intent, *risk_score)
+}
+
+impl Executor {
+    /// Keeps an escalated intent, on the disk before anybody is told that it waits.
+    pub(super) async fn hold(&self, escalated: Escalated) -> Result<(), Fault> {
+        let (call, until) = (escalated.call().clone(), escalated.expires_at());
+        let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
+        let now = self.clock.now();
+        let (new, held) = self.escalations.hold(escalated, now, |expired| {
+            // Nobody waits for it: what has expired cannot be approved.
+            drop(let_go(&self.journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
+            self.journal.hold(&call, text, until)
+        })?;
+        let waits = held.await;
+        if new && !matches!(waits, Ok(Waits::Yes)) {
+            self.escalations.drop_one(call.intent, &anybodys, drop);
+        }
+        match waits {
+            Ok(Waits::Yes) => {
+                if new {
+                    tracing::info!("waits for a directive");
+                }
+                Ok(())
+            }
+            Ok(Waits::Started) => Err(self.busy("the intent has started meanwhile: send it again")),
+            Ok(Waits::Denied(denial)) => Err(denied(call.intent, &denial)),
+            Err(error) => Err(self.unrecorded(&error)),
+        }
+    }
+
+    /// What holds here, though the journal does not say so yet.
+    fn not_recorded(&self, error: &JournalError) -> Fault {
+        match error {
+            JournalError::Backlog | JournalError::NoRoom => self.busy(
+                "it is done, and the journal has no room to say so on its disk: until it has, a restart could undo it",
+            ),
+            JournalError::Broken(_) => Fault::Internal(error.to_string()),
+        }
+    }
+
+    /// Stops a running or waiting intent of one of these agents, as `by` asked. `true` when there was something to
+    /// stop.
+    ///
+    /// # Errors
+    /// When the disk does not say yet who stopped it; it is stopped.
+    pub async fn cancel(&self, intent: IntentId, of: Whose<'_>, by: &str) -> Result<bool, Fault> {
+        let now = self.clock.now();
+        let waited = self.escalations.drop_one(intent, of, |waited| {
+            let_go(&self.journal, waited, Resolution::Cancelled, by, CANCELLED, now)
+        });
+        let recorded = match (waited, self.running.abort_one(intent, of, AbortReason::Cancelled)) {
+            (Some(gone), _) => gone.await.map(drop),
+            (None, Some(true)) => self.journal.stopped(&[intent], by, "a2g/cancel").await,
+            // Who stopped it first is on record.
+            (None, Some(false)) => Ok(()),
+            (None, None) => return Ok(false),
+        };
+        recorded.map(|()| true).map_err(|error| self.not_recorded(&error))
+    }
+
+    /// Drops standing capabilities and stops what runs under them, as `by` asked. Without an agent or an intent,
+    /// everything is revoked. Gives the number of runs that were stopped.
+    ///
+    /// # Errors
+    /// When the disk does not say so yet. All are stopped.
+    pub async fn revoke(
+        &self,
+        agent: Option<&AgentDid>,
+        intent: Option<IntentId>,
+        by: &str,
+    ) -> Result<usize, Fault> {
+        tracing::warn!(
+            agent = agent.map(AgentDid::as_str),
+            intent = intent.map(tracing::field::display),
+            caller = by,
+            "revoked"
+        );
+        let (of, now) = (|whose: &AgentDid| agent.is_none_or(|agent| agent == whose), self.clock.now());
+        let gone = |waited| let_go(&self.journal, waited, Resolution::Revoked, by, REVOKED, now);
+        let (waited, gone, ran, first) = if let Some(intent) = intent {
+            let gone = self.escalations.drop_one(intent, &of, gone);
+            let ran = self.running.abort_one(intent, &of, AbortReason::Revoked);
+            let first = if ran == Some(true) { vec![intent] } else { Vec::new() };
+            (usize::from(gone.is_some()), gone, usize::from(ran.is_some()), first)
+        } else {
+            self.standing.revoke(agent);
+            let (waited, gone) = self.escalations.drop_all(&of, gone);
+            let (ran, first) = self.running.abort_all(&of, AbortReason::Revoked);
+            (waited, Some(gone), ran, first)
+        };
+        let recorded = async {
+            if let Some(gone) = gone {
+                gone.await?;
+            }
+            if !first.is_empty() {
+                self.journal.stopped(&first, by, "g2a/revoke").await?;
+            }
+            self.journal.revoked(agent, intent, by, waited + ran).await
+        };
+        recorded.await.map(|()| waited + ran).map_err(|error| self.not_recorded(&error))
+    }
+
+    /// Resolves an escalated intent, as `by` decided. The run goes on by itself; `a2g/status` shows it.
+    ///
+    /// # Errors
+    /// When no such intent waits, its verdict has expired, or it cannot be run as it was approved, or that cannot be
+    /// written; then it goes on waiting. When it was denied and the disk does not say so yet; then it does not.
+    pub async fn direct(self: &Arc<Self>, directive: &Directive, by: &str) -> Result<(), Fault> {
+        let Directive { intent, approved, manifest } = directive;
+        if !approved {
+            return self.deny(directive, by).await;
+        }
+        let escalated = self.escalations.decide(*intent).ok_or_else(not_waiting)?;
+        let span = trace::intent(&Asked::of(escalated.call()), escalated.call().door);
+        let approval = Approval { by: by.to_owned(), manifest: manifest.clone() };
+        // Whoever approves may go away.
+        let (told, answer) = oneshot::channel();
+        let executor = Arc::clone(self);
+        tokio::spawn(async move { executor.approve(escalated, approval, told).await }.instrument(span));
+        answer
+            .await
+            .unwrap_or_else(|_gone| Err(Fault::Internal("the task of an approval ended early".to_owned())))
+    }
+
+    /// What waits no longer, and never runs. It is recorded as any other refusal, and whoever asks for it again gets
+    /// the same answer.
+    async fn deny(&self, directive: &Directive, by: &str) -> Result<(), Fault> {
+        let escalated = self.escalations.undecided(directive.intent).ok_or_else(not_waiting)?;
+        let asked = Asked::of(escalated.call());
+        let span = trace::intent(&asked, escalated.call().door);
+        let denied = async {
+            let denial = resolved(&escalated, Resolution::Denied, by);
+            let fault = denied_by(by, asked.intent, escalated.risk_score());
+            let gone = self.escalations.deny(asked.intent, |_waited| self.journal.resolve(vec![denial]));
+            let gone = gone.ok_or_else(not_waiting)?;
+            self.refused(Some(&asked), fault);
+            match gone.await {
+                Ok(0) => Err(not_waiting()),
+                Ok(_one) => Ok(()),
+                Err(error) => Err(self.not_recorded(&error)),
+            }
+        };
+        denied.instrument(span).await
+    }
+
+    /// Records that an intent was approved, tells whoever did so, and runs it.
+    async fn approve(
+        self: Arc<Self>,
+        escalated: Escalated,
+        approval: Approval,
+        told: oneshot::Sender<Result<(), Fault>>,
+    ) {
+        let recorded = self.record_approval(&escalated, &approval).await;
+        let claimed = match recorded {
+            Ok(claimed) => claimed,
+            Err(fault) => {
+                self.escalations.give_back(escalated.call().intent);
+                let fault = self.refused(Some(&Asked::of(escalated.call())), fault);
+                let _gone = told.send(Err(fault));
+                return;
+            }
+        };
+        let _gone = told.send(Ok(()));
+        self.run_approved(escalated, approval, Some(claimed)).await;
+    }
+
+    async fn record_approval(
+        self: &Arc<Self>,
+        escalated: &Escalated,
+        approval: &Approval,
+    ) -> Result<Box<Claimed>, Fault> {
+        let claimed = self.claim_approved(escalated, approval).await?;
+        let approved = resolved(escalated, Resolution::Approved, &approval.by);
+        let approved = Resolved { manifest: approval.manifest.clone(), ..approved };
+        let fault = match self.journal.resolve(vec![approved]).await {
+            Ok(0) => not_waiting(),
+            Ok(_one) => return Ok(claimed),
+            Err(error) => self.unrecorded(&error),
+        };
+        self.release(escalated.call().intent).await?;
+        Err(fault)
+    }
+
+    /// Checks what was approved, and claims it.
+    async fn claim_approved(
+        self: &Arc<Self>,
+        escalated: &Escalated,
+        approval: &Approval,
+    ) -> Result<Box<Claimed>, Fault> {
+        let Approval { by, manifest } = approval;
+        let intent = escalated.call().intent;
+        let directive = Directive { intent, approved: true, manifest: manifest.clone() };
+        let admitted = escalated.clone().resolve(&directive, by, self.clock.now())?;
+        // The catalogue may be another one than when the intent began to wait.
+        let loaded = self.find_tool(admitted.call())?;
+        Self::check_arguments(&loaded, admitted.call()).await?;
+        match self.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone())))? {
+            Taken::Claimed(claimed) => Ok(Box::new(Claimed { approved_by: Some(by.clone()), ..*claimed })),
+            Taken::Known(..) => Err(self.busy("another call with this intent is about to start it")),
+        }
+    }
+
+    /// Runs what an earlier process was told to run, and did not.
+    pub fn resume_approved(self: &Arc<Self>) {
+        for intent in self.escalations.approved() {
+            let Some((escalated, approval)) = self.escalations.resume(intent) else { continue };
+            let span = trace::intent(&Asked::of(escalated.call()), escalated.call().door);
+            let executor = Arc::clone(self);
+            let run = async move { executor.run_approved(escalated, approval, None).await };
+            tokio::spawn(run.instrument(span));
+        }
+    }
+
+    /// Runs what was approved, as soon as it can be, until its verdict expires. It is in the journal meanwhile.
+    async fn run_approved(
+        self: Arc<Self>,
+        mut escalated: Escalated,
+        mut approval: Approval,
+        claimed: Option<Box<Claimed>>,
+    ) {
+        let (intent, mut claimed, mut pause) = (escalated.call().intent, claimed, FIRST_PAUSE);
+        loop {
+            let attempt = match claimed.take() {
+                Some(claimed) => Ok(claimed),
+                None => self.claim_approved(&escalated, &approval).await,
+            };
+            let fault = match attempt {
+                Ok(claimed) => {
+                    self.escalations.runs(intent);
+                    let clocked = Clocked::from(self.clock.monotonic());
+                    match Arc::clone(&self).claimed(*claimed, clocked, Watcher::nobody()).await {
+                        Ok(_) | Err(Fault::ReceiptPending { .. }) => return,
+                        Err(fault) => fault,
+                    }
+                }
+                Err(fault) => fault,
+            };
+            if !escalated.waits(self.clock.now()) {
+                return self.lapse(&escalated, fault).await;
+            }
+            let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
+            tracing::warn!(?fault, detail, pause_ms = pause.as_millis(), "an approved intent cannot run yet");
+            self.escalations.wait_to_run(escalated, approval);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                // It runs when the executor starts again.
+                () = self.closed() => return,
+            }
+            // Somebody may have taken it back.
+            let Some(again) = self.escalations.resume(intent) else { return };
+            (escalated, approval) = again;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// What was approved can run no more.
+    async fn lapse(&self, escalated: &Escalated, fault: Fault) {
+        self.escalations.runs(escalated.call().intent);
+        self.refused(Some(&Asked::of(escalated.call())), fault);
+        let expired = resolved(escalated, Resolution::Expired, "its verdict expired before it could start");
+        if let Err(error) = self.journal.resolve(vec![expired]).await {
+            tracing::warn!(%error, "an approved intent has expired");
+        }
+    }
+}

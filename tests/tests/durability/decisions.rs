@@ -1,0 +1,280 @@
+//! What a person decided is durable: once it was answered, a kill changes nothing about it.
+
+use super::{assert_chain_holds, catalogue};
+use crate::callers::{List, agent};
+use crate::harness::{
+    AGENT, Catalogue, Executor, FakeGovernor, GATE, Home, HttpClient, Options, Reply, Tool, blocked, error,
+    eventually, in_seconds, intent, result, run,
+};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// A governor that lets a person decide about every intent.
+fn escalating() -> FakeGovernor {
+    FakeGovernor::start(|method, params| {
+        if method != "a2g/intent" {
+            return Reply::Result(json!({ "accepted": true }));
+        }
+        Reply::Result(json!({
+            "verdict": "ESCALATE", "intent_id": params["intent_id"], "conditions": [],
+            "capability_manifest": { "filesystem_scope": ["/workspace/**"] }, "expires_at": in_seconds(3600),
+        }))
+    })
+}
+
+/// An executor with two approvers, an operator, a governor and an agent, and one slot.
+struct Place {
+    _list: List,
+    _governor: FakeGovernor,
+    _catalogue: Catalogue,
+    tokens: Vec<(&'static str, String)>,
+    executor: Option<Executor>,
+}
+
+impl Place {
+    fn new() -> Self {
+        let (list, governor) = (List::new(), escalating());
+        let catalogue = catalogue().add(Tool::command("gate", GATE));
+        let mut tokens = vec![("agent", agent(&list, "agent", AGENT))];
+        for (name, role) in
+            [("anna", "approver"), ("bert", "approver"), ("otto", "operator"), ("gov", "governor")]
+        {
+            tokens.push((name, list.add(name, &["--role", role])));
+        }
+        let options = list.options().signed_only().catalogue(&catalogue).governor(&governor.url());
+        let options = options.set("executor.concurrent", 1).set("executor.drain_seconds", 1);
+        let executor = Executor::start(options);
+        Self { _list: list, _governor: governor, _catalogue: catalogue, tokens, executor: Some(executor) }
+    }
+
+    fn executor(&self) -> &Executor {
+        self.executor.as_ref().unwrap()
+    }
+
+    fn ask(&self, who: &str, method: &str, params: &Value) -> Value {
+        let token = &self.tokens.iter().find(|(name, _)| *name == who).unwrap().1;
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+        let authorization = format!("Bearer {token}");
+        let headers = [("Content-Type", "application/json"), ("Authorization", &*authorization)];
+        let mut client = HttpClient::connect(self.executor().address());
+        client.request("POST", "/jsonrpc", &headers, body.as_bytes()).json()
+    }
+
+    /// Sends an intent that waits for a person.
+    fn waits(&self, tool: &str, n: u32) -> Value {
+        let call = intent(tool, json!({ "n": format!("{n:06}") }));
+        assert_eq!(result(&self.ask("agent", "a2g/intent", &call))["verdict"], "ESCALATE");
+        call
+    }
+
+    fn decide(&self, who: &str, call: &Value, decision: &str) -> Value {
+        self.ask(who, "g2a/directive", &json!({ "intent_id": call["intent_id"], "decision": decision }))
+    }
+
+    fn state(&self, call: &Value) -> String {
+        let status = self.ask("agent", "a2g/status", &json!({ "intent_id": call["intent_id"] }));
+        status["result"]["state"].as_str().unwrap_or("unknown").to_owned()
+    }
+
+    /// Kills it and starts it again.
+    fn crash(&mut self) {
+        let home = self.executor.take().unwrap().killed();
+        self.executor = Some(Executor::start_in(home));
+    }
+
+    fn runs(&self, n: u32) -> usize {
+        self.executor().file(&format!("{n:06}")).map_or(0, |marks| marks.len())
+    }
+
+    fn records(&self) -> Vec<Value> {
+        records(self.executor().home())
+    }
+}
+
+fn records(home: &Home) -> Vec<Value> {
+    let config: PathBuf = home.config();
+    let output = run(["journal", "records", "--config", config.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The record of a kind about an intent.
+fn record<'a>(records: &'a [Value], kind: &str, call: &Value) -> &'a Value {
+    let mut of =
+        records.iter().filter(|record| record["kind"] == kind && record["intent_id"] == call["intent_id"]);
+    of.next().unwrap_or_else(|| panic!("no record `{kind}` of {call}: {records:?}"))
+}
+
+/// The approval is answered while the one slot is taken, and the server killed before there is another.
+#[test]
+fn what_was_approved_runs_once_also_after_a_crash_without_a_slot() {
+    let mut place = Place::new();
+    let holds = place.waits("gate", 0);
+    result(&place.decide("anna", &holds, "APPROVED"));
+    eventually("the slot is taken", || place.executor().file("runs"));
+    let calls = (1..4).map(|n| place.waits("mark", n)).collect::<Vec<_>>();
+    for call in &calls {
+        assert_eq!(result(&place.decide("anna", call, "APPROVED"))["accepted"], true);
+        error(&place.decide("bert", call, "DENIED"), -32602);
+    }
+    assert!((1..4).all(|n| place.runs(n) == 0));
+    for round in 0..3 {
+        if round > 0 {
+            place.crash();
+        }
+        if round == 1 {
+            std::fs::write(place.executor().workspace().join("go"), "").unwrap();
+        }
+        if round > 0 {
+            for (n, call) in (1..4).zip(&calls) {
+                eventually("it ran", || (place.state(call) == "finished").then_some(()));
+                assert_eq!(place.runs(n), 1, "{round}");
+            }
+        }
+    }
+    let all = place.records();
+    for call in &calls {
+        assert_eq!(record(&all, "approved", call)["says"]["by"], "anna");
+        let report =
+            &place.ask("agent", "a2g/status", &json!({ "intent_id": call["intent_id"] }))["result"]["report"];
+        assert_eq!(report["status"], "SUCCESS", "{report}");
+    }
+    assert_chain_holds(place.executor().home());
+}
+
+/// Stopped in good order, too: nobody but the person who approved it waits for it.
+#[test]
+fn what_was_approved_and_has_not_started_outlives_a_server_that_is_stopped() {
+    let mut place = Place::new();
+    let holds = place.waits("gate", 0);
+    result(&place.decide("anna", &holds, "APPROVED"));
+    eventually("the slot is taken", || place.executor().file("runs"));
+    let call = place.waits("mark", 1);
+    result(&place.decide("anna", &call, "APPROVED"));
+    let mut executor = place.executor.take().unwrap();
+    executor.process().terminate();
+    assert_eq!(executor.process().ended().code(), Some(0), "{}", executor.stderr());
+    place.executor = Some(Executor::start_in(executor.killed()));
+    eventually("it ran", || (place.state(&call) == "finished").then_some(()));
+    assert_eq!(place.runs(1), 1);
+    assert_eq!(place.state(&holds), "finished");
+    assert_eq!(place.executor().file("runs").as_deref(), Some("x"), "it had started, and is not run again");
+}
+
+#[test]
+fn what_was_denied_stays_denied_for_everybody_after_any_restart() {
+    let mut place = Place::new();
+    let call = place.waits("mark", 1);
+    result(&place.decide("anna", &call, "DENIED"));
+    for round in 0..3 {
+        let again = place.ask("agent", "a2g/intent", &call);
+        let message = blocked(&again, "verdict_denied");
+        assert!(message.contains("`anna` denied it"), "{round}: {message}");
+        assert_eq!(again["error"]["data"]["intent_id"], call["intent_id"]);
+        for who in ["bert", "anna", "gov"] {
+            error(&place.decide(who, &call, "APPROVED"), -32602);
+        }
+        assert_eq!(place.state(&call), "unknown", "{round}");
+        place.crash();
+    }
+    assert_eq!(place.runs(1), 0);
+    let other = json!({ "intent_id": call["intent_id"], "agent_did": call["agent_did"], "tool": "mark", "arguments": { "n": "000002" } });
+    error(&place.ask("agent", "a2g/intent", &other), -32600);
+    assert_eq!(record(&place.records(), "denied", &call)["says"]["by"], "anna");
+}
+
+#[test]
+fn who_cancelled_and_who_revoked_is_on_record_before_they_are_told() {
+    let mut place = Place::new();
+    let holds = place.waits("gate", 0);
+    result(&place.decide("anna", &holds, "APPROVED"));
+    eventually("the slot is taken", || place.executor().file("runs"));
+    let [cancelled, revoked, stays] = [1, 2, 3].map(|n| place.waits("mark", n));
+    let id = |call: &Value| json!({ "intent_id": call["intent_id"] });
+    assert_eq!(result(&place.ask("otto", "a2g/cancel", &id(&cancelled)))["cancelled"], true);
+    result(&place.ask("gov", "g2a/revoke", &id(&revoked)));
+    assert_eq!(result(&place.ask("otto", "a2g/cancel", &id(&holds)))["cancelled"], true);
+    place.crash();
+    let all = place.records();
+    assert_eq!(record(&all, "cancelled", &cancelled)["says"]["by"], "otto");
+    assert_eq!(record(&all, "revoked", &revoked)["says"]["by"], "gov");
+    assert_eq!(record(&all, "revocation", &revoked)["says"], json!({ "by": "gov", "stopped": 1 }));
+    let stopped = record(&all, "stopped", &holds);
+    assert_eq!(stopped["says"], json!({ "by": "otto", "method": "a2g/cancel" }));
+    // What was shown is what was decided on.
+    let held = record(&all, "held", &cancelled);
+    assert_eq!(record(&all, "cancelled", &cancelled)["says"]["held"], held["says"]);
+    assert_eq!(record(&all, "cancelled", &cancelled)["about"], held["record"]);
+    assert_eq!(
+        [&cancelled, &revoked, &stays].map(|call| place.state(call)),
+        ["unknown", "unknown", "escalated"]
+    );
+    result(&place.ask("gov", "g2a/revoke", &json!({ "agent_did": AGENT })));
+    assert_eq!(place.state(&stays), "unknown");
+    place.crash();
+    assert_eq!(record(&place.records(), "revoked", &stays)["says"]["by"], "gov");
+    assert_chain_holds(place.executor().home());
+}
+
+/// Killed at any moment around the decision: what was answered holds, and nothing runs twice or against it.
+#[test]
+fn a_server_that_is_killed_while_people_decide_keeps_what_it_answered() {
+    let mut place = Place::new();
+    for round in 0..super::times(6) {
+        let n = u32::try_from(10 + 2 * round).unwrap();
+        let (yes, no) = (place.waits("mark", n), place.waits("mark", n + 1));
+        let address = place.executor().address();
+        let token = |who: &str| place.tokens.iter().find(|(name, _)| *name == who).unwrap().1.clone();
+        let (anna, bert) = (token("anna"), token("bert"));
+        let decide = |token: String, call: &Value, decision: &str| {
+            let params = json!({ "intent_id": call["intent_id"], "decision": decision });
+            HttpClient::ask_as(address, &token, "g2a/directive", &params)
+        };
+        let mut executor = place.executor.take().unwrap();
+        let (approved, denied) = std::thread::scope(|scope| {
+            let approving = scope.spawn(|| decide(anna, &yes, "APPROVED"));
+            let denying = scope.spawn(|| decide(bert, &no, "DENIED"));
+            std::thread::sleep(super::moment(8));
+            executor.process().kill();
+            (approving.join().unwrap(), denying.join().unwrap())
+        });
+        place.executor = Some(Executor::start_in(executor.killed()));
+        if approved.is_some_and(|answer| answer["result"]["accepted"] == true) {
+            eventually("what was approved ran", || (place.state(&yes) == "finished").then_some(()));
+        }
+        if denied.is_some_and(|answer| answer["result"]["accepted"] == true) {
+            blocked(&place.ask("agent", "a2g/intent", &no), "verdict_denied");
+            error(&place.decide("anna", &no, "APPROVED"), -32602);
+        }
+        assert!(place.runs(n) <= 1 && place.runs(n + 1) == 0, "{round}");
+        assert_chain_holds(place.executor().home());
+    }
+}
+
+/// Without a list of callers, what nobody could decide any more is on record as well.
+#[test]
+fn what_expired_undecided_is_on_record() {
+    let governor = FakeGovernor::start(|method, params| {
+        if method != "a2g/intent" {
+            return Reply::Result(json!({ "accepted": true }));
+        }
+        Reply::Result(json!({
+            "verdict": "ESCALATE", "intent_id": params["intent_id"], "conditions": [],
+            "capability_manifest": { "filesystem_scope": ["/workspace/**"] }, "expires_at": in_seconds(2),
+        }))
+    });
+    let catalogue = catalogue();
+    let executor = Executor::start(Options::new().catalogue(&catalogue).governor(&governor.url()));
+    let call = intent("mark", json!({ "n": "000001" }));
+    assert_eq!(result(&executor.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
+    let home = executor.killed();
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    let executor = Executor::start_in(home);
+    let expired = eventually("that it expired is on record", || {
+        let all = records(executor.home());
+        all.into_iter().find(|record| record["kind"] == "expired" && record["intent_id"] == call["intent_id"])
+    });
+    assert!(expired["says"]["by"].as_str().unwrap().contains("nobody decided"), "{expired}");
+    assert_chain_holds(executor.home());
+}
