@@ -2,7 +2,8 @@
 
 use crate::callers::{List, agent, ask, bearer, rpc};
 use crate::harness::{
-    AGENT, Catalogue, Executor, GATE, Options, Tool, error, eventually, execute, id_of, result,
+    AGENT, Catalogue, Executor, GATE, Options, Tool, WebSocketClient, error, eventually, execute, id_of,
+    result,
 };
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -132,6 +133,43 @@ fn a_run_waits_for_room_for_its_output() {
     });
     let write = execute("write_file", json!({ "path": "/workspace/x", "content": "x" }));
     eventually("there is room again", || executor.rpc("a2g/execute", &write).get("result").map(drop));
+}
+
+/// Each holds most of a message that never ends, in the buffer of its own connection.
+#[test]
+fn messages_that_one_caller_does_not_finish_are_its_own_loss() {
+    let list = List::new();
+    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
+    let executor = Executor::start(list.of(Options::new().set("server.max_memory_mb", 64)));
+    let bearer = bearer(&greedy);
+    let mut begun = (0..80)
+        .map(|_| {
+            let headers = [("Authorization", bearer.as_str())];
+            let mut socket = WebSocketClient::upgrade(executor.address(), &headers).expect("a WebSocket");
+            socket.send_pieces(&[b'x'; 100 << 10], 9);
+            // It is no end of the message.
+            socket.ping();
+            socket
+        })
+        .collect::<Vec<_>>();
+    let closed = eventually("those that the share has no room for are closed", || {
+        let closed = begun.iter_mut().filter_map(|socket| socket.is_gone().then_some(())).count();
+        (closed >= 60).then_some(closed)
+    });
+    assert!(closed < 80, "some of them fit");
+    let grown = executor.status("VmRSS");
+    assert!(grown < 90 << 10, "the server has {grown} KiB");
+    let write = in_name_of(OTHER, execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
+    let large = in_name_of(OTHER, execute("no_such_tool", dense(100_000)));
+    let mut client = executor.client();
+    assert_eq!(rpc(&mut client, &other, "a2g/execute", &large)["error"]["code"], -32602);
+    assert_eq!(result(&rpc(&mut client, &other, "a2g/execute", &write))["status"], "SUCCESS");
+    drop(begun);
+    eventually("there is room for the same caller again", || {
+        let large = execute("no_such_tool", dense(100_000));
+        let told = rpc(&mut executor.client(), &greedy, "a2g/execute", &large);
+        (told["error"]["code"] == -32602).then_some(())
+    });
 }
 
 /// A caller that asks for large answers and takes none is refused more of them; the others are not.

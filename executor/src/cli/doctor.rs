@@ -20,7 +20,7 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
         });
         let (detail, missing) = (durability.as_ref().ok(), durability.as_ref().err());
         let durability = json!({
-            "name": "journal durability", "required": false, "detail": detail, "missing": missing,
+            "name": DURABILITY, "required": false, "detail": detail, "missing": missing,
         });
         let rows = rows.into_iter().chain([durability]).collect::<Vec<_>>();
         print(serde_json::to_string_pretty(&rows)?);
@@ -34,14 +34,18 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
             };
             listing.row([text(row.name), state, text(row.purpose), text(how)]);
         }
+        let (state, how) = match durability {
+            Ok(detail) => (judged("available", true), detail),
+            Err(unknown) => (text("not known"), unknown),
+        };
+        listing.row([text(DURABILITY), state, text("what was answered is not lost"), text(how)]);
         listing.show(std::io::stdout());
-        match durability {
-            Ok(detail) => print(format_args!("journal durability: {detail}")),
-            Err(unknown) => print(format_args!("journal durability: not known: {unknown}")),
-        }
     }
     Ok(if support.missing().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
+
+/// The name of the row that is no control of the kernel.
+const DURABILITY: &str = "journal-durability";
 
 /// What loses nothing that was answered, by the configuration; or why that is not known.
 fn durability(setup: &Setup) -> Result<String, String> {

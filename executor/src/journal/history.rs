@@ -207,7 +207,9 @@ impl History {
             id.iter_mut().zip(block).for_each(|(byte, given)| *byte = given);
             id
         };
-        let sql = "SELECT intent FROM intents WHERE intent BETWEEN ?1 AND ?2 ORDER BY intent LIMIT ?3";
+        let sql = "SELECT DISTINCT intent FROM records
+                   WHERE intent BETWEEN ?1 AND ?2 AND intent IS NOT NULL AND kind <> 'receipt'
+                   ORDER BY intent LIMIT ?3";
         let mut statement = self.0.connection().prepare(sql)?;
         let chosen = params![bound(0), bound(u8::MAX), stored(MAX_SHOWN)];
         let rows = statement.query_map(chosen, |row| Ok(IntentId::from_bytes(row.get(0)?)))?;

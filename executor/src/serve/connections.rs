@@ -4,6 +4,7 @@
 //! another, the one that has been idle for longest is closed, those first on which no caller was known yet:
 //! whoever sends heads and bodies slowly, or nothing at all, gives way to whoever asks for something.
 
+use super::arriving::Arriving;
 use super::heads::Heads;
 use super::leftover::Lent;
 use super::listen::{Listener, Stream};
@@ -82,6 +83,8 @@ pub(super) struct Connection {
     all: Arc<Connections>,
     id: u64,
     close: Arc<Notify>,
+    /// What has arrived of a WebSocket's message.
+    pub(super) arriving: Arc<Arriving>,
 }
 
 /// A request that was read and is worked on.
@@ -129,7 +132,7 @@ impl Connections {
         let (id, close) = (inner.now, Arc::new(Notify::new()));
         inner.open.insert(id, State { works: 0, idle_since: id, known: false, close: Arc::clone(&close) });
         drop(inner);
-        Some(Arc::new(Connection { all: Arc::clone(self), id, close }))
+        Some(Arc::new(Connection { all: Arc::clone(self), id, close, arriving: Arc::default() }))
     }
 }
 
@@ -264,7 +267,7 @@ where
 {
     let Terms { router, limits, tls: _, mut stopped } = terms;
     let known = Arc::clone(&connection);
-    let heads = Heads::default();
+    let (heads, arriving) = (Heads::default(), Arc::clone(&connection.arriving));
     let upgraded = heads.upgraded();
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&known));
@@ -287,7 +290,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(limits.request)
         .max_buf_size(LONGEST_HEAD)
-        .serve_connection(TokioIo::new(Taken::new(stream, limits.request, heads)), service)
+        .serve_connection(TokioIo::new(Taken::new(stream, limits.request, heads, arriving)), service)
         .with_upgrades();
     tokio::pin!(conversation);
     let ended = tokio::select! {
@@ -304,18 +307,19 @@ where
 }
 
 /// A stream whose other side has to take what is written: one that takes nothing for long is gone. What comes from
-/// there passes [`Heads`].
+/// there passes [`Heads`], and is counted as long as it is part of a WebSocket's message.
 struct Taken<S> {
     stream: S,
     heads: Heads,
+    arriving: Arc<Arriving>,
     patience: Duration,
     /// Until when something has to be taken, while nothing is.
     until: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Taken<S> {
-    fn new(stream: S, patience: Duration, heads: Heads) -> Self {
-        Self { stream, heads, patience, until: None }
+    fn new(stream: S, patience: Duration, heads: Heads, arriving: Arc<Arriving>) -> Self {
+        Self { stream, heads, arriving, patience, until: None }
     }
 
     /// What became of writing, or that it took too long.
@@ -343,6 +347,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Taken<S> {
         let before = into.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, into);
         self.heads.check(into.filled_mut().get_mut(before..).unwrap_or_default());
+        if let Err(error) = self.arriving.read(into.filled().len() - before) {
+            tracing::info!(
+                "a WebSocket is closed: what arrives over it has no room in its caller's share of memory"
+            );
+            return Poll::Ready(Err(error));
+        }
         read
     }
 }
@@ -386,7 +396,7 @@ mod tests {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let patience = Duration::from_millis(400);
         let (ours, mut theirs) = tokio::io::duplex(8);
-        let mut ours = Taken::new(ours, patience, Heads::default());
+        let mut ours = Taken::new(ours, patience, Heads::default(), Arc::default());
         let slow = async {
             for _ in 0..4 {
                 tokio::time::sleep(patience / 4).await;

@@ -51,6 +51,8 @@ const API_KEY: &str = "x-api-key";
 /// What stands before a token.
 const BEARER: &[u8] = b"bearer ";
 
+/// What a frame of a client takes beside its content: two bytes and a mask.
+pub(super) const MIN_FRAME_BYTES: usize = 6;
 /// How many pings of one WebSocket there may be in a second.
 const MOST_PINGS: u32 = 20;
 /// The most bytes that wait for one WebSocket to take them: the longest answer, and no more.
@@ -280,6 +282,7 @@ async fn upgrade(
     State(door): State<Arc<Door>>,
     Extension(connection): Extension<Arc<Connection>>,
     Extension(shown): Extension<Credential>,
+    Extension(caller): Extension<Arc<Caller>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     let upgrade = match upgrade {
@@ -287,6 +290,7 @@ async fn upgrade(
         Err(rejection) => return not_an_upgrade(rejection),
     };
     connection.known();
+    connection.arriving.count_for(caller.name());
     bounded(upgrade, door.rpc.bounds()).on_upgrade(async move |socket| {
         tokio::select! {
             () = converse(door, Arc::clone(&connection), &shown, socket) => {}
@@ -352,13 +356,20 @@ async fn listen(
         let bytes = match message {
             Some(Ok(Message::Text(text))) => Bytes::from(text),
             Some(Ok(Message::Binary(bytes))) => bytes,
-            Some(Ok(Message::Ping(_))) if pings.one_more() => continue,
-            Some(Ok(Message::Pong(_))) => continue,
+            Some(Ok(Message::Ping(sent))) if pings.one_more() => {
+                connection.arriving.leave_out(sent.len() + MIN_FRAME_BYTES);
+                continue;
+            }
+            Some(Ok(Message::Pong(sent))) => {
+                connection.arriving.leave_out(sent.len() + MIN_FRAME_BYTES);
+                continue;
+            }
             Some(Ok(Message::Ping(_) | Message::Close(_)) | Err(_)) | None => return true,
         };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return true };
         // Asked last of all: there may have been no place for as long as the other side liked.
         let Some(caller) = door.caller(shown) else { return false };
+        connection.arriving.is_whole();
         let (door, answers, work) = (Arc::clone(&door), answers.clone(), connection.works());
         tokio::spawn(async move {
             let followups = Arc::new(Followups::default());

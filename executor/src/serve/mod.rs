@@ -9,6 +9,7 @@ pub mod a2a;
 pub mod a2e;
 pub mod a2g;
 mod answers;
+mod arriving;
 mod connections;
 mod doorway;
 pub mod governor;

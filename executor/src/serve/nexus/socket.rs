@@ -5,7 +5,7 @@ use crate::govern::Credential;
 use crate::memory::Charge;
 use crate::serve::connections::Connection;
 use crate::serve::doorway::charge;
-use crate::serve::http::{MOST_AT_ONCE, NOT_KNOWN, Pings, bounded, not_an_upgrade};
+use crate::serve::http::{MIN_FRAME_BYTES, MOST_AT_ONCE, NOT_KNOWN, Pings, bounded, not_an_upgrade};
 use crate::wire::strict_json;
 use axum::Extension;
 use axum::body::Bytes;
@@ -68,8 +68,9 @@ pub(super) async fn upgrade(
         Ok(upgrade) => upgrade,
         Err(rejection) => return not_an_upgrade(rejection),
     };
-    if door.caller(&shown).is_some() {
+    if let Some(caller) = door.caller(&shown) {
         connection.known();
+        connection.arriving.count_for(caller.name());
     }
     bounded(upgrade, &door.port.bounds).on_upgrade(async move |socket| {
         let line = Arc::new(Line::new());
@@ -139,13 +140,20 @@ async fn listen(
         let bytes = match message {
             Some(Ok(Message::Text(text))) => Bytes::from(text),
             Some(Ok(Message::Binary(bytes))) => bytes,
-            Some(Ok(Message::Ping(_))) if pings.one_more() => continue,
-            Some(Ok(Message::Pong(_))) => continue,
+            Some(Ok(Message::Ping(sent))) if pings.one_more() => {
+                connection.arriving.leave_out(sent.len() + MIN_FRAME_BYTES);
+                continue;
+            }
+            Some(Ok(Message::Pong(sent))) => {
+                connection.arriving.leave_out(sent.len() + MIN_FRAME_BYTES);
+                continue;
+            }
             Some(Ok(Message::Ping(_) | Message::Close(_)) | Err(_)) | None => return true,
         };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return true };
         // Asked last of all: there may have been no place for as long as the other side liked.
         let Some(caller) = door.caller(shown) else { return false };
+        connection.arriving.is_whole();
         let (door, line, answers) = (Arc::clone(door), Arc::clone(line), answers.clone());
         let work = connection.works();
         tokio::spawn(async move {
