@@ -43,7 +43,7 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
     Ok(if support.missing().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What loses nothing that was answered, by the configuration; or why that is not known.
+/// The event that loses nothing that was answered, by the configuration; or the reason why it is not known.
 fn durability(setup: &Setup) -> Result<String, String> {
     let durability = config(setup).map_err(|error| one_line(format_args!("{error:#}")))?.durability;
     let why = match durability {

@@ -19,7 +19,7 @@ pub(super) struct OutputShare {
 }
 
 impl ExpectedOutput {
-    /// Whether a run of so much output would stay within the budget. One that may hand out more than the budget
+    /// `true` when a run of so much output would stay within the budget. One that may hand out more than the budget
     /// has room when no other runs.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         let others = self.0.load(Relaxed);

@@ -51,7 +51,7 @@ async fn a_journal_of_format_2_goes_on_in_this_one() {
     let (folder, path) = golden(2);
     let before = std::fs::read(&path).unwrap();
     assert!(matches!(History::open(&path), Err(OpenError::Unconverted { format: 2, .. })));
-    // What a conversion that was cut off left.
+    // A file that an interrupted conversion left.
     std::fs::write(folder.path().join("journal.db.format-2"), "half of it").unwrap();
     let (journal, recovered) = open(&path).unwrap();
     assert_eq!(recovered, Recovered { aborted: 1, undelivered: 4 });
@@ -90,7 +90,7 @@ async fn a_journal_of_format_2_goes_on_in_this_one() {
     assert!(matches!(found, Finding::Holds { .. }), "{found}");
 }
 
-/// Whoever changes what is written here has to give it another number, and convert what there is.
+/// A change of the written form needs another format number, and a conversion of the old one.
 #[test]
 fn a_journal_of_this_format_is_as_it_was_first_written() {
     let (_folder, path) = golden(3);

@@ -205,7 +205,7 @@ pub(super) struct Live {
     updates: broadcast::Sender<Arc<Update>>,
     /// The caller who wants it to be stopped.
     stop: watch::Sender<Option<Arc<str>>>,
-    /// Whether its run is over and the receipt waits for room in the journal.
+    /// `true` once its run is over and the receipt waits for room in the journal.
     waits_for_room: watch::Sender<bool>,
     /// Whether the journal has it, or was given it before anybody could know of it.
     is_kept: Arc<AtomicBool>,
@@ -221,7 +221,7 @@ pub(super) struct Live {
 #[derive(Clone)]
 pub(super) struct Hooks {
     pub(super) post: Arc<dyn Webhooks>,
-    /// In whose form they are told.
+    /// The dialect of what is posted to them.
     pub(super) dialect: Dialect,
 }
 
