@@ -1,6 +1,6 @@
-//! What people see: sentences and colours. Colours only on a terminal, and never with `NO_COLOR`.
+//! Text for people: sentences and colours. Colours only on a terminal, and never with `NO_COLOR`.
 //!
-//! What a tool, a guest or a report says is escaped on its way out, so that it cannot steer a
+//! Words of a tool, a guest or a report are escaped on their way out, so that they cannot steer a
 //! terminal.
 
 use crate::ident::steers;

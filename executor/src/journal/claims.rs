@@ -167,7 +167,7 @@ impl Journal {
             // An earlier process started it, and opening the journal gave every such intent a receipt. So this cannot
             // happen, and is an error instead of an end.
             Ended::No => {
-                return Err(JournalError::Broken("an intent has neither ended nor is it open".into()));
+                return Err(JournalError::Broken("an intent is neither open nor over".into()));
             }
             Ended::Pruned => None,
             Ended::Receipt(number) => self.receipt(number).await?,
@@ -235,7 +235,7 @@ impl Journal {
         if began? == Began::Replayed {
             return Ok(Beginning::Replayed);
         }
-        let gone = || JournalError::Broken("an intent was there and is gone".into());
+        let gone = || JournalError::Broken("an open intent disappeared".into());
         Ok(Beginning::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
     }
 
@@ -260,7 +260,7 @@ impl Journal {
             Some((open.run?, open.extended))
         });
         let Some((run, extended)) = open else {
-            return Err(JournalError::Broken("an intent has finished that has not started".into()));
+            return Err(JournalError::Broken("an intent finished that had not started".into()));
         };
         let finish = Finish { run, receipt, body, task, ended: micros(now) };
         self.ask(|reply| Entry::Finish(Box::new(finish), reply)).await?;

@@ -18,8 +18,8 @@ pub enum OpenError {
     /// There is none, and there was one.
     #[error(
         "there is no journal `{path}`, but `{sign}` says that there was one: put it back, or restore a backup with \
-         `a2g-executor journal restore`. What ran under it would run again under a new one; only if that may be, begin one \
-         with `a2g-executor journal init` or `serve --new-journal`"
+         `a2g-executor journal restore`. What ran under it could run again under a new one; only if that is acceptable, begin \
+         one with `a2g-executor journal init` or `serve --new-journal`"
     )]
     Vanished {
         /// The path at which it should be.

@@ -309,7 +309,7 @@ impl<'a> Conversion<'a> {
         while let Some(row) = rows.next()? {
             let intent = IntentId::from_bytes(row.get(0)?);
             let (agent, proof) = (row.get::<_, String>(1)?, row.get::<_, Option<String>>(3)?);
-            let no_will = || Failed::Damaged(format!("the intent {intent} has neither ended nor is it open"));
+            let no_will = || Failed::Damaged(format!("the intent {intent} is neither open nor over"));
             let will = row.get::<_, Option<String>>(7)?.ok_or_else(no_will)?;
             let task = row.get::<_, Option<String>>(8)?;
             let body = record::Claim {

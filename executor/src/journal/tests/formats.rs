@@ -110,7 +110,7 @@ fn a_journal_of_format_2_that_is_damaged_is_left_as_it_is() {
         ("DELETE FROM receipts WHERE number = 8", "receipt 9 does not come after"),
         ("DELETE FROM receipts WHERE number > 9", "10 to 11 are missing"),
         ("DELETE FROM intents WHERE receipt = 9", "receipt 9 has no intent"),
-        ("DELETE FROM open WHERE receipt IS NULL", "neither ended nor is it open"),
+        ("DELETE FROM open WHERE receipt IS NULL", "neither open nor over"),
     ] {
         let (folder, path) = golden(2);
         let changed = Connection::open(&path).unwrap();
