@@ -116,7 +116,8 @@ pub fn hold(caller: &str, bytes: u64) -> Option<Held> {
     BY_CALLER.hold(caller, bytes)
 }
 
-/// As [`hold`], for what is held already: the caller has to take it before it may have more.
+/// As [`hold`], for bytes that are held already, beyond the share if need be. The caller then gets no more until they
+/// are dropped.
 #[must_use]
 pub fn hold_always(caller: &str, bytes: u64) -> Held {
     BY_CALLER.add(&mut BY_CALLER.lock(), caller, bytes)
@@ -138,7 +139,7 @@ pub struct Held {
 }
 
 impl Shares {
-    /// With so many bytes for each owner.
+    /// Shares of so many bytes for each owner.
     #[must_use]
     pub fn new(share: u64) -> Arc<Self> {
         Arc::new(Self { share: AtomicU64::new(share), by_owner: Mutex::default() })

@@ -111,7 +111,7 @@ pub struct JournalMetrics {
 }
 
 impl JournalMetrics {
-    /// With nothing counted yet, of a journal that waits for so much.
+    /// Metrics without counts, of a journal whose commits wait as `durability` says.
     #[must_use]
     pub fn new(durability: Durability) -> Self {
         Self { durability, commits: seconds(), entries: Histogram::new(ENTRIES) }

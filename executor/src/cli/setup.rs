@@ -213,8 +213,8 @@ impl Workshop {
         self.start(config, catalog, waiting).await
     }
 
-    /// Puts every tool that is ready into the place where the configuration lets it run, with `waiting`
-    /// processes ahead of time.
+    /// Starts the isolation of every tool that is ready, as the configuration has it, with `waiting` processes
+    /// ahead of time.
     pub(super) async fn start(
         &self,
         config: &Config,

@@ -136,7 +136,7 @@ pub struct Config {
 /// The answer to a control of the process ring that the kernel lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Containment {
-    /// It is said, and tools run without it.
+    /// The log says so, and tools run without it.
     BestEffort,
     /// Nothing starts.
     Required,

@@ -55,7 +55,7 @@ pub(super) struct Generation {
 
 /// The children that wait for a job.
 struct Waiting {
-    /// Those that were waited for before the first run.
+    /// Children that were made before the first run.
     first: VecDeque<Made>,
     made: mpsc::UnboundedReceiver<Made>,
 }
@@ -183,7 +183,7 @@ impl Generation {
         }
     }
 
-    /// Takes note of a child that goes to a run, and gives what is dropped when the next one may be forked.
+    /// Counts a child that goes to a run, and gives the guard that asks for the next one when it is dropped.
     pub(super) fn taken(self: Arc<Self>) -> Refill {
         self.runs.fetch_add(1, Ordering::Relaxed);
         Refill(self)
@@ -321,7 +321,7 @@ impl Keeper {
             group.enter(pid)?;
             Ok(Some(Arc::new(group)))
         });
-        // It may take the kernel milliseconds.
+        // The kernel may take milliseconds to make a group.
         entered.await.unwrap_or_else(|panicked| Err(Error::other(panicked)))
     }
 

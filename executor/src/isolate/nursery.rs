@@ -89,7 +89,7 @@ impl Nursery {
         loop {
             let generation = match self.living() {
                 Some(generation) => generation,
-                // In a task of its own: a run that is cancelled meanwhile leaves no zygote behind.
+                // A task of its own, so that a run that is cancelled meanwhile leaves no zygote behind.
                 None => {
                     let started = tokio::spawn(Arc::clone(self).revived()).await;
                     started.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?

@@ -1,8 +1,9 @@
 //! The user as which the process of a run runs, where the server is root.
 //!
-//! It is the owner of the folders that the run is granted, so that files are whose the folder is, and `nobody` where
-//! there are none or where everybody may write. Root stays root, with its rights over files only, where a folder is
-//! root's alone or folders belong to different users: otherwise a run would be refused files that only root may use.
+//! The user is the owner of the folders that the run is granted, so that new files belong to the owner of their folder,
+//! and `nobody` where there are none or where everybody may write. Root stays root, with its rights over files only,
+//! where a folder is root's alone or folders belong to different users: otherwise a run would be refused files that
+//! only root may use.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

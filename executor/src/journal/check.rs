@@ -102,7 +102,7 @@ pub(super) fn in_the_background(
     is_closed: &Arc<AtomicBool>,
     condition: &watch::Sender<Condition>,
 ) {
-    // Of this thread alone. Where it cannot be had, the check is as quick as anything else.
+    // The priority of this thread alone. Without it, the check competes with the server's own threads.
     let _as_it_was = rustix::process::setpriority_process(None, LOWEST);
     let Ok(reader) = Reader::open(path) else { return };
     let found = match whole(&mut reader.into_connection(), path, is_closed) {

@@ -63,10 +63,10 @@ pub enum Claim {
     Known(Known),
 }
 
-/// The answer to the news that a run is about to begin.
+/// The answer to the start of a run.
 #[derive(Debug)]
 pub enum Beginning {
-    /// It may: that it has started is on the disk.
+    /// It may begin: its start is on the disk.
     New,
     /// It has started before, or was denied, and may not. The claim is released.
     Known(Known),
@@ -80,7 +80,7 @@ pub(super) struct Open {
     agent: AgentDid,
     content: [u8; 32],
     verdict: Option<Arc<Verdict>>,
-    /// Once that it has started is on the disk.
+    /// The run, once its start is on the disk.
     run: Option<Run>,
     stage: watch::Sender<Stage>,
     keep_until: OffsetDateTime,
@@ -117,7 +117,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Of a call.
+    /// Those of a call.
     #[must_use]
     pub fn of(call: &Call) -> Self {
         Self { intent: call.intent, agent: call.agent.clone(), tool: call.tool.clone() }
@@ -239,8 +239,8 @@ impl Journal {
         Ok(Beginning::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
     }
 
-    /// Puts a receipt on the disk, its report in the outbox, and with them what became of its task: when this
-    /// returns, all are for certain. While there is no room, it waits.
+    /// Puts a receipt, its report in the outbox and the end of its task on the disk, where all are when this
+    /// returns. While there is no room, it waits.
     ///
     /// # Errors
     /// [`JournalError::Broken`]: it is not known whether it is on the disk.

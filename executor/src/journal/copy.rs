@@ -65,7 +65,7 @@ impl CopyError {
 pub struct Copied {
     /// The file.
     pub path: PathBuf,
-    /// That it holds, and how far it goes.
+    /// The check's finding: that it holds, and its checkpoint.
     pub finding: Finding,
     /// Its size.
     pub bytes: u64,
@@ -113,8 +113,8 @@ fn done(path: &Path, finding: Finding) -> Result<Copied, CopyError> {
     Ok(Copied { path: path.to_owned(), finding, bytes: is.len() })
 }
 
-/// Puts the backup `from` in the place of a journal that no server holds. One that is there stays aside when `replace`
-/// allows it.
+/// Puts the backup `from` in the place of a journal that no server holds. With `replace`, a journal that is there is
+/// kept under another name.
 ///
 /// # Errors
 /// [`CopyError`]; then what was there is still there.

@@ -75,13 +75,13 @@ impl From<record::Decided> for Denial {
 /// An intent that an earlier process held.
 #[derive(Debug, Clone)]
 pub struct HeldIntent {
-    /// As whoever held it wrote it down.
+    /// The text that its holder wrote.
     pub text: String,
-    /// That somebody approved it, when somebody did. It has not started then.
+    /// The approval, when somebody approved it. It has not started then.
     pub approval: Option<Approval>,
 }
 
-/// That somebody approved an intent.
+/// The approval of an intent.
 #[derive(Debug, Clone)]
 pub struct Approval {
     /// The caller who did.

@@ -38,11 +38,11 @@ pub enum IfMissing {
 /// The open files of the journal that this process writes.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// As the operator wrote it.
+    /// The path as the operator wrote it.
     path: PathBuf,
-    /// Without symbolic links, as SQLite has it, which names its other files after it.
+    /// The path without symbolic links, after which SQLite names its other files.
     real: PathBuf,
-    /// Locked. Closing any descriptor of this file would release SQLite's own locks on it, so this one has to live
+    /// The locked journal. Closing any descriptor of it would release SQLite's own locks on it, so this one has to live
     /// for longer than every connection.
     database: File,
     marker: File,

@@ -137,7 +137,7 @@ impl History {
     /// Gives receipts to `each`, newest first unless `oldest_first`, at most `most`.
     ///
     /// # Errors
-    /// [`HistoryError`], and what `each` says.
+    /// [`HistoryError`], and the errors of `each`.
     pub fn receipts<E: From<HistoryError>>(
         &self,
         filter: &Filter,
@@ -183,7 +183,7 @@ impl History {
     /// Gives records to `each`, oldest first: those of an intent, or all.
     ///
     /// # Errors
-    /// [`HistoryError`], and what `each` says.
+    /// [`HistoryError`], and the errors of `each`.
     pub fn records<E: From<HistoryError>>(
         &self,
         intent: Option<IntentId>,

@@ -107,7 +107,7 @@ impl Tip {
         Self { number: first, hash: first_hash, latest: 0, head: pruned }
     }
 
-    /// As the file says.
+    /// The tip in the file.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
         let extent = Extent::of(connection, "records")?;
         Self::of(connection, extent.last, &extent)
@@ -158,7 +158,7 @@ pub(super) struct New<'a> {
 pub(super) struct Log<'a> {
     pub(super) connection: &'a Connection,
     pub(super) tip: Tip,
-    /// As the file has it.
+    /// The tip in the file.
     saved: Tip,
 }
 

@@ -86,11 +86,11 @@ pub enum JournalError {
 /// The journal's ability to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// It can.
+    /// It can be written.
     Works,
     /// There is no room for it, or another program holds its file.
     Full,
-    /// It never will again in this process. The sentence says why.
+    /// It cannot be written again in this process. The sentence says why.
     Broken(Arc<str>),
 }
 
@@ -397,8 +397,8 @@ impl<T> Told<T> {
 /// Receipts to be written for runs that were cut off.
 type Left = Vec<(Finish, [u8; 32])>;
 
-/// Writes what was cut off into receipts, keeps the tasks that it left, and gives its number. What finds no room comes
-/// back.
+/// Writes a receipt for each run that was cut off, keeps its task, and gives the number of such runs. Receipts that
+/// find no room are given back.
 fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), String> {
     let wills = store.wills().map_err(|error| error.to_string())?;
     if wills.is_empty() {

@@ -1,4 +1,4 @@
-//! One record of the chain: what is written of it, and how it is hashed.
+//! One record of the chain: its columns, and its hash.
 //!
 //! A record is never changed. Its hash covers all of its columns and the hash of the record before it.
 
@@ -124,7 +124,7 @@ pub(super) struct Record<'a> {
     pub(super) intent: Option<[u8; 16]>,
     pub(super) agent: Option<&'a str>,
     pub(super) tool: Option<&'a str>,
-    /// Of a receipt.
+    /// The status of a receipt.
     pub(super) status: Option<&'a str>,
     /// The record that this one is about.
     pub(super) about: Option<i64>,
@@ -229,13 +229,13 @@ impl<'de> Deserialize<'de> for Digest32 {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Claim {
-    /// Of agent, tool and arguments.
+    /// The hash of agent, tool and arguments.
     pub(super) content: Digest32,
     /// The time at which its verdicts have expired, in microseconds since 1970.
     pub(super) keep_until: i64,
-    /// Of the receipt that is written if the process ends while it runs.
+    /// The hash of the receipt that is written if the process ends while it runs.
     pub(super) will: Digest32,
-    /// Of the task that is written then, when it is kept nowhere else.
+    /// The hash of the task that is written then, when it is kept nowhere else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) task: Option<Digest32>,
     /// The governor's verdict, when the executor asked for it.
@@ -268,7 +268,7 @@ pub(super) type Delivered = Vec<i64>;
 #[serde(deny_unknown_fields)]
 pub(super) struct Held {
     pub(super) content: Digest32,
-    /// Of the text in `waiting`: the call and the verdict that a person is shown.
+    /// The hash of the text in `waiting`: the call and the verdict that a person is shown.
     pub(super) shown: Digest32,
     /// The expiry of the verdict, in microseconds since 1970.
     pub(super) until: i64,

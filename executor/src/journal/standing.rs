@@ -112,7 +112,7 @@ pub(super) fn body<T: DeserializeOwned>(body: &[u8]) -> rusqlite::Result<T> {
 /// The standing of an intent by its records.
 ///
 /// # Errors
-/// Those of SQLite, and a record that is not as it was written.
+/// SQLite's errors, and a record that is not as it was written.
 pub(super) fn standing(connection: &Connection, intent: IntentId) -> rusqlite::Result<Standing> {
     let mut statement = connection.prepare_cached(
         "SELECT number, kind, agent, tool, about, body FROM records

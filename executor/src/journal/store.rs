@@ -150,7 +150,7 @@ impl Store {
         self.files.check().map_err(Trouble::Broken)
     }
 
-    /// Looks whether there is room again, by writing what is there once more.
+    /// Checks whether there is room again, by writing a value that is there once more.
     pub(super) fn check_room(&mut self) -> Result<(), Trouble> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute("UPDATE chains SET last = last WHERE name = 'refusals'", [])?;

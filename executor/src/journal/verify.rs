@@ -43,13 +43,13 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// From the first record on.
+    /// A verifier from the first record on.
     pub(super) fn of_all(connection: &Connection, checkpoint: Option<Head>) -> rusqlite::Result<Self> {
         let extent = Extent::of(connection, "records")?;
         Ok(Self::from(extent, Tip::before_the_first(&extent), checkpoint))
     }
 
-    /// From the last so many records on.
+    /// A verifier of the last so many records.
     pub(super) fn of_the_last(connection: &Connection, most: i64) -> Result<Self, Stop> {
         let extent = Extent::of(connection, "records")?;
         let begin = extent.last.saturating_sub(most);
@@ -397,7 +397,7 @@ pub(super) fn check_marker(connection: &Connection, marked: Option<&Marked>) -> 
 /// how many records were checked, now and then.
 ///
 /// # Errors
-/// Those of SQLite that say nothing about the journal.
+/// SQLite's errors that say nothing about the journal.
 pub(super) fn verify(
     connection: &Connection,
     path: &Path,

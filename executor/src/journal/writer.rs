@@ -348,7 +348,7 @@ fn answer(entry: Entry, written: Written, finished: &impl Fn(i64, &Finish)) {
     }
 }
 
-/// Says that there is no room, where somebody waits.
+/// Answers a caller who waits that there is no room.
 fn refuse<T>(reply: Option<RoomReply<T>>, reason: &str) {
     let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
 }

@@ -267,7 +267,7 @@ impl Executor {
         }
     }
 
-    /// Runs what an earlier process was told to run, and did not.
+    /// Runs the intents that were approved in an earlier process and have not started.
     pub fn resume_approved(self: &Arc<Self>) {
         for intent in self.escalations.approved() {
             let Some((escalated, approval)) = self.escalations.resume(intent) else { continue };

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Debug, Default)]
 pub(super) struct ExpectedOutput(Arc<AtomicU64>);
 
-/// The part of one run.
+/// The output that one run may still hand out.
 #[derive(Debug)]
 pub(super) struct OutputShare {
     all: Arc<AtomicU64>,

@@ -39,7 +39,7 @@ impl Followups {
         }
     }
 
-    /// Takes what was sent.
+    /// Takes the notifications that were sent.
     pub(super) fn take(&self) -> Vec<Arc<str>> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
