@@ -91,7 +91,7 @@ pub struct Call {
     /// Which of those who wait for a slot goes first.
     #[serde(default)]
     pub priority: Priority,
-    /// What its arguments count for in its caller's share of memory.
+    /// The share of its caller's memory that its arguments take.
     #[serde(skip)]
     pub charge: Charge,
 }

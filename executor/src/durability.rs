@@ -1,8 +1,8 @@
-//! What the journal waits for before something counts as written.
+//! The event that the journal waits for before something counts as written.
 
 use serde::{Deserialize, Serialize};
 
-/// What loses nothing that was answered.
+/// The event that loses nothing that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
@@ -23,7 +23,7 @@ impl Durability {
         }
     }
 
-    /// Whether it is the default.
+    /// `true` for the default.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()

@@ -109,7 +109,7 @@ pub enum Fault {
     ReceiptPending {
         /// The intent that ran.
         intent: IntentId,
-        /// When to ask for it.
+        /// The pause before the caller should ask for it.
         retry_after_ms: u64,
     },
     /// No room now: the queue is full or the executor is shutting down.
@@ -123,7 +123,7 @@ pub enum Fault {
     Internal(String),
 }
 
-/// What a caller is told with [`Fault::ReceiptPending`].
+/// The sentence for a caller with [`Fault::ReceiptPending`].
 pub const RECEIPT_PENDING: &str = "the tool ran, and its receipt waits for room on the disk of the executor's journal: ask \
      `a2g/status`, or send the same intent again, which does not run it again";
 

@@ -41,7 +41,7 @@ pub fn excerpt(text: &str) -> String {
     shown
 }
 
-/// Whether a character steers a terminal, or makes what stands beside it read as something else: those of the
+/// `true` for a character that steers a terminal, or makes its neighbours read as something else: those of the
 /// categories Cc and Cf that a text can hide in, bidirectional ones among them.
 #[must_use]
 pub fn steers(c: char) -> bool {
@@ -50,12 +50,12 @@ pub fn steers(c: char) -> bool {
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
-/// A name that is longer is compared with none: what a caller sends is compared within the time that this takes.
+/// The longest name that is compared with the known ones, so that a caller cannot make the comparison slow.
 const MAX_COMPARED_BYTES: usize = 128;
-/// Of how many characters of a name one may be wrong, missing, too many or exchanged with the next.
+/// Characters of a name for each slip that it may have: a wrong, missing or surplus character, or two exchanged ones.
 const CHARACTERS_FOR_A_SLIP: usize = 3;
 
-/// ` (did you mean `x`?)`, with the one of `known` that `name` is a slip or the beginning of; nothing where there is
+/// ` (did you mean `x`?)`, with the nearest of `known` that `name` misspells or begins; an empty text where there is
 /// none.
 #[must_use]
 pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {

@@ -44,7 +44,7 @@ impl JsonText {
         self.0.get()
     }
 
-    /// Whether the value is an object.
+    /// `true` for an object.
     #[must_use]
     pub fn is_object(&self) -> bool {
         self.as_str().starts_with('{')

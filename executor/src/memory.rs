@@ -1,4 +1,4 @@
-//! How much memory of its heap this process uses, and giving back what it no longer uses.
+//! Counts the memory of the heap that this process uses, and gives back memory that it no longer uses.
 //!
 //! [`CountingAllocator`] stands before the system's allocator and counts. What the process was made to hold by
 //! others (messages, results, answers that nobody takes) is then one number, whoever holds it and in which
@@ -26,7 +26,7 @@ const LARGE_BYTES: usize = 32 << 10;
 const MAX_KEPT_BLOCK_BYTES: libc::c_int = 128 << 10;
 /// Bytes above which nothing more is taken in.
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
-/// What each caller makes this process hold: messages that are worked on, and answers that are not taken.
+/// The memory that each caller makes this process hold: messages that are worked on, and answers that are not taken.
 static BY_CALLER: LazyLock<Arc<Shares>> = LazyLock::new(|| Shares::new(u64::MAX));
 
 thread_local! {
@@ -103,7 +103,7 @@ pub fn set_budget(bytes: u64, caller_share: u64) {
     BY_CALLER.share.store(caller_share, Relaxed);
 }
 
-/// Whether `more` bytes would stay within the budget.
+/// `true` when `more` bytes would stay within the budget.
 #[must_use]
 pub fn has_room(more: u64) -> bool {
     in_use().saturating_add(more) <= BUDGET.load(Relaxed)
@@ -116,13 +116,14 @@ pub fn hold(caller: &str, bytes: u64) -> Option<Held> {
     BY_CALLER.hold(caller, bytes)
 }
 
-/// As [`hold`], for what is held already: the caller has to take it before it may have more.
+/// As [`hold`], for bytes that are held already, beyond the share if need be. The caller then gets no more until they
+/// are dropped.
 #[must_use]
 pub fn hold_always(caller: &str, bytes: u64) -> Held {
     BY_CALLER.add(&mut BY_CALLER.lock(), caller, bytes)
 }
 
-/// How many bytes each owner holds, each at most a share.
+/// The bytes that each owner holds, each at most a share.
 #[derive(Debug)]
 pub struct Shares {
     share: AtomicU64,
@@ -138,7 +139,7 @@ pub struct Held {
 }
 
 impl Shares {
-    /// With so many bytes for each owner.
+    /// Shares of so many bytes for each owner.
     #[must_use]
     pub fn new(share: u64) -> Arc<Self> {
         Arc::new(Self { share: AtomicU64::new(share), by_owner: Mutex::default() })
@@ -177,7 +178,7 @@ impl Held {
         }
     }
 
-    /// Whether its owner may hold so many bytes more: any number when nothing is held.
+    /// `true` when its owner may hold so many bytes more: any number when nothing is held.
     #[must_use]
     pub fn has_room(&self, more: u64) -> bool {
         let held = self.shares.lock().get(&self.owner).copied().unwrap_or(0);
@@ -209,7 +210,7 @@ impl Drop for Held {
         let mut by_owner = self.shares.lock();
         if let Some(held) = by_owner.get_mut(&self.owner) {
             *held = held.saturating_sub(self.bytes);
-            // A count of nothing may stay behind for another that counts nothing at the moment.
+            // An entry of zero bytes stays while another `Held` of its owner exists, which may count again.
             if *held == 0 && Arc::strong_count(&self.owner) <= 2 {
                 by_owner.remove(&self.owner);
             }

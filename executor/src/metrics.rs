@@ -111,7 +111,7 @@ pub struct JournalMetrics {
 }
 
 impl JournalMetrics {
-    /// With nothing counted yet, of a journal that waits for so much.
+    /// Metrics without counts, of a journal whose commits wait as `durability` says.
     #[must_use]
     pub fn new(durability: Durability) -> Self {
         Self { durability, commits: seconds(), entries: Histogram::new(ENTRIES) }
@@ -193,7 +193,7 @@ impl Metrics {
         let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("executor", "The version of the executor", version);
         let durability = Info::new(vec![("durability", journal.durability.as_str())]);
-        registry.register("journal", "What loses nothing that was answered", durability);
+        registry.register("journal", "Event that loses nothing that was answered", durability);
         registry.register("executions", "Executions that ended, by tool and status", self.executions.clone());
         let refusals = "Calls that were refused before anything ran, by reason";
         registry.register("refusals", refusals, self.refusals.clone());

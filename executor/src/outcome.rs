@@ -495,7 +495,7 @@ pub struct Receipt {
     /// The caller who permitted it, when it waited for a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
-    /// What the journal waits for that it is written to.
+    /// The event that the journal of this receipt waits for.
     #[serde(default, skip_serializing_if = "Durability::is_default")]
     pub durability: Durability,
     /// What became of it.

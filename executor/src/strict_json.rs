@@ -56,8 +56,8 @@ pub fn check<'a>(body: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, Fault> 
     scan(body, bounds, false)
 }
 
-/// As [`check`], for a value that nobody decodes: a number that no double can hold is refused as well, because
-/// readers of the message that it will stand in may not read it.
+/// As [`check`], for a value that no decoder follows: a number that no double can hold is refused as well, because
+/// readers of the message around it may not read it.
 ///
 /// # Errors
 /// As [`check`].

@@ -230,9 +230,9 @@ fn pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
     Ok(pieces)
 }
 
-/// What follows the `[` of a class. A `]` or `-` that stands first, and a `-` that stands last, is a member. A `^`
-/// that stands first is refused: it negates for some readers of such patterns and is a member for others, such as
-/// `fnmatch`, so that a governor and its executor could disagree about what is granted.
+/// Reads the rest of a class after its `[`. A `]` or `-` that stands first, and a `-` that stands last, is a
+/// member. A `^` that stands first is refused: it negates for some readers of such patterns and is a member for
+/// others, such as `fnmatch`, so that a governor and its executor could disagree about what is granted.
 fn class(letters: &mut Peekable<Chars<'_>>) -> Result<Piece, &'static str> {
     const OPEN: &str = "a class is not closed";
     if letters.peek() == Some(&'^') {
@@ -338,7 +338,7 @@ fn check_root(pattern: &str) -> Result<(), &'static str> {
     if pattern.starts_with(['/', '{']) { Ok(()) } else { Err(RELATIVE) }
 }
 
-/// Whether a pattern starts at a drive, `C:\` or `C:/`, or at another host, `\\host` or `//host`.
+/// `true` for a pattern that starts at a drive, `C:\` or `C:/`, or at another host, `\\host` or `//host`.
 fn has_foreign_root(pattern: &str) -> bool {
     let drive = pattern.strip_prefix(|letter: char| letter.is_ascii_alphabetic());
     let drive = drive.and_then(|rest| rest.strip_prefix(':'));

@@ -23,11 +23,11 @@ use std::time::Duration;
 pub const MAX_MODULE_BYTES: u64 = 64 << 20;
 /// The largest code that is taken for one module, in bytes. `compile-module` cannot write more.
 pub const MAX_CODE_BYTES: u64 = 512 << 20;
-/// How much of the text on standard error is read.
+/// The most bytes of standard error that are read.
 const MAX_ERROR_BYTES: usize = 4 << 10;
 /// The largest header of [`Compiled`]: a schema with what stands around it.
 const MAX_HEADER_BYTES: usize = 2 << 20;
-/// How often a compilation that takes long is told of.
+/// The interval between progress messages of a long compilation.
 const PROGRESS_INTERVAL: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// Wall time of a compilation, as a multiple of its CPU time: it may have to share its core.
 const WALL_PER_CPU: u32 = 10;

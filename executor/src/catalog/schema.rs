@@ -3,7 +3,7 @@
 //! A tool's author wrote the schema and a caller the arguments, so both are held to a budget: the schema when
 //! the tool is loaded ([`bounds`]), and each validation to a number of steps ([`metered`]). A validation
 //! answers whether the arguments are valid before it says why not: an explanation gathers the errors of every
-//! branch, so it has a smaller budget, and none when that is spent.
+//! branch, so it has a smaller budget, and is left out when that is spent.
 
 mod bounds;
 mod metered;
@@ -42,7 +42,7 @@ pub struct Violation {
 pub enum QuickCheck {
     /// The arguments are valid, or are not.
     Done(Result<(), Violation>),
-    /// Under a millisecond gave no answer: [`Schema::check`] has to be asked, on a thread that may take its time.
+    /// The millisecond was over before an answer: call [`Schema::check`], on a thread that nobody waits for.
     Unfinished,
 }
 

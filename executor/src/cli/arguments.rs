@@ -20,7 +20,7 @@ Exit codes:
 Environment:
   RUST_LOG   what is logged, such as `info` or `a2g_executor=debug`
   NO_COLOR   no colours, also on a terminal
-  COLUMNS    how wide a list is that goes to no terminal
+  COLUMNS    the width of a list that goes to no terminal
   TZ         the time zone of lists, instead of the machine's";
 
 const KEYS: &str = "\
@@ -80,7 +80,7 @@ pub(super) enum Command {
     Governor(Governor),
     /// Ask the journal what was run, and whether it is whole
     #[command(after_help = "\
-TIME is `2026-11-21` (its midnight here), `2026-11-21T09:30:00Z`, or so long ago:
+TIME is `2026-11-21` (local midnight), `2026-11-21T09:30:00Z`, or so long ago:
 `90m`, `12h`, `30d`. Lists are in local time, JSON is in UTC.
 
 Examples:
@@ -205,7 +205,7 @@ pub(super) struct Serve {
     /// Serve one session of A2E on standard input and output instead of listening
     #[arg(long, conflicts_with = "stdio")]
     pub(super) a2e_stdio: bool,
-    /// Begin a new journal where something says that there was one. What ran under that one would run again
+    /// Begin a new journal although something shows that there was one; what ran under that one could run again
     #[arg(long)]
     pub(super) new_journal: bool,
     /// Run any verdict that comes with a call, and obey anyone who sends `g2a/…`. For a developer's
@@ -471,7 +471,7 @@ pub(super) enum JournalCommand {
         /// At most so many
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u64,
-        /// Everything in full, on lines as long as that takes
+        /// Show ids and agents in full, on lines as long as that takes
         #[arg(long, conflicts_with = "json")]
         wide: bool,
         /// Print one JSON object a line
@@ -491,7 +491,7 @@ pub(super) enum JournalCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Check that nothing in it was changed, removed, moved or cut off
+    /// Check that nothing in the journal was changed, removed, moved or cut off
     ///
     /// Without a checkpoint it finds what was done by someone who did not make the whole history
     /// anew. A checkpoint is a number and a hash that were written down elsewhere, such as those in
@@ -532,13 +532,13 @@ pub(super) enum JournalCommand {
     Records {
         #[command(flatten)]
         journal: JournalFile,
-        /// Those of this intent alone
+        /// Only the records of this intent
         intent: Option<String>,
     },
     /// Make an empty journal where there is none
     ///
-    /// `serve` does so by itself, but not where something says that there was a journal. What ran
-    /// under that one would run again under a new one.
+    /// `serve` does so by itself, but not where something shows that there was a journal. What ran
+    /// under that one could run again under a new one.
     #[command(
         after_help = "Example:\n  a2g-executor journal init --journal /var/lib/a2g-executor/journal.db"
     )]
@@ -554,10 +554,10 @@ pub(super) enum JournalCommand {
         /// The new file
         file: PathBuf,
     },
-    /// Put a backup in the place of the journal that no server holds
+    /// Put a backup in the place of the journal, while no server holds it
     ///
-    /// What ran since the backup was made is forgotten, and could run again under a verdict that has
-    /// not expired: wait until those have.
+    /// Runs that started after the backup was made are forgotten, and could run again under a verdict
+    /// that has not expired: wait until such verdicts have expired.
     #[command(
         after_help = "Example:\n  a2g-executor journal restore --replace /backup/journal-2026-11-21.db"
     )]

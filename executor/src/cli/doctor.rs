@@ -47,7 +47,7 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
 /// The name of the row that is no control of the kernel.
 const DURABILITY: &str = "journal-durability";
 
-/// What loses nothing that was answered, by the configuration; or why that is not known.
+/// The event that loses nothing that was answered, by the configuration; or the reason why it is not known.
 fn durability(setup: &Setup) -> Result<String, String> {
     let durability = config(setup).map_err(|error| one_line(format_args!("{error:#}")))?.durability;
     let why = match durability {

@@ -1,5 +1,5 @@
-//! `journal list|show|verify|export|prune`; the other commands are in files of their own. Lists are of one line for an
-//! entry, in local time; JSON has all, in UTC.
+//! `journal list|show|verify|export|prune`; the other commands are in files of their own. A list has one line for each
+//! entry, in local time; JSON has the whole entry, in UTC.
 
 mod copies;
 mod records;
@@ -179,7 +179,7 @@ fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where else an intent may be.
+/// The other lists that may have an intent.
 const ELSEWHERE: &str = "`journal list --refused` has what did not run, and `--waiting` what waits";
 
 /// The first block of an intent's id, as the list shows it.
@@ -188,8 +188,7 @@ fn first_block(text: &str) -> Option<[u8; 4]> {
     is_block.then(|| u32::from_str_radix(text, 16).ok()).flatten().map(u32::to_be_bytes)
 }
 
-/// How an intent and its agent are told apart in a narrow list: by the first block of the one and the last part of the
-/// other.
+/// Short forms of an intent and its agent for a narrow list: the first block of the one, the last part of the other.
 fn short_of(intent: IntentId, agent: &str) -> [String; 2] {
     let block = intent.to_string().split('-').next().unwrap_or_default().to_owned();
     [one_line(agent.rsplit(':').next().unwrap_or(agent)), block]

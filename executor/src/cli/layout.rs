@@ -1,5 +1,5 @@
-//! How lists of the command line stand on a screen: as a table where it fits; otherwise with the last column of each
-//! entry below it; and where that does not fit either, with each column on a line of its own.
+//! Lists of the command line on a screen: as a table where it fits; otherwise with the last column of each entry below
+//! it; and where that does not fit either, with each column on a line of its own.
 //!
 //! Lines are broken at spaces only, so that a path, an id or a name can be copied whole. What is wider than the screen
 //! by itself is left to the terminal.
@@ -12,10 +12,10 @@ use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
-/// How far what belongs to a heading stands from the margin.
+/// Columns between the margin and the lines below a heading.
 const INDENT: usize = 4;
 
-/// What stands in one column of one entry: text of anybody, with nothing in it that steers a terminal.
+/// The cell of one entry in one column: any text, without characters that steer a terminal.
 pub(super) struct Text {
     text: String,
     color: Option<Color>,
@@ -48,7 +48,7 @@ impl Listing {
         self.rows.push(row.into_iter().collect());
     }
 
-    /// Prints it, as wide as the terminal that the stream goes to. A reader that went away is no failure.
+    /// Prints it at the width of the stream's terminal. A reader that went away is no failure.
     pub(super) fn show(&self, mut stream: impl IsTerminal + AsFd + Write) {
         let (width, is_coloured) = (columns(&stream), colours(&stream));
         let fits = |shown: &str| shown.lines().all(|line| line.chars().count() <= width);
@@ -88,7 +88,7 @@ impl Listing {
         table.to_string()
     }
 
-    /// How wide a column has to be for no word of it to be broken, with the space on both sides.
+    /// The width that a column needs for no word of it to be broken, with the space on both sides.
     fn longest_word(&self, nth: usize) -> u16 {
         let cells = self.rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.text.as_str());
         let words = cells.chain(self.header.get(nth).copied()).flat_map(str::split_whitespace);
@@ -162,8 +162,8 @@ pub(super) fn wrapped(start: &str, text: &str, width: usize) -> String {
     lines
 }
 
-/// Rows of columns side by side, each on one line that fits `width` where that can be: the columns `flexible` are cut,
-/// with an ellipsis, as far as is needed and to no less than so many characters, the first of them first.
+/// Rows with their columns aligned, each on one line that fits `width` if possible: the columns in `flexible` are cut
+/// with an ellipsis, in that order, as far as is needed, each to no fewer characters than it says there.
 pub(super) fn aligned(rows: &[Vec<String>], flexible: &[(usize, usize)], width: usize) -> String {
     const GAP: usize = 2;
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);

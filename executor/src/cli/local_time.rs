@@ -38,7 +38,7 @@ impl LocalTime {
         self.here(at).format(WHOLE).unwrap_or_else(|_| at.to_string())
     }
 
-    /// When a day begins.
+    /// The moment at which a day begins.
     pub(super) fn midnight(&self, day: Date) -> OffsetDateTime {
         let at = day.midnight();
         // The distance may change on that day, before its midnight here.

@@ -1,6 +1,6 @@
-//! What people see: sentences and colours. Colours only on a terminal, and never with `NO_COLOR`.
+//! Text for people: sentences and colours. Colours only on a terminal, and never with `NO_COLOR`.
 //!
-//! What a tool, a guest or a report says is escaped on its way out, so that it cannot steer a
+//! Words of a tool, a guest or a report are escaped on their way out, so that they cannot steer a
 //! terminal.
 
 use crate::ident::steers;
@@ -8,7 +8,7 @@ use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
-/// How wide a list is that goes to no terminal, unless `COLUMNS` says it.
+/// The width of a list that goes to no terminal, unless `COLUMNS` is set.
 const COLUMNS_WITHOUT_A_TERMINAL: u16 = 100;
 /// The narrowest list that can be read.
 const FEWEST_COLUMNS: u16 = 40;
@@ -20,13 +20,13 @@ pub(super) fn colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && !no_color
 }
 
-/// How wide what goes to `stream` should be.
+/// The width to write to `stream` with.
 pub(super) fn columns(stream: &(impl IsTerminal + AsFd)) -> usize {
     let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| size.ws_col);
     usize::from(if columns == 0 { columns_wanted() } else { columns })
 }
 
-/// How wide a list should be that goes to no terminal.
+/// The width of a list that goes to no terminal.
 #[allow(clippy::disallowed_methods, reason = "COLUMNS is a convention of the environment")]
 fn columns_wanted() -> u16 {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<u16>().ok());

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 const SAID_ALREADY: [&str; 3] = ["agent_did", "intent_id", "status"];
 /// Members that are a tool's own words, whose form means something.
 const AS_JSON: [&str; 3] = ["result", "detail", "arguments"];
-/// How far what belongs to a label stands from it.
+/// Columns between a label and the lines below it.
 const STEP: usize = 2;
 
 /// A receipt, as JSON has it, and the moment at which it ended in words.

@@ -29,9 +29,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Mutex, mpsc};
 
-/// How often it is looked whether memory can be given back.
+/// The interval between checks for memory that can be given back.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes of large blocks after which it is worth it.
+/// Bytes of large blocks that have to be allocated before memory is given back again.
 const TRIM_BYTES: u64 = 4 << 20;
 /// How long reports may still be delivered after the last run has ended.
 const LAST_DELIVERIES: Duration = Duration::from_secs(5);
@@ -222,7 +222,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says as which user tools run, folder by folder where it depends on that.
+/// Prints the user as which tools run: for each folder where the folder decides.
 fn print_users(config: &Config, run_as: RunAs) {
     match run_as {
         RunAs::Server => {}

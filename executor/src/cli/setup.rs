@@ -33,11 +33,11 @@ pub(super) fn file(setup: &Setup) -> Option<&Path> {
     setup.config.as_deref().or_else(|| default.is_file().then_some(default))
 }
 
-/// Looks what the kernel has to contain tools with, before there are threads, for calls that come by `listen`. What it
-/// lacks is said once, or refused. Gives the user as which tools run.
+/// Checks the kernel's controls over tools, before there are threads, for calls that come by `listen`. Controls that it
+/// lacks are logged once, or refused. Gives the user as which tools run.
 pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Result<RunAs> {
     let required = config.containment_at(listen) == Containment::Required;
-    // Why it is, and what would change it, where the file does not say so.
+    // Without a word in the file, the address decides, so the error names it.
     let why = match listen.filter(|_| config.containment.is_none()) {
         Some(listen) => format!(", because others than this machine can call {listen}"),
         None => String::new(),
@@ -67,11 +67,11 @@ pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Resul
     run_as(config, &support)
 }
 
-/// The way past `required`.
+/// The end of a message about `required`: how to start all the same.
 const OR_BEST_EFFORT: &str =
     "change that, or set `executor.containment` to `best-effort` where you trust the tools";
 
-/// As which user tools run.
+/// The user as which tools run.
 fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
     let is_root = rustix::process::geteuid().is_root();
     match (config.run_as, &support.unprivileged_user) {
@@ -89,7 +89,7 @@ fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
     }
 }
 
-/// Who can use each folder that guests may be let into and that is there: on the host, with its owner.
+/// The owner of each folder of the host that guests may be let into, where the folder exists.
 pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
     let areas = &config.ceilings.areas;
     let hosts = areas.iter().filter_map(|area| config.mounts.host_path(area.root(), areas));
@@ -102,7 +102,7 @@ pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
     opened.collect()
 }
 
-/// Says once in which folders tools run as root, where they do not in others.
+/// Logs the folders in which tools run as root, where they run as another user elsewhere.
 pub(super) fn tell_of_root(config: &Config, run_as: RunAs) {
     let of_root = owners(config).into_iter().filter(|(_, owner)| run_as.user_for([*owner]).is_none());
     let of_root = of_root.map(|(folder, _)| folder.display().to_string()).collect::<Vec<_>>().join(", ");
@@ -111,7 +111,7 @@ pub(super) fn tell_of_root(config: &Config, run_as: RunAs) {
     }
 }
 
-/// The way to another user than root.
+/// The end of a message about runs as root: how they get another user.
 pub(super) const OR_ANOTHER_USER: &str = "give them to another user (chown), or set `executor.run_as`";
 
 /// The control groups of a command that runs tools. When it ends, nobody is left in them.
@@ -152,7 +152,7 @@ pub(super) struct Workshop {
     /// The control groups of runs in processes, where some are delegated.
     cgroups: Option<Arc<Cgroups>>,
     meters_fuel: bool,
-    /// As which user tools run.
+    /// The user as which tools run.
     run_as: RunAs,
     /// How the command tells what takes its time.
     tell: fn(std::fmt::Arguments<'_>),
@@ -213,8 +213,8 @@ impl Workshop {
         self.start(config, catalog, waiting).await
     }
 
-    /// Puts every tool that is ready into the place where the configuration lets it run, with `waiting`
-    /// processes ahead of time.
+    /// Starts the isolation of every tool that is ready, as the configuration has it, with `waiting` processes
+    /// ahead of time.
     pub(super) async fn start(
         &self,
         config: &Config,

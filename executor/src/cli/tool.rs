@@ -67,7 +67,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Where tools are compiled, and say what they are in processes as those of runs.
+/// The workshop in which tools are compiled and describe themselves, in processes like those of runs.
 fn workshop(config: &Config) -> anyhow::Result<Workshop> {
     Workshop::new(config, 1, None, contain(config, None)?, |text| note(text))
 }

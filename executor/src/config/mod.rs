@@ -83,13 +83,13 @@ pub struct Config {
     pub isolation: Isolation,
     /// The tools that run on a thread of the server.
     pub inline_tools: BTreeSet<ToolName>,
-    /// What is done where the kernel lacks a control of the process ring; `None`: as [`Self::containment_at`] says.
+    /// The answer to a control of the process ring that the kernel lacks; `None`: as [`Self::containment_at`] says.
     pub containment: Option<Containment>,
     /// The user of every run, where the server is root; `None`: the owner of its folders.
     pub run_as: Option<User>,
     /// How many processes wait ahead of time for a guest.
     pub waiting: usize,
-    /// For how long processes of guests share an address layout.
+    /// The lifetime of an address layout that processes of guests share.
     pub layout: Layout,
     /// How many executions run and wait at once.
     pub capacity: Capacity,
@@ -103,7 +103,7 @@ pub struct Config {
     pub reports: Option<PathBuf>,
     /// The journal.
     pub journal: PathBuf,
-    /// What a commit of the journal waits for.
+    /// The event that a commit of the journal waits for.
     pub durability: Durability,
     /// The key that signs the journal's checkpoints; without one they are not signed.
     pub journal_key: Option<PathBuf>,
@@ -133,21 +133,21 @@ pub struct Config {
     pub doors: Doors,
 }
 
-/// What is done where the kernel lacks a control of the process ring.
+/// The answer to a control of the process ring that the kernel lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Containment {
-    /// It is said, and tools run without it.
+    /// The log says so, and tools run without it.
     BestEffort,
     /// Nothing starts.
     Required,
 }
 
-/// For how long processes of guests share an address layout.
+/// The lifetime of an address layout that processes of guests share.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
-    /// For how many runs.
+    /// The most runs.
     pub renew_runs: u64,
-    /// For how long at most.
+    /// The longest time.
     pub renew_after: Duration,
     /// Not at all: each has one of its own.
     pub fresh: bool,
@@ -168,14 +168,14 @@ impl Config {
         Self::parse(&text, path, base)
     }
 
-    /// How many bytes of memory one caller may make the server hold: a quarter, or half where callers are not told
-    /// apart.
+    /// The bytes of memory that one caller may make the server hold: a quarter of the budget, or half where callers are
+    /// not told apart.
     #[must_use]
     pub fn caller_share(&self) -> u64 {
         self.memory.bytes() / if self.callers.is_some() { 4 } else { 2 }
     }
 
-    /// How many bytes all runs together may hand out at once.
+    /// The bytes that all runs together may hand out at once.
     #[must_use]
     pub fn max_expected_output(&self) -> u64 {
         (self.capacity.concurrent as u64).saturating_mul(self.ceilings.output.bytes())
@@ -189,8 +189,8 @@ impl Config {
         Self::parse("", Path::new("the defaults"), Path::new("."))
     }
 
-    /// What is done where the kernel lacks a control, for calls that come by `listen`: where no file says it, tools
-    /// of others than this machine's are not run without.
+    /// The containment for calls that come by `listen`: the configured one, or else [`Containment::Required`] where
+    /// others than this machine can call.
     #[must_use]
     pub fn containment_at(&self, listen: Option<&Listen>) -> Containment {
         let is_local = listen.is_none_or(Listen::is_local);
@@ -280,8 +280,8 @@ impl Config {
     }
 }
 
-/// What the parser said, with the nearest of the names that it expected beside the one that it did not. It says both in
-/// one line: ``unknown field `lisen`, expected one of `listen`, …``.
+/// The parser's reason, with the nearest of the expected names beside the unknown one. The parser says both in one
+/// line: ``unknown field `lisen`, expected one of `listen`, …``.
 fn with_nearest(reason: &str) -> String {
     let line = |line: &str| {
         let mut quoted = line.split('`').skip(1).step_by(2);

@@ -23,7 +23,7 @@ const MOST_IN_FLIGHT: usize = 16;
 /// The first and the longest pause before something is sent again.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Who decides what comes over the executor's own connection to its governor.
+/// The name on record for decisions that come over the executor's own connection to its governor.
 const GOVERNOR: &str = "the governor";
 
 /// Delivers reports for as long as the process lives, each at least once.
@@ -84,9 +84,9 @@ fn jittered(pause: Duration) -> Duration {
 
 /// Registers the executor, again whenever the governor has forgotten it, and sends heartbeats.
 ///
-/// A heartbeat carries how far the journal goes, signed by `key` when there is one, and the registration
-/// `public_key`. The first heartbeat, right after the registration, says how far it went `at_start`, before anything ran: an older copy that was restored
-/// shows by it, also when it has gone past where the history was that is lost.
+/// A heartbeat carries the journal's checkpoint, signed by `key` when there is one, and the registration carries
+/// `public_key`. The first heartbeat, right after the registration, carries the checkpoint `at_start`, before
+/// anything ran: it shows a restored older copy even if that has since grown longer than the history that it lost.
 pub async fn stay_registered(
     executor: Arc<Executor>,
     did: AgentDid,

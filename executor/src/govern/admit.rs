@@ -209,7 +209,7 @@ impl Escalated {
         self.expires_at() > now
     }
 
-    /// Until when it can be approved.
+    /// The time at which it can no longer be approved.
     #[must_use]
     pub fn expires_at(&self) -> OffsetDateTime {
         self.verdict.expires_at().unwrap_or(OffsetDateTime::UNIX_EPOCH)

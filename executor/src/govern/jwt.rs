@@ -105,7 +105,7 @@ pub enum TokenRefusal {
 }
 
 impl TokenRefusal {
-    /// A word for the metrics.
+    /// The label of this error in the metrics.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {

@@ -15,10 +15,10 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
 
-/// How many reports are known again. A repeat of an older one is recorded twice: what comes again is what an executor
-/// could not deliver, and of that it keeps 10,000 by default.
+/// The most reports that are recognised as repeats. A repeat of an older one is recorded twice: an executor repeats the
+/// reports that it could not deliver, and it keeps 10,000 of those by default.
 const MAX_KNOWN: usize = 100_000;
-/// How much of the end of the file is read at the start, in bytes.
+/// The most bytes of the file's end that are read at the start.
 const MAX_READ: u64 = 256 << 20;
 
 /// Where reports go; nowhere, when the operator named no file.
@@ -75,14 +75,14 @@ struct Lines {
     file: File,
     /// A pipe, for one, cannot be synced.
     is_file: bool,
-    /// Whether the last line has no end: a crash or a full disk cut it off. Its report was not acknowledged, and
-    /// comes again; the next one must not become a part of it.
+    /// `true` when the last line has no end: a crash or a full disk cut it off. Its report was not acknowledged, and
+    /// comes again; the next report must not become a part of it.
     cut_off: bool,
     known: Known,
 }
 
 impl Lines {
-    /// Records what comes, until nobody is left to send any. What waits together is synced together.
+    /// Records reports until every sender is gone. Reports that wait together share one sync.
     fn write_all(mut self, waiting: &Receiver<Waiting>) {
         while let Ok(first) = waiting.recv() {
             let all = std::iter::once(first).chain(waiting.try_iter()).collect();
@@ -166,7 +166,7 @@ impl Known {
     }
 }
 
-/// What comes next in a file.
+/// The next item of a file.
 enum Line {
     Whole(Digest),
     CutOff,

@@ -21,9 +21,9 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use transport::{Connection, HttpClient};
 
-/// How long one call to the governor may take, and how long it may be asked about one intent.
+/// The longest call to the governor, and the longest time for which it is asked about one intent.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pauses before an intent is asked about again that got no verdict.
+/// The pauses before the governor is asked again about an intent without a verdict.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(100),
     Duration::from_millis(200),
@@ -237,7 +237,7 @@ impl RemoteGovernor {
 }
 
 impl RemoteError {
-    /// Whether the governor may give a verdict when it is asked once more.
+    /// `true` when the governor may give a verdict when it is asked once more.
     fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Faulty { .. } => true,

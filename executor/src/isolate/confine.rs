@@ -36,11 +36,11 @@ pub const OVERHEAD_PER_OUTPUT_BYTE: u64 = 64;
 /// The newest Landlock that is made use of. An older kernel restricts what it can.
 const LANDLOCK: ABI = ABI::V9;
 
-/// The rights of a server that runs as root that those of its children keep which stay root: those that decide
-/// which files below a granted folder can be used. A tool finds the same ones there as inside the server.
+/// The rights of root that a child keeps where it stays root: those over files. A tool can use the same files below
+/// a granted folder as it could inside the server.
 const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::FOWNER);
-/// And those that the process keeps beside them that forks, where its children get other users. The last one is for
-/// the signal that ends them with it: without it the kernel sends none to another user.
+/// The rights that the zygote keeps beside them where its children get other users. CAP_KILL is for the signal that
+/// ends a child with its zygote: without it the kernel sends none to another user's process.
 const CHANGING_CAPABILITIES: CapabilitySet =
     CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::KILL);
 const NO_CAPABILITIES: CapabilitySets = CapabilitySets {
@@ -101,7 +101,7 @@ pub struct Confinement {
     listed: AtomicBool,
     /// Whether the process that forks is a batch process.
     batch: AtomicBool,
-    /// Whether children may get another user.
+    /// `true` when children may get another user.
     changes_users: AtomicBool,
     /// The rights of those that do not.
     kept: AtomicU64,
@@ -207,7 +207,7 @@ impl Confinement {
     fn end_with_parent(&self) -> Result<(), ConfineError> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(refused("to end the process with its parent"))?;
-        // The signal is for what happens from here on.
+        // The parent may have ended before the signal was asked for.
         if rustix::process::getppid() == Some(self.parent) { Ok(()) } else { Err(ConfineError::Orphaned) }
     }
 
@@ -274,7 +274,7 @@ impl Confinement {
     fn take_user(&self, user: Option<User>) -> Result<(), ConfineError> {
         if let Some(user) = user {
             become_user(user)?;
-            // A change of user takes the signal away that ends this process with its parent.
+            // A change of user clears the signal that ends this process with its parent.
             self.end_with_parent()?;
             return rustix::thread::set_capabilities(None, NO_CAPABILITIES)
                 .map_err(refused("to take rights away"));
@@ -516,7 +516,7 @@ fn may_leave_the_network() -> bool {
     }
 }
 
-/// Whether a process like this one may take another user, found out by one that ends at once. Its children then end
+/// `true` when a process like this one may take another user, found out by one that ends at once. Its children then end
 /// with it only where it may also send them a signal.
 #[allow(
     unsafe_code,
@@ -583,8 +583,8 @@ impl Support {
     /// All controls, in the order in which people should read them.
     ///
     /// A cgroup is not required: it has to be delegated, which few machines do, and memory and CPU
-    /// of a child are limited without one. Nor is another user: a server that is not root has none to give up.
-    /// The others are what is left when the engine has a hole.
+    /// of a child are limited without one. Nor is another user: a server that is not root has no root's rights to
+    /// give up. The other controls are the ones that still hold when the engine has a hole.
     #[must_use]
     pub fn rows(&self) -> [Row<'_>; 6] {
         let Self { no_new_privileges, seccomp, landlock, network_namespace, cgroup, unprivileged_user } =

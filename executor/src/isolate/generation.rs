@@ -4,8 +4,8 @@
 //! started ── ready ──▶ in use ── retired ──▶ ends with its last child
 //!                        └─ refill: a child is forked for each that was taken
 //! ```
-//! A generation that was retired forks no more. Its waiting children end with the last who holds it, and the zygote
-//! itself with the last child that runs.
+//! A generation that was retired forks no more. Its waiting children end when its last handle is dropped, and the
+//! zygote itself with the last child that runs.
 
 use super::Ahead;
 use super::cgroup::{Cgroups, Group};
@@ -27,9 +27,9 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// How long a zygote may take to load its tools.
+/// The longest time in which a zygote may load its tools.
 const LONGEST_START: Duration = Duration::from_secs(60);
-/// How long a zygote may take to make a child.
+/// The longest time in which a zygote may make a child.
 const LONGEST_ANSWER: Duration = Duration::from_secs(10);
 
 /// A child, or why there is none.
@@ -55,7 +55,7 @@ pub(super) struct Generation {
 
 /// The children that wait for a job.
 struct Waiting {
-    /// Those that were waited for before the first run.
+    /// Children that were made before the first run.
     first: VecDeque<Made>,
     made: mpsc::UnboundedReceiver<Made>,
 }
@@ -66,7 +66,7 @@ pub(super) struct Child {
     pub(super) pid: i32,
     pidfd: OwnedFd,
     pub(super) exit: oneshot::Receiver<Exit>,
-    /// What the kernel limits of it, where control groups are delegated.
+    /// The kernel's limits on it, where control groups are delegated.
     pub(super) group: Option<Arc<Group>>,
     /// Keeps the zygote, and with it the child, alive.
     _zygote: mpsc::UnboundedSender<()>,
@@ -84,7 +84,7 @@ impl Drop for Refill {
 }
 
 impl Generation {
-    /// Children that `made` gives, one for each word to `fork`.
+    /// A generation whose children come from `made`, one for each message to `fork`.
     pub(super) fn new(fork: mpsc::UnboundedSender<()>, made: mpsc::UnboundedReceiver<Made>) -> Self {
         Self {
             fork,
@@ -183,7 +183,7 @@ impl Generation {
         }
     }
 
-    /// Takes note of a child that goes to a run, and gives what is dropped when the next one may be forked.
+    /// Counts a child that goes to a run, and gives the guard that asks for the next one when it is dropped.
     pub(super) fn taken(self: Arc<Self>) -> Refill {
         self.runs.fetch_add(1, Ordering::Relaxed);
         Refill(self)
@@ -194,22 +194,22 @@ impl Generation {
         drop(Refill(Arc::clone(self)));
     }
 
-    /// How many runs it has made children for.
+    /// The number of runs that it has made children for.
     pub(super) fn runs(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }
 
-    /// When it was started.
+    /// The time of its start.
     pub(super) fn since(&self) -> Instant {
         self.since
     }
 
-    /// Whether its zygote lives.
+    /// `true` while its zygote lives.
     pub(super) fn lives(&self) -> bool {
         !self.fork.is_closed()
     }
 
-    /// Has it fork no more, because another has taken its place.
+    /// Stops its forking, because another generation has taken its place.
     pub(super) fn retire(&self) {
         self.retired.send_replace(true);
     }
@@ -248,7 +248,7 @@ fn ended() -> Error {
     Error::new(ErrorKind::UnexpectedEof, "the zygote ended")
 }
 
-/// What the zygote says goes into the log of the process that answers for it.
+/// Copies a zygote's standard error to the log of this process, which answers for it.
 async fn relay(said: Receiver) {
     let mut lines = BufReader::new(said).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -264,13 +264,13 @@ struct Keeper {
     made: mpsc::UnboundedSender<Made>,
     /// Our ends of the sockets of children that are being made.
     asked: HashMap<u64, UnixStream>,
-    /// Since when the zygote owes an answer.
+    /// The time since which the zygote owes an answer.
     waits_since: Option<tokio::time::Instant>,
     living: HashMap<u64, Living>,
     cgroups: Option<Arc<Cgroups>>,
 }
 
-/// What is kept of a child until the kernel is done with it.
+/// The record of a child that is kept until the kernel has reaped it.
 struct Living {
     exit: oneshot::Sender<Exit>,
     _group: Option<Arc<Group>>,
@@ -288,7 +288,7 @@ impl Keeper {
                         return Ok(());
                     }
                     next += 1;
-                    // What fails for one child must not end the others.
+                    // The failure of one child must not end the others.
                     match UnixStream::pair() {
                         Ok((ours, theirs)) => {
                             self.asked.insert(next, ours);
@@ -321,7 +321,7 @@ impl Keeper {
             group.enter(pid)?;
             Ok(Some(Arc::new(group)))
         });
-        // It may take the kernel milliseconds.
+        // The kernel may take milliseconds to make a group.
         entered.await.unwrap_or_else(|panicked| Err(Error::other(panicked)))
     }
 
@@ -365,7 +365,7 @@ impl Keeper {
 }
 
 impl Child {
-    /// Whether it was not killed while it waited.
+    /// `true` unless it was killed while it waited.
     pub(super) fn lives(&self) -> bool {
         let mut gone = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -77,18 +77,18 @@ pub struct Ahead {
     pub handles: u64,
     /// Whether their instructions are counted.
     pub meters_fuel: bool,
-    /// After how many runs the process is replaced that the others are forked from.
+    /// The number of runs after which the zygote is replaced.
     pub renew_runs: u64,
-    /// After what time it is replaced, however few its runs.
+    /// The time after which the zygote is replaced, however few its runs.
     pub renew_after: Duration,
-    /// Whether each run has an address layout of its own, in a process that was started and not forked for it.
+    /// `true` for a process with an address layout of its own for each run, started instead of forked.
     pub fresh_layout: bool,
-    /// As which user they run.
+    /// The user as which they run.
     pub run_as: RunAs,
 }
 
 impl Ahead {
-    /// How many children there have to be at least, so that the next run finds one.
+    /// The least number of children with which the next run finds one.
     fn children(&self) -> usize {
         self.waiting.max(1)
     }

@@ -1,4 +1,4 @@
-//! Where children come from: the zygote in use, and the next one.
+//! The source of children: the zygote in use, and the next one.
 //!
 //! ```text
 //! shared layout:  zygote ── forks the children of many runs ── worn: the next one is started, warmed up, put in its
@@ -23,12 +23,12 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-/// How long to wait before a child is asked for that could not be made.
+/// The pause before another try to make a child.
 const BEFORE_ANOTHER: Duration = Duration::from_millis(50);
-/// How long a worn zygote stays in use before another try to replace it.
+/// The time for which a worn zygote stays in use before another try to replace it.
 const BEFORE_ANOTHER_ZYGOTE: Duration = Duration::from_secs(10);
 
-/// Where children come from.
+/// The source of children.
 pub(super) struct Nursery {
     tools: Vec<Loaded>,
     settings: Ahead,
@@ -62,12 +62,12 @@ impl Nursery {
         Ok((nursery, unusable))
     }
 
-    /// How many children wait ahead of time.
+    /// The number of children that wait ahead of time.
     pub(super) fn waiting(&self) -> usize {
         self.settings.waiting
     }
 
-    /// As which user runs run.
+    /// The user as which runs run.
     pub(super) fn run_as(&self) -> RunAs {
         self.settings.run_as
     }
@@ -89,7 +89,7 @@ impl Nursery {
         loop {
             let generation = match self.living() {
                 Some(generation) => generation,
-                // In a task of its own: a run that is cancelled meanwhile leaves no zygote behind.
+                // A task of its own, so that a run that is cancelled meanwhile leaves no zygote behind.
                 None => {
                     let started = tokio::spawn(Arc::clone(self).revived()).await;
                     started.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
@@ -98,14 +98,14 @@ impl Nursery {
             let made = tokio::select! {
                 biased;
                 made = generation.next() => made,
-                // It forks no more, so that this one could be waited for in vain.
+                // A retired generation forks no more, so its next child might never come.
                 () = generation.retired() => continue,
             };
             match made.ok_or("its zygote ended")? {
                 Ok(child) if child.lives() => return Ok((child, self.taken(generation))),
                 Ok(_killed_while_it_waited) => generation.lost(),
                 Err(reason) => {
-                    // Another is asked for, so that there are as many as before when there is room again.
+                    // Another child is asked for, so that as many wait as before once there is room again.
                     generation.lost();
                     tracing::warn!(reason, "a child could not be made");
                     tokio::time::sleep(BEFORE_ANOTHER).await;
@@ -153,7 +153,7 @@ impl Nursery {
         Generation::start(&self.tools, &self.settings, children, self.cgroups.clone()).await
     }
 
-    /// When the zygote in use is worn: now, after as many runs as it may have.
+    /// The time at which the zygote in use is worn: now, after as many runs as it may have.
     async fn worn_at(&self) -> Instant {
         let current = self.current.lock().await;
         match &*current {

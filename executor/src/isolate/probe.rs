@@ -18,7 +18,7 @@ use std::time::Duration;
 const NAME: &str = "probed";
 /// Memory of `describe`.
 const MEMORY_MB: u64 = 64;
-/// How long `describe` may take.
+/// The longest run of `describe`, in seconds.
 const TIMEOUT_SECONDS: u64 = 5;
 /// Longer than any probe.
 const MAX_LIFE: Duration = Duration::from_secs(3600);

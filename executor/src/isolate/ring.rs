@@ -61,7 +61,7 @@ impl Ring {
         Ok((Self { nursery, clock }, unusable))
     }
 
-    /// What a child is to be given for a run, with the user that it gets.
+    /// The order for a child that is given a run, with the user that it takes.
     pub(super) fn order(&self, tool: &ToolName, permit: Permit, task: Task) -> Order {
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
         let user = self.nursery.run_as().user_for(owners);
@@ -287,7 +287,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Whether a child takes all of it at once, before its run may begin.
+    /// `true` when a child takes all of it at once, before its run may begin.
     fn is_short(&self) -> bool {
         match &self.job.task {
             Task::Invoke { arguments } => arguments.len() <= MOST_AHEAD_BYTES,

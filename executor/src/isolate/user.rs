@@ -1,8 +1,9 @@
-//! As which user the process of a run runs, where the server is root.
+//! The user as which the process of a run runs, where the server is root.
 //!
-//! It is the owner of the folders that the run is granted, so that files are whose the folder is, and `nobody` where
-//! there are none or where everybody may write. Root stays root, with its rights over files only, where a folder is
-//! root's alone or folders belong to different users: otherwise what it could use until then would be refused.
+//! The user is the owner of the folders that the run is granted, so that new files belong to the owner of their folder,
+//! and `nobody` where there are none or where everybody may write. Root stays root, with its rights over files only,
+//! where a folder is root's alone or folders belong to different users: otherwise a run would be refused files that
+//! only root may use.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -31,7 +32,7 @@ pub enum UserError {
     Read(#[from] std::io::Error),
 }
 
-/// Whose process a run gets.
+/// The choice of a run's user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunAs {
     /// The server's own user: it is not root, or may not change its user.
@@ -42,7 +43,7 @@ pub enum RunAs {
     User(User),
 }
 
-/// Who can use a folder.
+/// The users who can use a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// Its owner, who is not root.
@@ -54,7 +55,7 @@ pub enum Owner {
 }
 
 impl User {
-    /// Who owns nothing, as most systems number it.
+    /// The user who owns nothing, as most systems number it.
     pub const NOBODY: Self = Self { uid: 65534, gid: 65534 };
 
     /// Reads `UID:GID`, or the name of a user of this machine.
@@ -92,7 +93,8 @@ impl fmt::Display for User {
 }
 
 impl Owner {
-    /// Who can use an opened folder. One that cannot be looked at is everybody's, which is the least right.
+    /// The owner of an opened folder. A folder that cannot be looked at counts as everybody's, which gives the fewest
+    /// rights.
     #[must_use]
     pub fn of(folder: impl AsFd) -> Self {
         const OPEN_TO_EVERYBODY: u32 = 0o007;
@@ -105,7 +107,7 @@ impl Owner {
 }
 
 impl RunAs {
-    /// Whose process a run gets that is granted these folders; `None` is the server's own user.
+    /// The user of a run that is granted these folders; `None` is the server's own user.
     #[must_use]
     pub fn user_for(self, folders: impl IntoIterator<Item = Owner>) -> Option<User> {
         let mut named = None;
@@ -125,7 +127,7 @@ impl RunAs {
         Some(named.unwrap_or(User::NOBODY))
     }
 
-    /// Whether any run may get another user than the server's.
+    /// `true` when any run may get another user than the server's.
     #[must_use]
     pub fn changes_users(self) -> bool {
         !matches!(self, Self::Server)

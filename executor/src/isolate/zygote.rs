@@ -100,8 +100,8 @@ fn protocol() -> Error {
 fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<Option<Ready>> {
     let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock)).map_err(Error::other)?;
     let confinement = Confinement::prepare().map_err(refused)?;
-    // Before there is any code of a tool. The system calls are narrowed after it is loaded, because they no
-    // longer allow to make memory executable.
+    // Confined before any code of a tool is loaded. The list of system calls follows after that, because it does not
+    // allow making memory executable.
     confinement.zygote(changes_users).map_err(refused)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();

@@ -30,7 +30,7 @@ pub(super) struct Start {
     pub(super) task: Option<String>,
 }
 
-/// What became of a [`Start`].
+/// The result of a [`Start`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Began {
     /// It is on the disk, and nobody else's.
@@ -56,13 +56,13 @@ pub(super) struct Finish {
 pub(super) struct Hold {
     pub(super) asked: Asked,
     pub(super) content: Hash,
-    /// What a person is shown, as whoever holds it writes it down.
+    /// The text that a person is shown, as its holder wrote it.
     pub(super) text: String,
-    /// When its verdict expires, in microseconds since 1970.
+    /// The expiry of its verdict, in microseconds since 1970.
     pub(super) until: i64,
 }
 
-/// What became of a [`Hold`].
+/// The result of a [`Hold`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Waits {
     /// It waits, and did so before or does now.
@@ -84,7 +84,7 @@ pub(super) struct Stop {
 /// The governor took capabilities away.
 #[derive(Debug)]
 pub(super) struct Revocation {
-    /// From whom; from everybody when it is `None`.
+    /// The agent that loses them; every agent when it is `None`.
     pub(super) agent: Option<AgentDid>,
     /// From this intent alone.
     pub(super) intent: Option<IntentId>,
@@ -111,7 +111,7 @@ impl<'a> Batch<'a> {
         Ok(Self { log: Log::after(connection, tip)?, refusals, delivered: Vec::new(), now })
     }
 
-    /// Writes what concerns all of it, and says how far the chains go now.
+    /// Writes the records about the whole batch and the ends of the chains, and gives those ends.
     pub(super) fn close(mut self) -> Result<(Tip, RefusalTip), Trouble> {
         if !self.delivered.is_empty() {
             let body = serde_json::to_vec(&self.delivered)?;
@@ -204,7 +204,7 @@ impl<'a> Batch<'a> {
         Ok(number)
     }
 
-    /// An intent started for nobody: it was refused before its guest began.
+    /// Undoes the start of an intent that was refused before its guest began.
     pub(super) fn release(&mut self, run: Run, intent: IntentId) -> Result<(), Trouble> {
         let new = New { at: self.now, intent: Some(intent), about: Some(run.0), ..New::default() };
         self.log.append(Kind::Released, &new)?;
@@ -218,7 +218,7 @@ impl<'a> Batch<'a> {
         if until <= claimed.keep_until {
             return Ok(());
         }
-        // Twice as far away as it has to be: however many verdicts come, each a little later, the records are few.
+        // Twice as far ahead as it has to be, so that many verdicts, each a little later, make few records.
         let keep_until = until.saturating_add(until.saturating_sub(self.now).max(0));
         let new = New { intent: Some(intent), about: Some(claimed.number), ..New::default() };
         self.append(Kind::Kept, new, &record::Kept { keep_until }).map(drop)

@@ -1,4 +1,4 @@
-//! How far the receipts of a journal go, as governors and operators keep it: a checkpoint.
+//! The head of a journal's receipts, as governors and operators keep it: a checkpoint.
 //!
 //! Changing, removing or reordering anything that was recorded before a receipt changes the hash of that receipt, so
 //! that one hash which is kept elsewhere shows it.
@@ -6,7 +6,7 @@
 /// A SHA-256.
 pub type Hash = [u8; 32];
 
-/// What comes before the first record.
+/// The hash before the first record.
 pub const NOTHING: Hash = [0; 32];
 
 /// A checkpoint: how far the receipts go.

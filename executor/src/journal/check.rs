@@ -1,4 +1,4 @@
-//! What is checked of a journal when it is opened, before anything is believed, and what in the background.
+//! Checks of a journal: those at its opening, before anything in it is believed, and those in the background.
 //!
 //! At the start: tables and indexes, the marker, SQLite's own check as far as [`START_CHECK`] lets it go, the last
 //! [`LAST_RECORDS`], and whatever is open by them. Afterwards a thread of its own, of the lowest priority, goes
@@ -20,16 +20,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How many of the last records are checked at the start.
+/// The number of last records that are checked at the start.
 const LAST_RECORDS: i64 = 10_000;
-/// How long SQLite's own check may take at the start.
+/// The longest time for SQLite's own check at the start.
 const START_CHECK: Duration = Duration::from_millis(50);
-/// How many of SQLite's steps go by before it is asked whether it has to stop.
+/// SQLite's steps between two questions whether it has to stop.
 const STEPS: i32 = 1_000;
-/// How many records are read in the background before the file is let go for a moment, so that SQLite can put its log
-/// into it.
+/// Records that are read in the background before the file is let go for a moment, so that SQLite can checkpoint its
+/// log into it.
 const BACKGROUND_PIECE: usize = 1_000;
-/// How much the log may grow while SQLite checks its pages in the background.
+/// The most bytes by which the log may grow while SQLite checks its pages in the background.
 const MAX_LOG_BYTES: u64 = 64 << 20;
 /// The priority of the background's thread: after everything else.
 const LOWEST: i32 = 19;
@@ -67,7 +67,7 @@ pub(super) fn at_start(
     }
 }
 
-/// Whether the operator accepted that a power cut takes the last records, and there may have been one.
+/// `true` when the operator accepted that a power cut takes the last records, and there may have been one.
 fn may_be_lost(connection: &Connection, marked: &Marked, durability: Durability) -> bool {
     let is_behind = Extent::of(connection, "records").is_ok_and(|extent| extent.last < marked.number);
     let may_be = is_behind && durability == Durability::ProcessCrash && marked.boot != boot();
@@ -80,7 +80,7 @@ fn may_be_lost(connection: &Connection, marked: &Marked, durability: Durability)
     may_be
 }
 
-/// Asks SQLite whether its pages are right, unless that has to stop before: whether it did not.
+/// Asks SQLite whether its pages are right; `false` when it had to stop before the answer.
 fn check_structure_unless(
     connection: &mut Connection,
     stops: impl FnMut() -> bool + Send + 'static,
@@ -102,7 +102,7 @@ pub(super) fn in_the_background(
     is_closed: &Arc<AtomicBool>,
     condition: &watch::Sender<Condition>,
 ) {
-    // Of this thread alone. Where it cannot be had, the check is as quick as anything else.
+    // The priority of this thread alone. Without it, the check competes with the server's own threads.
     let _as_it_was = rustix::process::setpriority_process(None, LOWEST);
     let Ok(reader) = Reader::open(path) else { return };
     let found = match whole(&mut reader.into_connection(), path, is_closed) {

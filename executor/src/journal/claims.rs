@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
-/// Where an intent is.
+/// The stage of an intent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stage {
     /// It waits for a slot.
@@ -63,10 +63,10 @@ pub enum Claim {
     Known(Known),
 }
 
-/// The answer to the news that a run is about to begin.
+/// The answer to the start of a run.
 #[derive(Debug)]
 pub enum Beginning {
-    /// It may: that it has started is on the disk.
+    /// It may begin: its start is on the disk.
     New,
     /// It has started before, or was denied, and may not. The claim is released.
     Known(Known),
@@ -74,17 +74,17 @@ pub enum Beginning {
     Replayed,
 }
 
-/// What is open in this process.
+/// The intents that are open in this process.
 #[derive(Debug)]
 pub(super) struct Open {
     agent: AgentDid,
     content: [u8; 32],
     verdict: Option<Arc<Verdict>>,
-    /// Once that it has started is on the disk.
+    /// The run, once its start is on the disk.
     run: Option<Run>,
     stage: watch::Sender<Stage>,
     keep_until: OffsetDateTime,
-    /// When the latest verdict expires that came for it since, if that is later.
+    /// The expiry of the latest verdict that came for it since, if that is later.
     extended: Option<OffsetDateTime>,
 }
 
@@ -95,7 +95,7 @@ pub(super) type AllOpen = Arc<Mutex<HashMap<IntentId, Open>>>;
 pub struct Intended<'a> {
     /// The call.
     pub call: &'a Call,
-    /// Until when the intent and its proof have to be known as used.
+    /// The time until which the intent and its proof have to be known as used.
     pub keep_until: OffsetDateTime,
     /// The verdict's proof, which is good for one intent.
     pub proof: Option<&'a ProofId>,
@@ -105,7 +105,7 @@ pub struct Intended<'a> {
     pub task: Option<&'a KeptTask>,
 }
 
-/// Who asked for what, of a call that is gone.
+/// The intent, agent and tool of a call that is gone.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// The intent.
@@ -117,7 +117,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Of a call.
+    /// Those of a call.
     #[must_use]
     pub fn of(call: &Call) -> Self {
         Self { intent: call.intent, agent: call.agent.clone(), tool: call.tool.clone() }
@@ -125,8 +125,8 @@ impl Asked {
 }
 
 impl Journal {
-    /// Whether the intent is known: asked before a governor is. A verdict that came with the call
-    /// keeps the intent known until it has expired as well.
+    /// Looks for an intent that is known already, before a governor is asked. A verdict that came with the call keeps
+    /// the intent known until it has expired as well.
     ///
     /// # Errors
     /// [`JournalError::Broken`] when the journal cannot be read.
@@ -141,7 +141,7 @@ impl Journal {
             return Ok(Some(open.known(content)));
         }
         match self.standing(call.intent)? {
-            // What waits is known to whoever holds it.
+            // The holder of an intent that waits knows it.
             Standing::Unknown | Standing::Waiting(_) | Standing::Approved(..) => Ok(None),
             Standing::Denied(denied) if denied.body.held.content.0 == content => {
                 Ok(Some(Known::Denied(denied.body.into())))
@@ -161,13 +161,13 @@ impl Journal {
         self.read(|reader| reader.standing(intent).map(Some)).map(|found| found.unwrap_or(Standing::Unknown))
     }
 
-    /// Where an intent is that is not open in this process.
+    /// The stage of an intent that is not open in this process.
     async fn ended(&self, end: Ended) -> Result<Stage, JournalError> {
         let receipt = match end {
-            // It started in a process whose journal was opened by this one, which gives every such intent a receipt.
-            // So this cannot be, and is not taken for an end.
+            // An earlier process started it, and opening the journal gave every such intent a receipt. So this cannot
+            // happen, and is an error instead of an end.
             Ended::No => {
-                return Err(JournalError::Broken("an intent has neither ended nor is it open".into()));
+                return Err(JournalError::Broken("an intent is neither open nor over".into()));
             }
             Ended::Pruned => None,
             Ended::Receipt(number) => self.receipt(number).await?,
@@ -197,7 +197,7 @@ impl Journal {
             Condition::Full => return Err(JournalError::NoRoom),
             Condition::Broken(reason) => return Err(JournalError::Broken(reason)),
         }
-        // What is open will need a place as well.
+        // Each open intent will need a place as well.
         if self.outbox.undelivered().saturating_add(all.len()) >= self.most_undelivered {
             return Err(JournalError::Backlog);
         }
@@ -235,12 +235,12 @@ impl Journal {
         if began? == Began::Replayed {
             return Ok(Beginning::Replayed);
         }
-        let gone = || JournalError::Broken("an intent was there and is gone".into());
+        let gone = || JournalError::Broken("an open intent disappeared".into());
         Ok(Beginning::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
     }
 
-    /// Puts a receipt on the disk, its report in the outbox, and with them what became of its task: when this
-    /// returns, all are for certain. While there is no room, it waits.
+    /// Puts a receipt, its report in the outbox and the end of its task on the disk, where all are when this
+    /// returns. While there is no room, it waits.
     ///
     /// # Errors
     /// [`JournalError::Broken`]: it is not known whether it is on the disk.
@@ -260,7 +260,7 @@ impl Journal {
             Some((open.run?, open.extended))
         });
         let Some((run, extended)) = open else {
-            return Err(JournalError::Broken("an intent has finished that has not started".into()));
+            return Err(JournalError::Broken("an intent finished that had not started".into()));
         };
         let finish = Finish { run, receipt, body, task, ended: micros(now) };
         self.ask(|reply| Entry::Finish(Box::new(finish), reply)).await?;
@@ -284,7 +284,7 @@ impl Journal {
         released
     }
 
-    /// Where an intent is that was claimed, and whose it is.
+    /// The agent and the stage of an intent that was claimed.
     ///
     /// # Errors
     /// [`JournalError::Broken`] when the journal cannot be read.
@@ -299,7 +299,7 @@ impl Journal {
         Ok(Some((agent, self.ended(claimed.end).await?)))
     }
 
-    /// What the governor said of an intent that has started, when the executor asked it.
+    /// The governor's verdict for an intent that has started, when the executor asked for it.
     ///
     /// # Errors
     /// [`JournalError::Broken`] when the journal cannot be read.
@@ -381,8 +381,8 @@ pub(super) fn close(all: &AllOpen, intent: IntentId, stage: Stage) {
     }
 }
 
-/// What makes two calls the same: agent, tool and arguments. Keys are hashed in order of their
-/// names, so that the order in which they were sent does not count.
+/// The identity of a call: agent, tool and arguments. Keys are hashed in order of their names, so that the order in
+/// which they were sent does not count.
 pub(super) fn content(call: &Call) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in [call.agent.as_str(), call.tool.as_str()] {

@@ -17,7 +17,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long to wait for a file that another program holds, and how often.
+/// The pause between tries to lock a file that another program holds, and the number of tries.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 const BUSY_TRIES: u32 = 50;
 
@@ -36,12 +36,12 @@ pub enum CopyError {
          backup was made would be forgotten, and could run again"
     )]
     Journal(PathBuf),
-    /// What was copied does not hold.
+    /// The copy does not hold.
     #[error("`{path}` does not hold, so that nothing was changed: {finding}")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The finding of the check.
         finding: Finding,
     },
     /// The system or SQLite.
@@ -49,7 +49,7 @@ pub enum CopyError {
     Failed {
         /// The file.
         path: PathBuf,
-        /// What was said.
+        /// The error of the system or SQLite.
         reason: String,
     },
 }
@@ -63,9 +63,9 @@ impl CopyError {
 /// A copy that was made.
 #[derive(Debug)]
 pub struct Copied {
-    /// Where it is.
+    /// The file.
     pub path: PathBuf,
-    /// That it holds, and how far it goes.
+    /// The check's finding: that it holds, and its checkpoint.
     pub finding: Finding,
     /// Its size.
     pub bytes: u64,
@@ -113,8 +113,8 @@ fn done(path: &Path, finding: Finding) -> Result<Copied, CopyError> {
     Ok(Copied { path: path.to_owned(), finding, bytes: is.len() })
 }
 
-/// Puts the backup `from` in the place of a journal that no server holds. One that is there stays aside when `replace`
-/// allows it.
+/// Puts the backup `from` in the place of a journal that no server holds. With `replace`, a journal that is there is
+/// kept under another name.
 ///
 /// # Errors
 /// [`CopyError`]; then what was there is still there.
@@ -192,7 +192,7 @@ fn copied(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
 fn all_pages(source: &Connection, copy: &mut Connection) -> Result<(), String> {
     let backup = Backup::new(source, copy).map_err(|error| error.to_string())?;
     for _ in 0..BUSY_TRIES {
-        // All at once is one moment of a journal that others write: in pieces it would begin again with each commit.
+        // One step copies one moment of a journal that others write; several would begin again at each commit.
         match backup.step(-1).map_err(|error| error.to_string())? {
             StepResult::Done => return Ok(()),
             StepResult::More | StepResult::Busy | StepResult::Locked => std::thread::sleep(BUSY_PAUSE),

@@ -1,6 +1,6 @@
-//! What waits for a person, what people decided, and what was not run.
+//! Intents that wait for a person, the decisions of people, and calls that were not run.
 //!
-//! A decision is a record before whoever made it is told so.
+//! A decision is a record before its answer is sent.
 
 use super::batch::{Hold, Revocation, Stop, Waits};
 use super::claims::{Asked, content};
@@ -15,14 +15,14 @@ use crate::verdict::Manifest;
 use std::sync::PoisonError;
 use time::OffsetDateTime;
 
-/// How an intent that waited stopped waiting.
+/// The end of an intent's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
     /// A person let it run.
     Approved,
     /// A person did not, for good.
     Denied,
-    /// Whoever asked for it, or an operator, took it back.
+    /// Its agent, or an operator, took it back.
     Cancelled,
     /// The governor took it back.
     Revoked,
@@ -47,13 +47,13 @@ impl Resolution {
 pub struct Resolved {
     /// The intent.
     pub intent: IntentId,
-    /// What was decided.
+    /// The decision.
     pub how: Resolution,
     /// The caller who decided, or why nobody can any more.
     pub by: String,
     /// The governor's estimate, for the answer to a repeat.
     pub risk_score: Option<f64>,
-    /// What takes the place of the verdict's manifest.
+    /// The manifest that replaces the verdict's.
     pub manifest: Option<Manifest>,
 }
 
@@ -75,18 +75,18 @@ impl From<record::Decided> for Denial {
 /// An intent that an earlier process held.
 #[derive(Debug, Clone)]
 pub struct HeldIntent {
-    /// As whoever held it wrote it down.
+    /// The text that its holder wrote.
     pub text: String,
-    /// That somebody approved it, when somebody did. It has not started then.
+    /// The approval, when somebody approved it. It has not started then.
     pub approval: Option<Approval>,
 }
 
-/// That somebody approved an intent.
+/// The approval of an intent.
 #[derive(Debug, Clone)]
 pub struct Approval {
     /// The caller who did.
     pub by: String,
-    /// What takes the place of the verdict's manifest.
+    /// The manifest that replaces the verdict's.
     pub manifest: Option<Manifest>,
 }
 
@@ -108,8 +108,8 @@ impl Journal {
         async { held.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
 
-    /// Decides about escalated intents: when the answer is there, a crash changes nothing about it. How many of them
-    /// waited. While there is no room, an approval was never made, and the others are tried on.
+    /// Decides about escalated intents: once it is answered, a crash does not undo it. Gives the number of those that
+    /// waited. While there is no room, an approval fails for good, and any other decision is retried.
     ///
     /// # Errors
     /// [`JournalError::NoRoom`]: it is not on the disk yet, or never will be; [`JournalError::Broken`].
@@ -124,7 +124,7 @@ impl Journal {
     /// Records who stopped runs, or what was queued, by which method.
     ///
     /// # Errors
-    /// [`JournalError::NoRoom`]: it is not on the disk yet, and is tried on; [`JournalError::Broken`].
+    /// [`JournalError::NoRoom`]: it is not on the disk yet, and is retried; [`JournalError::Broken`].
     pub async fn stopped(
         &self,
         intents: &[IntentId],

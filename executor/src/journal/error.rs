@@ -18,13 +18,13 @@ pub enum OpenError {
     /// There is none, and there was one.
     #[error(
         "there is no journal `{path}`, but `{sign}` says that there was one: put it back, or restore a backup with \
-         `a2g-executor journal restore`. What ran under it would run again under a new one; only if that may be, begin one \
-         with `a2g-executor journal init` or `serve --new-journal`"
+         `a2g-executor journal restore`. What ran under it could run again under a new one; only if that is acceptable, begin \
+         one with `a2g-executor journal init` or `serve --new-journal`"
     )]
     Vanished {
-        /// Where it should be.
+        /// The path at which it should be.
         path: PathBuf,
-        /// What says so.
+        /// The file that shows it.
         sign: PathBuf,
     },
     /// There is one already.
@@ -47,7 +47,7 @@ pub enum OpenError {
     Names {
         /// The file.
         path: PathBuf,
-        /// How many names it has.
+        /// The number of its names.
         names: u64,
     },
     /// It was written by a version before the last change of its format.
@@ -114,7 +114,7 @@ pub enum OpenError {
     NoRoom {
         /// The file.
         path: PathBuf,
-        /// What was said.
+        /// The error of the system or SQLite.
         reason: String,
     },
     /// The system or SQLite.
@@ -122,7 +122,7 @@ pub enum OpenError {
     Failed {
         /// The file.
         path: PathBuf,
-        /// What was said.
+        /// The error of the system or SQLite.
         reason: String,
     },
 }
@@ -137,14 +137,14 @@ impl OpenError {
         }
     }
 
-    /// What SQLite says, about a journal.
+    /// Turns SQLite's error about a journal into an [`OpenError`].
     pub(super) fn of_sqlite(path: &Path) -> impl Fn(rusqlite::Error) -> Self + use<> {
         let path = path.to_owned();
         move |error| {
             let (path, reason) = (path.clone(), error.to_string());
             match error.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => Self::NoRoom { path, reason },
-                // What SQLite cannot make beside the journal, on a disk without room.
+                // SQLite cannot make its files beside the journal on a disk without room.
                 Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) if has_no_room(&path) => {
                     Self::NoRoom { path, reason }
                 }
@@ -156,7 +156,7 @@ impl OpenError {
     }
 }
 
-/// Whether less is free beside a file than SQLite needs to open it.
+/// `true` when less is free beside a file than SQLite needs to open it.
 fn has_no_room(path: &Path) -> bool {
     const NEEDED: u64 = 1 << 20;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -168,8 +168,8 @@ fn has_no_room(path: &Path) -> bool {
 pub(super) enum Trouble {
     /// There is no room, or the file is locked: it may work later.
     Later(String),
-    /// What is on the disk is not known any more. After a failed fsync the kernel may have thrown the
-    /// pages away, so that another try would only seem to work.
+    /// The content of the disk is not known any more. After a failed fsync the kernel may have thrown the pages away,
+    /// so that another try would only seem to work.
     Broken(String),
 }
 

@@ -20,13 +20,13 @@ use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Nobody but the user of this process.
+/// Read and written by the user of this process alone.
 const PRIVATE: u32 = 0o600;
 const MARKER: &str = "a2g-executor journal 3";
 /// Larger than any marker.
 const MAX_MARKER_BYTES: u64 = 512;
 
-/// What a start makes of a journal that is not there.
+/// The action of a start that finds no journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfMissing {
     /// Another, unless something beside its place says that there was one.
@@ -38,11 +38,11 @@ pub enum IfMissing {
 /// The open files of the journal that this process writes.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// As the operator wrote it.
+    /// The path as the operator wrote it.
     path: PathBuf,
-    /// Without symbolic links, as SQLite has it, which names its other files after it.
+    /// The path without symbolic links, after which SQLite names its other files.
     real: PathBuf,
-    /// Locked. Closing any descriptor of this file would release SQLite's own locks on it, so this one has to live
+    /// The locked journal. Closing any descriptor of it would release SQLite's own locks on it, so this one has to live
     /// for longer than every connection.
     database: File,
     marker: File,
@@ -104,7 +104,7 @@ impl Files {
         let is = database.metadata().map_err(failed)?;
         check_private(path, &is)?;
         let marker = private(&beside(&real, ".lock")).map_err(failed)?;
-        // An executor of before this format locks the marker alone.
+        // An executor of an earlier format locks the marker alone.
         take(&marker, path)?;
         for file in others(&real).iter().filter(|file| file.exists()) {
             let file = OpenOptions::new().read(true).write(true).open(file).map_err(failed)?;
@@ -120,7 +120,7 @@ impl Files {
         }
     }
 
-    /// Where SQLite finds it.
+    /// The path by which SQLite opens it.
     pub(super) fn real(&self) -> &Path {
         &self.real
     }
@@ -177,12 +177,12 @@ impl Files {
         )
     }
 
-    /// Notes the last record. What cannot be written leaves the one before, which is right as well.
+    /// Writes the last record into the marker. A failure leaves the record before it there, which is right as well.
     pub(super) fn mark(&self, number: i64, hash: &Hash) {
         let _less_is_known = write_mark(&self.marker, number, hash, &self.boot);
     }
 
-    /// What the marker says; `None` when it says nothing.
+    /// The content of the marker; `None` when it cannot be read.
     pub(super) fn marked(&self) -> Option<Marked> {
         marked_in(&self.marker)
     }
@@ -195,7 +195,7 @@ pub(super) fn write_mark(marker: &File, number: i64, hash: &Hash, boot: &str) ->
     marker.write_all_at(format!("{text} {check}\n").as_bytes(), 0)
 }
 
-/// What the marker beside a journal says that is only read.
+/// The content of the marker beside a journal that is only read.
 pub(super) fn marked(journal: &Path) -> Option<Marked> {
     let real = resolved(journal).ok()?;
     marked_in(&File::open(beside(&real, ".lock")).ok()?)
@@ -259,7 +259,7 @@ pub(super) fn resolved(path: &Path) -> std::io::Result<PathBuf> {
     Ok(folder.canonicalize()?.join(name))
 }
 
-/// What says that there was a journal at a place where none is.
+/// The file that shows that there was a journal at a place that has none.
 fn sign_of_a_journal(path: &Path, real: &Path) -> Option<PathBuf> {
     let mut signs = vec![beside(real, ".lock"), beside(real, "-wal"), beside(real, "-shm")];
     // A link to nowhere, or what is left of a file that was cut to nothing.

@@ -1,21 +1,21 @@
-//! What a check of a journal can find, and why it goes no further.
+//! The findings of a check of a journal, and the reasons for which it goes no further.
 
 use super::chain::{Head, shown};
 use crate::ident::IntentId;
 use rusqlite::ErrorCode;
 
-/// What a check found.
+/// The finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     /// The journal holds.
     Holds {
-        /// How many receipts it has.
+        /// The number of its receipts.
         receipts: u64,
-        /// How many were pruned before them.
+        /// The number of receipts that were pruned before them.
         pruned: u64,
-        /// How many records it has.
+        /// The number of its records.
         records: u64,
-        /// How far the receipts go.
+        /// The checkpoint of its latest receipt.
         head: Head,
     },
     /// A record is not what was written, or not where it was written.
@@ -45,7 +45,7 @@ pub enum Finding {
         record: i64,
         /// Its intent, when it has one.
         intent: Option<IntentId>,
-        /// What is wrong.
+        /// The contradiction.
         what: &'static str,
     },
     /// A row of another table is not there, not as it was, or without a record.
@@ -54,14 +54,14 @@ pub enum Finding {
         table: &'static str,
         /// The record, or the row, that it is about.
         record: i64,
-        /// What is wrong.
+        /// The difference.
         what: &'static str,
     },
     /// SQLite cannot read the file.
     Unreadable {
         /// The last record that was right.
         after: i64,
-        /// What SQLite says.
+        /// SQLite's reason.
         reason: String,
     },
     /// Tables, indexes or triggers are not those of a journal.

@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 
 const FORMAT: i64 = 2;
-/// How many receipts one record says that the governor has.
+/// The most receipts that one record of deliveries names.
 const DELIVERED_AT_ONCE: usize = 500;
 
 /// The head of the chain of receipts after one more, as format 2 hashed it.
@@ -45,7 +45,7 @@ pub(super) fn head_after(head: Head, receipt: &Record<'_>) -> Option<Head> {
     Some(Head { number, hash: hasher.finalize().into() })
 }
 
-/// Whether a journal has to be converted before it is used.
+/// `true` when a journal has to be converted before it is used.
 pub(super) fn is_due(connection: &Connection) -> rusqlite::Result<bool> {
     let sql = "SELECT count(*) FROM sqlite_schema WHERE name IN ('intents', 'receipts', 'chain')";
     let tables = connection.query_row(sql, [], |row| row.get::<_, i64>(0))?;
@@ -297,7 +297,7 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    /// What had started and has no receipt.
+    /// Converts the intents that had started and have no receipt.
     fn running(&mut self) -> Result<(), Failed> {
         let task = if self.has("open", "task")? { "open.task" } else { "NULL" };
         let sql = format!(
@@ -309,7 +309,7 @@ impl<'a> Conversion<'a> {
         while let Some(row) = rows.next()? {
             let intent = IntentId::from_bytes(row.get(0)?);
             let (agent, proof) = (row.get::<_, String>(1)?, row.get::<_, Option<String>>(3)?);
-            let no_will = || Failed::Damaged(format!("the intent {intent} has neither ended nor is it open"));
+            let no_will = || Failed::Damaged(format!("the intent {intent} is neither open nor over"));
             let will = row.get::<_, Option<String>>(7)?.ok_or_else(no_will)?;
             let task = row.get::<_, Option<String>>(8)?;
             let body = record::Claim {

@@ -102,9 +102,9 @@ pub struct Refused {
 pub struct Recorded {
     /// Its number.
     pub number: u64,
-    /// What it says, in a word.
+    /// Its kind, as a word.
     pub kind: &'static str,
-    /// When.
+    /// The time at which it was written.
     pub at: OffsetDateTime,
     /// The intent that it is about.
     pub intent: Option<IntentId>,
@@ -116,7 +116,7 @@ pub struct Recorded {
     pub status: Option<String>,
     /// The record that this one is about.
     pub about: Option<i64>,
-    /// What else it says, as JSON; `None` for a receipt, which has a report, and for a task.
+    /// The rest of its content, as JSON; `None` for a receipt, which has a report, and for a task.
     pub says: Option<Box<RawValue>>,
     /// Its hash.
     pub hash: Hash,
@@ -137,7 +137,7 @@ impl History {
     /// Gives receipts to `each`, newest first unless `oldest_first`, at most `most`.
     ///
     /// # Errors
-    /// [`HistoryError`], and what `each` says.
+    /// [`HistoryError`], and the errors of `each`.
     pub fn receipts<E: From<HistoryError>>(
         &self,
         filter: &Filter,
@@ -183,7 +183,7 @@ impl History {
     /// Gives records to `each`, oldest first: those of an intent, or all.
     ///
     /// # Errors
-    /// [`HistoryError`], and what `each` says.
+    /// [`HistoryError`], and the errors of `each`.
     pub fn records<E: From<HistoryError>>(
         &self,
         intent: Option<IntentId>,

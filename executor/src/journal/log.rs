@@ -1,7 +1,7 @@
 //! Appending to the chain of records, and to that of refusals.
 //!
-//! What this room writes into a journal goes through here, with the row of `chains` that says how far the chain goes,
-//! so that an end that is cut off is missed.
+//! Every write to the chains goes through here, with the row of `chains` that says how far the chain goes, so that an
+//! end that is cut off is missed.
 
 use super::chain::{Hash, Head};
 use super::error::{Trouble, changed};
@@ -11,7 +11,7 @@ use crate::ident::{AgentDid, IntentId, ToolName};
 use rusqlite::{Connection, Row, params};
 use sha2::{Digest as _, Sha256};
 
-/// How many of the latest refusals are kept.
+/// The number of latest refusals that are kept.
 const MAX_REFUSALS: i64 = 100_000;
 
 /// The tables of the two chains.
@@ -59,13 +59,13 @@ INSERT INTO chains VALUES
     ('refusals', 0, zeroblob(32), 0, zeroblob(32), 0, zeroblob(32));
 ";
 
-/// Where a chain begins and ends, as `chains` says.
+/// The beginning and the end of a chain, as `chains` has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// What the first that is left comes after.
+    /// The number of the last pruned record, 0 before the first.
     pub(super) first: i64,
     pub(super) first_hash: Hash,
-    /// How many receipts there were up to there, and their checkpoint.
+    /// The number of receipts up to there, and their checkpoint.
     pub(super) pruned: Head,
     pub(super) last: i64,
     pub(super) last_hash: Hash,
@@ -89,7 +89,7 @@ impl Extent {
     }
 }
 
-/// How far the records go.
+/// The end of the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tip {
     pub(super) number: i64,
@@ -101,13 +101,13 @@ pub(super) struct Tip {
 }
 
 impl Tip {
-    /// What comes before the first record that is left.
+    /// The tip before the first record that is left.
     pub(super) fn before_the_first(extent: &Extent) -> Self {
         let Extent { first, first_hash, pruned, .. } = *extent;
         Self { number: first, hash: first_hash, latest: 0, head: pruned }
     }
 
-    /// As the file says.
+    /// The tip in the file.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
         let extent = Extent::of(connection, "records")?;
         Self::of(connection, extent.last, &extent)
@@ -139,7 +139,7 @@ fn checkpoint(connection: &Connection, record: i64) -> rusqlite::Result<Head> {
     connection.query_row(sql, [record], |row| Ok(Head { number: number(row.get(0)?), hash: row.get(1)? }))
 }
 
-/// What a new record says; the rest follows from the one before it.
+/// The content of a new record; the rest follows from the record before it.
 #[derive(Debug, Default)]
 pub(super) struct New<'a> {
     pub(super) at: i64,
@@ -158,7 +158,7 @@ pub(super) struct New<'a> {
 pub(super) struct Log<'a> {
     pub(super) connection: &'a Connection,
     pub(super) tip: Tip,
-    /// As the file has it.
+    /// The tip in the file.
     saved: Tip,
 }
 
@@ -173,7 +173,7 @@ impl<'a> Log<'a> {
         let tip = match () {
             () if (last, last_hash) == (tip.number, tip.hash) => tip,
             () if first <= tip.number => follow(connection, tip)?,
-            // What came after it was pruned already.
+            // The records after `tip` were pruned already.
             () => follow(connection, Tip::before_the_first(&extent))?,
         };
         if (tip.number, tip.hash) != (last, last_hash) {
@@ -230,12 +230,12 @@ impl<'a> Log<'a> {
         Ok(number)
     }
 
-    /// Whether something was appended.
+    /// `true` when something was appended.
     pub(super) fn has_new(&self) -> bool {
         self.tip != self.saved
     }
 
-    /// Says in the file how far the chain goes now.
+    /// Writes the new end of the chain to the file.
     pub(super) fn save(&mut self) -> Result<(), Trouble> {
         if self.has_new() {
             self.connection
@@ -296,7 +296,7 @@ pub(super) struct Refused<'a> {
 }
 
 impl<'a> Refused<'a> {
-    /// One of a row that has these columns from `first` on.
+    /// Reads a refusal from a row that has its columns from `first` on.
     pub(super) fn read(row: &'a Row<'_>, first: usize) -> rusqlite::Result<Self> {
         let text = |column: usize| row.get_ref(first + column)?.as_str().map_err(rusqlite::Error::from);
         Ok(Self {
@@ -324,7 +324,7 @@ impl<'a> Refused<'a> {
     }
 }
 
-/// How far the refusals go, and up to which a record of the main chain says so.
+/// The end of the refusals, and the number of the refusal up to which a record of the main chain names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RefusalTip {
     pub(super) number: i64,
@@ -333,7 +333,7 @@ pub(super) struct RefusalTip {
 }
 
 impl RefusalTip {
-    /// As the file says. What is marked is not looked for: one mark more is no harm.
+    /// The tip in the file. The last mark is not looked for: one more is no harm.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
         let Extent { last, last_hash, .. } = Extent::of(connection, "refusals")?;
         Ok(Self { number: last, hash: last_hash, marked: 0 })
@@ -357,7 +357,7 @@ impl RefusalTip {
         drop_refusals(connection, number - MAX_REFUSALS)
     }
 
-    /// Says in the chain of records how far the refusals go, unless it does already.
+    /// Appends a record with the end of the refusals, unless there is one.
     pub(super) fn mark(&mut self, log: &mut Log<'_>, now: i64) -> Result<(), Trouble> {
         if self.marked == self.number {
             return Ok(());

@@ -83,14 +83,14 @@ pub enum JournalError {
     Broken(Arc<str>),
 }
 
-/// Whether the journal can be written.
+/// The journal's ability to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// It can.
+    /// It can be written.
     Works,
     /// There is no room for it, or another program holds its file.
     Full,
-    /// It never will again in this process. The sentence says why.
+    /// It cannot be written again in this process. The sentence says why.
     Broken(Arc<str>),
 }
 
@@ -321,7 +321,7 @@ impl Journal {
         files::growing(path).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
     }
 
-    /// What a commit waits for.
+    /// The event that a commit waits for.
     #[must_use]
     pub fn durability(&self) -> Durability {
         self.durability
@@ -338,7 +338,7 @@ impl Journal {
         self.outbox.all_delivered().await;
     }
 
-    /// How far the receipts go.
+    /// The checkpoint of the latest receipt.
     #[must_use]
     pub fn head(&self) -> Head {
         *self.head.borrow()
@@ -352,7 +352,7 @@ impl Journal {
         self.ask(Entry::Flush).await
     }
 
-    /// Whether it can be written now.
+    /// The journal's ability to be written, at this moment.
     #[must_use]
     pub fn condition(&self) -> Condition {
         self.condition.borrow().clone()
@@ -394,11 +394,11 @@ impl<T> Told<T> {
     }
 }
 
-/// What a run that was cut off left, to be written.
+/// Receipts to be written for runs that were cut off.
 type Left = Vec<(Finish, [u8; 32])>;
 
-/// Writes what was cut off into receipts, keeps the tasks that it left, and gives its number. What finds no room comes
-/// back.
+/// Writes a receipt for each run that was cut off, keeps its task, and gives the number of such runs. Receipts that
+/// find no room are given back.
 fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), String> {
     let wills = store.wills().map_err(|error| error.to_string())?;
     if wills.is_empty() {

@@ -1,7 +1,7 @@
 //! Taking old records out, from the front of the chain.
 //!
-//! What is still promised by them is written again at its end: intents that were used, that wait, or that a person
-//! decided about, and the hashes of tasks. A record says up to where the others are gone.
+//! The promises in them are written again at its end: intents that were used, that wait, or that a person decided
+//! about, and the hashes of tasks. A record says up to where the others are gone.
 
 use super::chain::Hash;
 use super::error::{OpenError, Trouble};
@@ -16,10 +16,10 @@ use serde::Serialize;
 use std::path::Path;
 use time::{Duration, OffsetDateTime};
 
-/// How many records one transaction prunes, so that a server that writes meanwhile waits briefly.
+/// The most records that one transaction prunes, so that a server that writes meanwhile waits briefly.
 const PRUNED_AT_ONCE: i64 = 10_000;
 
-/// How much longer than its verdicts are good an intent is known. A clock that is ahead by less, for a while,
+/// The time for which an intent is known after its verdicts have expired. A clock that is ahead by less, for a while,
 /// makes nothing that ran run again.
 const KNOWN_LONGER: Duration = Duration::DAY;
 
@@ -46,7 +46,7 @@ impl From<rusqlite::Error> for PruneError {
     }
 }
 
-/// What was pruned.
+/// The numbers of pruned receipts, intents and tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pruned {
     /// Receipts that are gone.
@@ -57,16 +57,16 @@ pub struct Pruned {
     pub tasks: u64,
 }
 
-/// Takes records out that are older than `before`, with receipts that the governor has, oldest first and none
-/// from between others, and forgets intents whose verdicts have all expired a day ago. A server may
-/// write meanwhile.
+/// Takes out records that are older than `before`, from the front of the chain up to the first run that goes on or
+/// whose receipt the governor does not have, and forgets intents whose verdicts all expired a day ago or earlier. A
+/// server may write meanwhile.
 ///
 /// # Errors
 /// [`PruneError`]. What was pruned before it stays pruned.
 pub fn prune(path: &Path, before: OffsetDateTime, now: OffsetDateTime) -> Result<Pruned, PruneError> {
     let mut connection = writable(path)?;
     let mut pruned = Pruned { tasks: prune_tasks(&mut connection, before, now)?, ..Pruned::default() };
-    // What is written meanwhile, by this as well, is for another time.
+    // Records that are written from here on, by this as well, are left for the next time.
     let end = Extent::of(&connection, "records")?.last;
     loop {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -202,7 +202,7 @@ impl<'a> Pruning<'a> {
         Ok(Some(number))
     }
 
-    /// What has to be written again of an intent that has records up to the cut.
+    /// Gathers the records to be written again of an intent that has records up to the cut.
     fn carry(&mut self, intent: IntentId, again: &mut Vec<Again>) -> Result<(), PruneError> {
         let new = |kind, agent: String, tool: String, about, body| Again {
             kind,

@@ -1,4 +1,4 @@
-//! One record of the chain: what is written of it, and how it is hashed.
+//! One record of the chain: its columns, and its hash.
 //!
 //! A record is never changed. Its hash covers all of its columns and the hash of the record before it.
 
@@ -10,10 +10,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-/// What is written first into every hash, so that no other text of ours has it.
+/// The prefix of every hashed record, so that no other text of ours has its hash.
 const PREFIX: &[u8] = b"a2g-executor record 3\n";
 
-/// What a record says.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An intent starts, and must never start again.
@@ -46,7 +46,7 @@ pub(super) enum Kind {
     Task,
     /// A task is no longer kept.
     TaskDropped,
-    /// How far the chain of refusals goes.
+    /// The end of the chain of refusals.
     Refusals,
     /// A claim that pruning has carried over.
     Used,
@@ -124,7 +124,7 @@ pub(super) struct Record<'a> {
     pub(super) intent: Option<[u8; 16]>,
     pub(super) agent: Option<&'a str>,
     pub(super) tool: Option<&'a str>,
-    /// Of a receipt.
+    /// The status of a receipt.
     pub(super) status: Option<&'a str>,
     /// The record that this one is about.
     pub(super) about: Option<i64>,
@@ -229,13 +229,13 @@ impl<'de> Deserialize<'de> for Digest32 {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Claim {
-    /// Of agent, tool and arguments.
+    /// The hash of agent, tool and arguments.
     pub(super) content: Digest32,
-    /// When its verdicts have expired, in microseconds since 1970.
+    /// The time at which its verdicts have expired, in microseconds since 1970.
     pub(super) keep_until: i64,
-    /// Of the receipt that is written if the process ends while it runs.
+    /// The hash of the receipt that is written if the process ends while it runs.
     pub(super) will: Digest32,
-    /// Of the task that is written then, when it is kept nowhere else.
+    /// The hash of the task that is written then, when it is kept nowhere else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) task: Option<Digest32>,
     /// The governor's verdict, when the executor asked for it.
@@ -268,9 +268,9 @@ pub(super) type Delivered = Vec<i64>;
 #[serde(deny_unknown_fields)]
 pub(super) struct Held {
     pub(super) content: Digest32,
-    /// Of the text in `waiting`: the call and the verdict that a person is shown.
+    /// The hash of the text in `waiting`: the call and the verdict that a person is shown.
     pub(super) shown: Digest32,
-    /// When the verdict expires, in microseconds since 1970.
+    /// The expiry of the verdict, in microseconds since 1970.
     pub(super) until: i64,
 }
 
@@ -280,12 +280,12 @@ pub(super) struct Held {
 pub(super) struct Decided {
     /// The caller who decided, or why nobody can any more.
     pub(super) by: String,
-    /// What it was decided on.
+    /// The content of the record that it was decided on.
     pub(super) held: Held,
     /// The governor's estimate, for the answer to a repeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) risk_score: Option<f64>,
-    /// What takes the place of the verdict's manifest.
+    /// The manifest that replaces the verdict's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) manifest: Option<Manifest>,
 }
@@ -304,7 +304,7 @@ pub(super) struct Stopped {
 #[serde(deny_unknown_fields)]
 pub(super) struct Revocation {
     pub(super) by: String,
-    /// How many runs and waiting intents it ended.
+    /// The number of runs and waiting intents that it ended.
     pub(super) stopped: usize,
 }
 
@@ -322,7 +322,7 @@ pub(super) struct Refusals {
 pub(super) struct Pruned {
     pub(super) number: i64,
     pub(super) hash: Digest32,
-    /// How many receipts there were up to there, and the checkpoint of the last of them.
+    /// The number of receipts up to there, of which `checkpoint` is the last one's.
     pub(super) receipts: i64,
     pub(super) checkpoint: Digest32,
 }

@@ -1,4 +1,4 @@
-//! Where an intent stands, as its records say: the newest that counts decides.
+//! The standing of an intent by its records: the newest that counts decides.
 //!
 //! ```text
 //! ─▶ Unknown ─ held ─▶ Waiting ─ approved ─▶ Approved ─ claim ─▶ Started ─ receipt ─▶ Ended
@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension as _};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-/// Where an intent stands.
+/// The standing of an intent.
 #[derive(Debug)]
 pub(super) enum Standing {
     /// Nothing keeps it from waiting or starting.
@@ -62,7 +62,7 @@ pub(super) struct Claimed {
     pub(super) end: Ended,
 }
 
-/// Whether the run of a claim is over.
+/// The end of a claim's run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     /// It is not.
@@ -73,7 +73,7 @@ pub(super) enum Ended {
     Pruned,
 }
 
-/// One row of the question below.
+/// One row of the query below.
 struct Row {
     number: i64,
     kind: Kind,
@@ -109,10 +109,10 @@ pub(super) fn body<T: DeserializeOwned>(body: &[u8]) -> rusqlite::Result<T> {
     serde_json::from_slice(body).map_err(|_not_as_written| wrong(5))
 }
 
-/// Where an intent stands.
+/// The standing of an intent by its records.
 ///
 /// # Errors
-/// Those of SQLite, and a record that is not as it was written.
+/// SQLite's errors, and a record that is not as it was written.
 pub(super) fn standing(connection: &Connection, intent: IntentId) -> rusqlite::Result<Standing> {
     let mut statement = connection.prepare_cached(
         "SELECT number, kind, agent, tool, about, body FROM records

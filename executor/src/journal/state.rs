@@ -1,9 +1,9 @@
-//! What each record makes of its intent: the one table of what may come after what.
+//! The effect of each record on its intent: the one table of the order in which records may come.
 
 use super::chain::Hash;
 use super::record::Kind;
 
-/// Where an intent is after some of its records.
+/// The state of an intent after some of its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Unknown,
@@ -15,7 +15,7 @@ pub(super) enum State {
         claim: i64,
         receipt: i64,
     },
-    /// Its governor has the report, or all is pruned but that it ran. With the record that says that it ran.
+    /// Its governor has the report, or everything but the record that it ran was pruned. With that record.
     Over(i64),
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Live {
     pub(super) task: Option<Hash>,
 }
 
-/// What of a record decides what becomes of an intent.
+/// The part of a record that decides the next state of its intent.
 pub(super) struct Step {
     pub(super) number: i64,
     pub(super) kind: Kind,
@@ -39,8 +39,8 @@ pub(super) struct Step {
 impl Live {
     pub(super) const UNKNOWN: Self = Self { state: State::Unknown, task: None };
 
-    /// After one more record; `None` when it does not go with those before. What was pruned, up to `first`, may have
-    /// said what is missing.
+    /// The state after one more record; `None` when it contradicts those before. A record that is missing may be one
+    /// of those up to `first`, which were pruned.
     pub(super) fn after(self, step: &Step, first: i64) -> Option<Self> {
         let Step { number, kind, about, task } = *step;
         let of_pruned = about.is_none_or(|about| about <= first);
@@ -119,7 +119,7 @@ impl Live {
         Some(Self { state, task })
     }
 
-    /// Whether nothing stands in any other table because of it.
+    /// `true` when no row of another table exists because of it.
     pub(super) fn is_settled(&self) -> bool {
         self.task.is_none() && matches!(self.state, State::Unknown | State::Denied | State::Over(_))
     }

@@ -29,7 +29,7 @@ const READS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLIT
 /// holds it as well, and the server is not to grow while the journal does.
 const CACHE_KIB: i64 = -256;
 
-/// What has started or waits. Whatever stands here follows from the records, and is compared with them.
+/// The intents that have started or wait. All rows here follow from the records, and are compared with them.
 const TABLES: &str = "
 CREATE TABLE open(               -- what has started and is not yet reported
     run INTEGER PRIMARY KEY,     -- the record of its claim
@@ -69,12 +69,12 @@ pub(super) struct Undelivered {
     pub(super) agent: String,
 }
 
-/// How a journal is opened.
+/// The options for opening a journal.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening {
-    /// What is made of one that is not there.
+    /// The action when there is none.
     pub if_missing: IfMissing,
-    /// What a commit waits for.
+    /// The event that a commit waits for.
     pub durability: Durability,
 }
 
@@ -119,7 +119,7 @@ impl Store {
         Ok(store)
     }
 
-    /// How far the receipts go.
+    /// The checkpoint of the latest receipt.
     pub(super) fn head(&self) -> Head {
         self.tip.head
     }
@@ -136,7 +136,7 @@ impl Store {
         let written = entries(&mut batch)?;
         let (tip, refusals) = batch.close()?;
         transaction.commit()?;
-        // What is written to a file that is gone is on no disk.
+        // A write to a file that is gone is on no disk.
         self.files.check().map_err(Trouble::Broken)?;
         if tip != self.tip {
             self.files.mark(tip.number, &tip.hash);
@@ -150,7 +150,7 @@ impl Store {
         self.files.check().map_err(Trouble::Broken)
     }
 
-    /// Looks whether there is room again, by writing what is there once more.
+    /// Checks whether there is room again, by writing a value that is there once more.
     pub(super) fn check_room(&mut self) -> Result<(), Trouble> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute("UPDATE chains SET last = last WHERE name = 'refusals'", [])?;
@@ -177,7 +177,8 @@ impl Store {
         wills.query_map([], will)?.collect()
     }
 
-    /// What waits for a person, and what one has approved that has not started: its text, and who did.
+    /// The texts of the intents that wait for a person, and of those that a person approved and that have not started,
+    /// with the approval.
     pub(super) fn waiting(&self) -> rusqlite::Result<Vec<super::HeldIntent>> {
         let sql = "SELECT text, intent FROM waiting JOIN records USING (number) ORDER BY number";
         let mut waiting = self.connection.prepare(sql)?;
@@ -254,7 +255,7 @@ impl Reader {
         &self.0
     }
 
-    /// For a check, which is asked whether it has to stop.
+    /// The connection, for a check that can be interrupted.
     pub(super) fn into_connection(self) -> Connection {
         self.0
     }
@@ -273,8 +274,8 @@ pub(super) fn writable(path: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
-/// Has SQLite keep the plan of a statement whatever is bound to it. Otherwise it compiles those that use an index of some
-/// rows alone anew for each value, which takes longer than they do.
+/// Has SQLite keep the plan of a statement whatever is bound to it. Otherwise it compiles a statement that uses a
+/// partial index again for each value, which takes longer than the statement.
 pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }

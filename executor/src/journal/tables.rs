@@ -11,7 +11,7 @@ use super::verify::Verifier;
 use crate::ident::IntentId;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-/// How many refusals are looked at when only the last records are.
+/// The number of refusals that are looked at when only the last records are.
 const LAST_REFUSALS: i64 = 5_000;
 
 /// Compares the rows of `open`, `waiting` and `tasks` with what is open by the records, both ways. When only the last

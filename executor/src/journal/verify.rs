@@ -20,16 +20,16 @@ use rusqlite::{Connection, OptionalExtension as _};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// How many records are read in one piece.
+/// The number of records that are read in one piece.
 pub(super) const PIECE: usize = 10_000;
 
 /// The check of one journal.
 pub(super) struct Verifier {
     extent: Extent,
-    /// What comes before the first record that is looked at.
+    /// The number before the first record that is looked at.
     begin: i64,
     pub(super) tip: Tip,
-    /// How far the chain of a journal of format 2 goes.
+    /// The end of the chain of a journal of format 2.
     old: Head,
     pub(super) live: HashMap<[u8; 16], Live>,
     /// The receipts that are not delivered, by their records.
@@ -43,13 +43,13 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// From the first record on.
+    /// A verifier from the first record on.
     pub(super) fn of_all(connection: &Connection, checkpoint: Option<Head>) -> rusqlite::Result<Self> {
         let extent = Extent::of(connection, "records")?;
         Ok(Self::from(extent, Tip::before_the_first(&extent), checkpoint))
     }
 
-    /// From the last so many records on.
+    /// A verifier of the last so many records.
     pub(super) fn of_the_last(connection: &Connection, most: i64) -> Result<Self, Stop> {
         let extent = Extent::of(connection, "records")?;
         let begin = extent.last.saturating_sub(most);
@@ -76,12 +76,12 @@ impl Verifier {
         }
     }
 
-    /// Whether every record is looked at.
+    /// `true` when every record is looked at.
     pub(super) fn is_of_all(&self) -> bool {
         self.begin == self.extent.first
     }
 
-    /// Whether the records that are looked at are still there.
+    /// `true` while the records that are looked at are still there.
     pub(super) fn goes_on(&self, connection: &Connection) -> rusqlite::Result<bool> {
         Ok(Extent::of(connection, "records")?.first == self.extent.first)
     }
@@ -103,7 +103,7 @@ impl Verifier {
         }
     }
 
-    /// Says where it was that the file could not be read.
+    /// Adds the place to an error of reading the file.
     fn at(&self, stop: Stop) -> Stop {
         match stop {
             Stop::Found(Finding::Unreadable { reason, .. }) => {
@@ -125,7 +125,7 @@ impl Verifier {
         let latest = if record.kind == Kind::Receipt { is } else { self.tip.latest };
         let counted = record.receipt.map(number);
         let nth = (record.kind == Kind::Receipt).then(|| self.tip.head.number + 1);
-        // What was pruned may have held the latest receipt.
+        // The latest receipt may have been pruned.
         let latest_is_right =
             record.latest == latest || (self.tip.latest == 0 && record.latest <= self.begin);
         if record.hash(&self.tip.hash) != hash || !latest_is_right || counted != nth {
@@ -330,7 +330,7 @@ fn check_indexes(
     Ok(Some(numbers))
 }
 
-/// Where an intent was after its earlier records, which were looked at before or are not among the last; `None` when
+/// The state of an intent after its earlier records, which were looked at before or are not among the last; `None` when
 /// they do not go with each other.
 fn folded(
     connection: &Connection,
@@ -378,7 +378,7 @@ pub(super) fn check_schema(connection: &Connection) -> Result<(), Stop> {
     }
 }
 
-/// Whether the records go as far as the marker beside the journal says.
+/// Checks that the records go as far as the marker beside the journal says.
 pub(super) fn check_marker(connection: &Connection, marked: Option<&Marked>) -> Result<(), Stop> {
     let Some(Marked { number, hash, .. }) = marked else { return Ok(()) };
     let extent = Extent::of(connection, "records")?;
@@ -397,7 +397,7 @@ pub(super) fn check_marker(connection: &Connection, marked: Option<&Marked>) -> 
 /// how many records were checked, now and then.
 ///
 /// # Errors
-/// Those of SQLite that say nothing about the journal.
+/// SQLite's errors that say nothing about the journal.
 pub(super) fn verify(
     connection: &Connection,
     path: &Path,

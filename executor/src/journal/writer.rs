@@ -22,14 +22,14 @@ const MOST_AT_ONCE: usize = 512;
 const BEFORE_ANOTHER: Duration = Duration::from_millis(200);
 /// How long something that nobody waits for may wait for the next one.
 const FOR_COMPANY: Duration = Duration::from_millis(100);
-/// How often the files are looked at when nothing is written.
+/// The interval between checks of the files when nothing is written.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the log says no more than once that there is no room.
+/// The interval between log lines that say that there is no room.
 const LOG_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Where an answer is waited for. Dropped without one, the journal is broken.
 pub(super) type Reply<T> = oneshot::Sender<T>;
-/// The same for what may find no room, and is told what the system said.
+/// The reply to an entry that may find no room, with the system's error.
 pub(super) type RoomReply<T> = Reply<Result<T, String>>;
 
 /// Something to write. An answer means that it is on the disk.
@@ -46,12 +46,12 @@ pub(super) enum Entry {
     Delivered(Run, i64),
     /// An intent waits for a person.
     Hold(Box<Hold>, RoomReply<Waits>),
-    /// Intents do so no longer. While there is no room it is tried on, though nobody waits any more; but an approval
+    /// Intents wait no longer. While there is no room it is retried, though its caller has been answered; an approval
     /// is not.
     Resolve(Vec<Resolved>, Option<RoomReply<usize>>),
-    /// Somebody stopped runs. Tried on.
+    /// Somebody stopped runs. Retried while there is no room.
     Stop(Vec<Stop>, Option<RoomReply<()>>),
-    /// The governor revoked something. Tried on.
+    /// The governor revoked something. Retried while there is no room.
     Revoke(Box<Revocation>, Option<RoomReply<()>>),
     /// A task of the A2A door is like this now. Its pace says whether it is tried on while there is no room,
     /// though nobody waits any more.
@@ -89,12 +89,12 @@ enum Written {
     Done,
 }
 
-/// What there is to do.
+/// The next work of the writer.
 enum Next {
     Write(Vec<Entry>),
     /// Nothing, for a while.
     Look,
-    /// Nobody is there any more.
+    /// Every sender is gone.
     End,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Writer {
     pub(super) metrics: JournalMetrics,
 }
 
-/// Whether there is room, and what the log has of it.
+/// The room on the disk, and what the log has of it.
 #[derive(Default)]
 struct Room {
     is_full: bool,
@@ -348,7 +348,7 @@ fn answer(entry: Entry, written: Written, finished: &impl Fn(i64, &Finish)) {
     }
 }
 
-/// Says that there is no room, where somebody waits.
+/// Answers a caller who waits that there is no room.
 fn refuse<T>(reply: Option<RoomReply<T>>, reason: &str) {
     let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
 }
@@ -360,7 +360,7 @@ fn begun(entry: Entry, reason: &str) -> Option<Entry> {
         Entry::Hold(_, reply) => refuse(Some(reply), reason),
         Entry::Resolve(resolved, reply) => {
             refuse(reply, reason);
-            // What somebody approved would run later than they were told.
+            // An intent that was approved would run later than its approver was told.
             let is_approval = resolved.iter().any(|resolved| resolved.how == Resolution::Approved);
             return (!is_approval).then_some(Entry::Resolve(resolved, None));
         }

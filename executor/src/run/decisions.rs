@@ -1,7 +1,7 @@
-//! What people decide about intents: approve, deny, cancel, revoke.
+//! Decisions of people about intents: approve, deny, cancel, revoke.
 //!
-//! A decision is in the journal before whoever made it is told so. What was approved runs once, at the latest when the
-//! executor starts again; what was denied never does.
+//! A decision is in the journal before its answer is sent. An approved intent runs once, at the latest when the
+//! executor starts again; a denied one never does.
 
 use super::escalations::Escalations;
 use super::trace::{self, Clocked};
@@ -27,10 +27,10 @@ const REVOKED: &str = "it was revoked while it waited for a directive";
 const FIRST_PAUSE: Duration = Duration::from_millis(RETRY_AFTER_MS);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What an earlier process held, without what has expired since.
+/// The intents that an earlier process held, without those that have expired since.
 pub(super) fn held(journal: &Journal, now: OffsetDateTime) -> Escalations {
     let (escalations, expired) = Escalations::new(journal.held(), now);
-    // Nobody waits for it: what has expired cannot be approved.
+    // The record can be late: an intent that has expired cannot be approved.
     drop(let_go(journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
     escalations
 }
@@ -40,7 +40,7 @@ fn resolved(escalated: &Escalated, how: Resolution, by: &str) -> Resolved {
     Resolved { intent, how, by: by.to_owned(), risk_score, manifest: None }
 }
 
-/// Says to the journal what waits no longer, by whom, and that it did not run, and why.
+/// Records the decision about intents that wait no longer, who made it, and why they did not run.
 fn let_go(
     journal: &Journal,
     gone: Vec<Escalated>,
@@ -62,7 +62,7 @@ fn not_waiting() -> Fault {
     Fault::invalid("/intent_id", "no intent with this id waits for a directive")
 }
 
-/// What a repeat of a denied intent is told.
+/// The answer to a repeat of a denied intent.
 pub(super) fn denied(intent: IntentId, Denial { by, risk_score }: &Denial) -> Fault {
     denied_by(by, intent, *risk_score)
 }
@@ -74,7 +74,7 @@ impl Executor {
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
         let (new, held) = self.escalations.hold(escalated, now, |expired| {
-            // Nobody waits for it: what has expired cannot be approved.
+            // The record can be late: an intent that has expired cannot be approved.
             drop(let_go(&self.journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
             self.journal.hold(&call, text, until)
         })?;
@@ -95,7 +95,7 @@ impl Executor {
         }
     }
 
-    /// What holds here, though the journal does not say so yet.
+    /// The answer about a decision that holds here, though the journal does not say so yet.
     fn not_recorded(&self, error: &JournalError) -> Fault {
         match error {
             JournalError::Backlog | JournalError::NoRoom => self.busy(
@@ -118,7 +118,7 @@ impl Executor {
         let recorded = match (waited, self.running.abort_one(intent, of, AbortReason::Cancelled)) {
             (Some(gone), _) => gone.await.map(drop),
             (None, Some(true)) => self.journal.stopped(&[intent], by, "a2g/cancel").await,
-            // Who stopped it first is on record.
+            // The caller who stopped it first is on record.
             (None, Some(false)) => Ok(()),
             (None, None) => return Ok(false),
         };
@@ -170,8 +170,9 @@ impl Executor {
     /// Resolves an escalated intent, as `by` decided. The run goes on by itself; `a2g/status` shows it.
     ///
     /// # Errors
-    /// When no such intent waits, its verdict has expired, or it cannot be run as it was approved, or that cannot be
-    /// written; then it goes on waiting. When it was denied and the disk does not say so yet; then it does not.
+    /// When no such intent waits, or its verdict has expired; or when it cannot be run as it was approved, or the
+    /// approval cannot be written: then it goes on waiting. Or when it was denied, and that is not on the disk yet:
+    /// then it stays denied.
     pub async fn direct(self: &Arc<Self>, directive: &Directive, by: &str) -> Result<(), Fault> {
         let Directive { intent, approved, manifest } = directive;
         if !approved {
@@ -180,7 +181,7 @@ impl Executor {
         let escalated = self.escalations.decide(*intent).ok_or_else(not_waiting)?;
         let span = trace::intent(&Asked::of(escalated.call()), escalated.call().door);
         let approval = Approval { by: by.to_owned(), manifest: manifest.clone() };
-        // Whoever approves may go away.
+        // The approver may go away.
         let (told, answer) = oneshot::channel();
         let executor = Arc::clone(self);
         tokio::spawn(async move { executor.approve(escalated, approval, told).await }.instrument(span));
@@ -189,8 +190,7 @@ impl Executor {
             .unwrap_or_else(|_gone| Err(Fault::Internal("the task of an approval ended early".to_owned())))
     }
 
-    /// What waits no longer, and never runs. It is recorded as any other refusal, and whoever asks for it again gets
-    /// the same answer.
+    /// Denies an intent that waits. It is recorded as any other refusal, and every repeat of it gets the same answer.
     async fn deny(&self, directive: &Directive, by: &str) -> Result<(), Fault> {
         let escalated = self.escalations.undecided(directive.intent).ok_or_else(not_waiting)?;
         let asked = Asked::of(escalated.call());
@@ -267,7 +267,7 @@ impl Executor {
         }
     }
 
-    /// Runs what an earlier process was told to run, and did not.
+    /// Runs the intents that were approved in an earlier process and have not started.
     pub fn resume_approved(self: &Arc<Self>) {
         for intent in self.escalations.approved() {
             let Some((escalated, approval)) = self.escalations.resume(intent) else { continue };
@@ -320,7 +320,7 @@ impl Executor {
         }
     }
 
-    /// What was approved can run no more.
+    /// Ends the wait of an approved intent that can run no more.
     async fn lapse(&self, escalated: &Escalated, fault: Fault) {
         self.escalations.runs(escalated.call().intent);
         self.refused(Some(&Asked::of(escalated.call())), fault);

@@ -83,7 +83,7 @@ impl Escalations {
         self.changes.subscribe()
     }
 
-    /// How many wait for a person.
+    /// The number of intents that wait for a person.
     pub(super) fn count(&self, now: OffsetDateTime) -> usize {
         self.lock().values().filter(|held| held.waits(now) && held.approval.is_none()).count()
     }
@@ -135,7 +135,8 @@ impl Escalations {
         self.lock().get(&intent).filter(|held| held.is_undecided()).map(|held| held.escalated.clone())
     }
 
-    /// One that nobody else decides about until it was [given back](Self::give_back) or [runs](Self::runs).
+    /// Takes an intent to decide about it; no one else can until it is [given back](Self::give_back) or
+    /// [runs](Self::runs).
     pub(super) fn decide(&self, intent: IntentId) -> Option<Escalated> {
         let mut waiting = self.lock();
         let held = waiting.get_mut(&intent).filter(|held| held.is_undecided())?;
@@ -143,7 +144,7 @@ impl Escalations {
         Some(held.escalated.clone())
     }
 
-    /// One that was approved, to run it; `None` when it was taken back.
+    /// Takes an approved intent to run it; `None` when it was cancelled or revoked.
     pub(super) fn resume(&self, intent: IntentId) -> Option<(Escalated, Approval)> {
         let mut waiting = self.lock();
         let held = waiting.get_mut(&intent).filter(|held| !held.decided)?;
@@ -170,7 +171,7 @@ impl Escalations {
         self.changes.send_replace(());
     }
 
-    /// Drops one about which nobody decides just now, if it is one of these agents', and says so.
+    /// Drops an intent of these agents that nobody is deciding about, and gives it to `said`.
     pub(super) fn drop_one<T>(
         &self,
         intent: IntentId,
@@ -180,7 +181,7 @@ impl Escalations {
         self.drop_if(intent, |held| !held.decided && of(&held.call().agent), said)
     }
 
-    /// Drops one about which nobody has decided, and says so.
+    /// Drops an intent that nobody has decided about, and gives it to `said`.
     pub(super) fn deny<T>(&self, intent: IntentId, said: impl FnOnce(Vec<Escalated>) -> T) -> Option<T> {
         self.drop_if(intent, Held::is_undecided, said)
     }

@@ -55,14 +55,14 @@ use tracing::Instrument as _;
 
 /// When a caller that found no room should come again.
 const RETRY_AFTER_MS: u64 = 500;
-/// When a caller whose tool is being compiled should come again.
+/// The pause before a caller whose tool is being compiled should come again.
 const PREPARING_RETRY_MS: u64 = 1_000;
 /// The answer to a new call, or a question for a stored receipt, when memory is used up.
 const NO_MEMORY: &str = "the executor holds as much as it may (`server.max_memory_mb`): messages, results that are not \
                          taken, and output that is still to come";
 /// How long an intent that waits for a person is believed to wait when nothing changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// How long the caller of a run that is over waits for its receipt to find room on the journal's disk.
+/// The time for which the caller of an ended run waits for its receipt to find room on the journal's disk.
 const RECEIPT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an intent may be neither waiting nor open, between the two.
 const A_MOMENT: Duration = Duration::from_millis(300);
@@ -769,7 +769,7 @@ impl Executor {
         };
         let queue = clocked.elsewhere(queued, self.clock.monotonic());
         if approved_by.is_some() && running.abort().reason() == Some(AbortReason::Shutdown) {
-            // Nobody waits for it but the person who approved it: the next process runs it.
+            // Only the person who approved it waits for it: the next process runs it.
             self.release(call.intent).await?;
             return Err(self.busy("the executor is shutting down"));
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Debug, Default)]
 pub(super) struct ExpectedOutput(Arc<AtomicU64>);
 
-/// The part of one run.
+/// The output that one run may still hand out.
 #[derive(Debug)]
 pub(super) struct OutputShare {
     all: Arc<AtomicU64>,
@@ -19,7 +19,7 @@ pub(super) struct OutputShare {
 }
 
 impl ExpectedOutput {
-    /// Whether a run of so much output would stay within the budget. One that may hand out more than the budget
+    /// `true` when a run of so much output would stay within the budget. One that may hand out more than the budget
     /// has room when no other runs.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         let others = self.0.load(Relaxed);

@@ -32,7 +32,7 @@ impl Running {
         Entered { all: self.clone(), intent, abort }
     }
 
-    /// Stops one run, if it is one of these agents'. Whether this was the first to stop it; `None` without such a run.
+    /// Stops one run of these agents. `true` for the first to stop it; `None` when they have no such run.
     pub(super) fn abort_one(&self, intent: IntentId, of: Whose<'_>, reason: AbortReason) -> Option<bool> {
         let runs = self.lock();
         let (_, abort) = runs.get(&intent).filter(|(agent, _)| of(agent))?;
@@ -41,7 +41,7 @@ impl Running {
         Some(is_first)
     }
 
-    /// Stops all runs of these agents, and counts them; beside the number, those that nobody had stopped before.
+    /// Stops all runs of these agents. Gives their number, and the intents of those that were not stopped before.
     pub(super) fn abort_all(&self, of: Whose<'_>, reason: AbortReason) -> (usize, Vec<IntentId>) {
         let runs = self.lock();
         let chosen = runs.iter().filter(|(_, (agent, _))| of(agent)).collect::<Vec<_>>();

@@ -20,7 +20,7 @@ const WASM_STACK_BYTES: usize = 512 << 10;
 /// The stack of the fibre that a guest and its host calls run on.
 const FIBRE_STACK_BYTES: usize = 1 << 20;
 
-/// How many core instances, memories and tables one execution may have. A componentised tool has four core
+/// The most core instances, memories and tables of one execution. A componentised tool has four core
 /// instances, one of `componentize-py` fourteen; the rest is room for components that compose others. The pool
 /// reserves addresses for all of them, and memory only for those that a guest has.
 pub(super) const MOST_INSTANCES: u32 = 64;

@@ -166,7 +166,7 @@ impl Watched<'_> {
 
     /// Refuses a file with several names, unless the operator allows those, and anything but a file, a folder or
     /// a link, such as a FIFO: that could hold the thread that opens it, and setting the times of a file opens it
-    /// as well. Says whether anything is there, as far as that can be told; where it cannot, the call itself fails.
+    /// as well. `false` when nothing is there; where that cannot be told, the call itself fails.
     async fn check_target(&mut self, at: &Reached, paths: &[(Option<Preopen>, &str)]) -> FsResult<bool> {
         use DescriptorType::{Directory, RegularFile, SymbolicLink};
         let stat = self.inner().stat_at(at.folder(), at.flags, at.name.clone()).await;

@@ -1,5 +1,5 @@
-//! What a tool may call an artifact: a name that is safe to show and to make a file of, and a media type in the form
-//! of RFC 9110. A caller, a governor or a browser gets no other.
+//! The labels of an artifact: a name that is safe to show and to make a file of, and a media type in the form of RFC
+//! 9110. A caller, a governor or a browser gets no other.
 
 use crate::ident::{excerpt, steers};
 
@@ -53,7 +53,7 @@ fn has_media_type_form(text: &str) -> bool {
     is_essence && rest.is_empty() && parameters <= MAX_PARAMETERS
 }
 
-/// What follows the token or the quoted string at the start of a text.
+/// The rest of a text after the token or the quoted string at its start.
 fn after_value(text: &str) -> Option<&str> {
     let Some(quoted) = text.strip_prefix('"') else {
         let (token, rest) = text.split_at(text.find(|c| !is_token_letter(c)).unwrap_or(text.len()));

@@ -122,8 +122,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Takes one chunk of an artifact, the media type with the first; or says what is wrong with its name or type,
-    /// and keeps nothing of it.
+    /// Takes one chunk of an artifact, the media type with the first. An artifact with a wrong name or type is an
+    /// error, and nothing of it is kept.
     pub(super) fn artifact(
         &self,
         name: &str,

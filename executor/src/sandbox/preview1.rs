@@ -488,7 +488,7 @@ struct Found {
     links: u64,
 }
 
-/// What a path leads to, as far as that can be told; where it cannot, the call itself says why. Anything but
+/// Looks at what a path leads to, as far as that can be told; where it cannot, the call itself says why. Anything but
 /// a file or a folder, such as a FIFO, would hold the thread that opens it, and setting the times of a file
 /// opens it as well.
 async fn found(

@@ -74,14 +74,14 @@ impl Abort {
 /// Marks the one handle that [`lacks_handles`] asks for.
 struct Probe;
 
-/// Whether the store can name no further resource. The store is not used again: the probe takes what may be the last
-/// handle.
+/// `true` when the store can name no further resource. The store is not used again: the probe takes what may be the
+/// last handle.
 pub(super) fn lacks_handles(store: impl AsContextMut) -> bool {
     Resource::<Probe>::new_own(0).try_into_resource_any(store).is_err()
 }
 
-/// What a guest's own error means, where `lacks_handles` says whether the store has no handle left. An exit with
-/// code 0 is no error, and is `None`.
+/// The end of a run whose guest failed with `error`; `lacks_handles` says whether the store has no handle left. An exit
+/// with code 0 is no error, and is `None`.
 pub(super) fn end_of(
     error: &wasmtime::Error,
     memory: &MemoryGauge,
@@ -119,8 +119,8 @@ pub(super) fn end_of(
     if let Some(trap) = error.downcast_ref::<Trap>() {
         return Some(End::Trapped(trap.to_string()));
     }
-    // What the host holds has an error type. What a component names or lends has none in wasmtime, but such an
-    // error leaves the store without a handle.
+    // wasmtime has a type for the error of a handle that the host holds. It has none for one that a component names or
+    // lends, but such an error leaves the store without a handle.
     if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) || lacks_handles() {
         return Some(End::LimitReached(Limit::Handles));
     }

@@ -20,8 +20,8 @@ pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<Held>> {
     memory::hold(caller.name(), bytes).map(Some)
 }
 
-/// The answer, counted until it is taken, or the news that the caller holds too much. An answer in pieces is made as it
-/// is taken.
+/// The answer, counted until it is taken, or the refusal when the caller holds too much. An answer in pieces is not
+/// counted: it is made as it is taken.
 pub(super) fn counted(caller: &Caller, answer: Response) -> Response {
     match hold(caller, answer.body().size_hint().exact().unwrap_or(0)) {
         Some(None) => answer,

@@ -36,8 +36,8 @@ const LONGEST_HEAD: usize = 64 << 10;
 /// How long to wait when the system gives no connection, such as for want of descriptors.
 const BEFORE_ANOTHER: Duration = Duration::from_millis(50);
 
-/// How often it is looked whether the server holds as much as it may, and how many idle connections are closed
-/// then.
+/// The interval between checks whether the server holds as much as it may, and the number of idle connections that are
+/// closed when it does.
 const PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
 const SHED_AT_ONCE: usize = 32;
 
@@ -306,8 +306,8 @@ where
     }
 }
 
-/// A stream whose other side has to take what is written: one that takes nothing for long is gone. What comes from
-/// there passes [`Heads`], and is counted as long as it is part of a WebSocket's message.
+/// A stream whose other side has to take what is written: one that takes nothing for long is gone. Every byte that is
+/// read passes [`Heads`], and is counted as long as it is part of a WebSocket's message.
 struct Taken<S> {
     stream: S,
     heads: Heads,

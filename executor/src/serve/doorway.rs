@@ -45,7 +45,7 @@ impl Arrived {
         }
     }
 
-    /// What it counts for in its caller's share of memory.
+    /// The share of its caller's memory that it takes.
     pub(super) fn charge(&self) -> Charge {
         match self {
             Self::Whole(_, charge) => charge.clone(),
@@ -85,7 +85,7 @@ pub(super) const NO_ROOM: &str =
 pub(super) const NO_SHARE: &str = "your messages and the answers that you have not taken hold as much as one caller's may \
                                    (a share of `server.max_memory_mb`): take the answers, let calls end, and send it again\n";
 
-/// When a caller that found no room should come again.
+/// The pause before a caller that found no room should come again.
 const NO_ROOM_RETRY_MS: u64 = 1_000;
 
 /// Among the extensions of an answer in pieces: its door itself asks again who is told them, such as by what was

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How much of a header line is kept. A line that says how long a body is has to fit.
+/// The bytes that are kept of a header line. A line with the length of a body has to fit.
 const MAX_LINE: usize = 128;
 const CHUNKED: &[u8] = b"transfer-encoding:";
 const LENGTH: &[u8] = b"content-length:";
@@ -19,11 +19,11 @@ pub(super) struct Heads {
     place: Place,
     line: Line,
     framing: Framing,
-    /// Whether the connection speaks HTTP no longer.
+    /// `true` once the connection speaks another protocol.
     upgraded: Arc<AtomicBool>,
 }
 
-/// Where the next byte stands.
+/// The place of the next byte.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// In a head, after its first line or before it.
@@ -37,7 +37,7 @@ enum Place {
     Trailers,
 }
 
-/// How the body ends of the head that is read.
+/// The framing of the body that follows the head that is read.
 #[derive(Debug, Default, Clone, Copy)]
 struct Framing {
     begun: bool,
@@ -90,7 +90,7 @@ impl Framing {
         true
     }
 
-    /// What follows the head.
+    /// The place after the head.
     fn body(self) -> Place {
         match (self.chunked, self.length) {
             (true, _) => Place::Size { value: 0, ended: false },
@@ -101,7 +101,7 @@ impl Framing {
 }
 
 impl Heads {
-    /// What is told when the connection speaks another protocol from then on.
+    /// The flag to set when the connection speaks another protocol from then on.
     pub(super) fn upgraded(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.upgraded)
     }
@@ -186,7 +186,7 @@ impl Heads {
 mod tests {
     use super::*;
 
-    /// What becomes of some bytes that come in pieces of this length.
+    /// The result for bytes that come in pieces of this length.
     fn checked(text: &str, piece: usize) -> String {
         let (mut heads, mut bytes) = (Heads::default(), text.as_bytes().to_vec());
         bytes.chunks_mut(piece).for_each(|piece| heads.check(piece));

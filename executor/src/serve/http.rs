@@ -98,7 +98,7 @@ impl KnownCallers {
         self.now().identify(shown, at).is_ok_and(|now| *now == *caller)
     }
 
-    /// How many were not known.
+    /// The metrics of callers who were not known.
     fn metrics(&self) -> &CallerMetrics {
         &self.metrics
     }
@@ -213,7 +213,7 @@ impl HttpDoor {
     }
 }
 
-/// Whether calls can be run: not while nothing can be recorded.
+/// Says whether calls can be run: not while nothing can be recorded.
 async fn health(State(door): State<Arc<Door>>) -> impl IntoResponse {
     let condition = door.settings.executor.as_ref().map(|executor| executor.journal().condition());
     let (status, text) = match condition {

@@ -39,7 +39,7 @@ impl Followups {
         }
     }
 
-    /// Takes what was sent.
+    /// Takes the notifications that were sent.
     pub(super) fn take(&self) -> Vec<Arc<str>> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -55,7 +55,7 @@ pub(super) fn notification(method: &str, params: &str) -> Arc<str> {
 struct Peer<'a> {
     caller: &'a Arc<Caller>,
     followups: Option<&'a Arc<Followups>>,
-    /// What the message counts for in the caller's share of memory; the fault when there is no room for it.
+    /// The share of its caller's memory that the message takes; the fault when there is no room for it.
     charge: &'a Result<Charge, Fault>,
 }
 

@@ -70,13 +70,20 @@ impl SmallDisk {
     fn fill(&mut self) -> PathBuf {
         let disk = PathBuf::from(format!("/proc/{}/root{}", self.holder.child().id(), self.place.display()));
         let ballast = disk.join("ballast");
-        let mut left = 1 << 20;
         let mut file = std::fs::File::create(&ballast).expect("a file");
-        while left > 0 {
-            match std::io::Write::write(&mut file, &vec![0; left]) {
-                Ok(_) => {}
-                Err(_full) => left /= 2,
+        let mut full = 0;
+        // The kernel counts the room of such a disk in parts, so that a little may come back a moment later.
+        while full < 3 {
+            let before = file.metadata().expect("a file").len();
+            let mut left = 1 << 20;
+            while left > 0 {
+                match std::io::Write::write(&mut file, &vec![0; left]) {
+                    Ok(_) => {}
+                    Err(_full) => left /= 2,
+                }
             }
+            full = if file.metadata().expect("a file").len() == before { full + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(20));
         }
         ballast
     }

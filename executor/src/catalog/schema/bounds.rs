@@ -1,7 +1,7 @@
 //! Limits on the schema itself, checked before the validator's library sees it.
 //!
 //! The library follows every combination of `allOf`, `anyOf`, `$ref` and the like that looks at one value, and
-//! two references to the next definition in each of forty definitions are 2^40 of them. A schema with more
+//! forty definitions with two references each to the next one have 2^40 of them. A schema with more
 //! than [`MAX_PATHS`] for one value is refused, so that the budget of a validation (see [`super::metered`]) is
 //! all that is left to hold.
 
@@ -127,7 +127,7 @@ fn check_names(place: &str, object: &Map<String, Value>) -> Result<(), String> {
     Ok(())
 }
 
-/// How much work one value makes for a schema, without what its own members and elements make.
+/// The work of a schema for one value, without the value's own members and elements.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     /// Ways through the subschemas that look at it.

@@ -33,7 +33,7 @@ pub(super) fn within<T>(steps: u64, validate: impl FnOnce() -> T) -> Result<T, E
     if LEFT.replace(0) == 0 { Err(Exhausted) } else { Ok(answer) }
 }
 
-/// Whether another `steps` can be paid.
+/// Pays for `steps` more; `false` when the budget does not have them.
 fn pay(steps: usize) -> bool {
     let left = LEFT.get().saturating_sub(u64::try_from(steps).unwrap_or(u64::MAX));
     LEFT.set(left);
@@ -284,7 +284,7 @@ impl JsonNumber for MeteredNumber<'_> {
     }
 }
 
-/// Whether a number is an integer beyond [`MAX_EXACT_INTEGER`].
+/// `true` for an integer beyond [`MAX_EXACT_INTEGER`].
 pub(super) fn is_inexact_integer(number: &Number) -> bool {
     #[allow(clippy::cast_precision_loss, reason = "the bound is below 2^53 and converts exactly")]
     let bound = MAX_EXACT_INTEGER as f64;

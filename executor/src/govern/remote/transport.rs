@@ -33,8 +33,8 @@ use tower::{Layer, Service, ServiceBuilder};
 /// The largest message that is read from a WebSocket, in bytes. One beyond it ends the connection; one beyond
 /// [`LARGEST_ANSWER`] only its own call.
 const LARGEST_MESSAGE: u32 = 16 << 20;
-/// How many calls of one connection may be unanswered before another connection takes its place. The client keeps each
-/// of them until it is answered.
+/// The most unanswered calls of one connection before another connection takes its place. The client keeps each of them
+/// until it is answered.
 const MAX_UNANSWERED: usize = 16_384;
 
 /// A client over HTTP.
@@ -85,7 +85,7 @@ impl Connection {
         Ok(Self { client, open })
     }
 
-    /// Whether another call can go over it.
+    /// `true` while another call can go over it.
     pub(super) fn is_usable(&self) -> bool {
         self.client.is_connected() && self.open.count() < MAX_UNANSWERED
     }
@@ -172,7 +172,7 @@ impl<R: TransportReceiverT + Send> TransportReceiverT for NormalizedReceiver<R> 
 }
 
 impl<R> NormalizedReceiver<R> {
-    /// The answer to an open call that a message is.
+    /// Reads a message; the answer when it is one to an open call.
     async fn answer(&mut self, message: &[u8]) -> Option<String> {
         match incoming::read(message, &bounds()) {
             Ok(Incoming::Answer(id, answer)) => {

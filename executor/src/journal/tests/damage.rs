@@ -144,7 +144,7 @@ async fn whatever_is_done_to_the_history_is_found_and_named() {
             assert_found(&whole, &sql, "");
         }
     }
-    // Whoever makes the end anew is found by the marker, and by whoever kept a checkpoint.
+    // An end that was made anew is found by the marker, and by a checkpoint that was kept.
     let forged = format!(
         "DELETE FROM records WHERE number > 6; DELETE FROM open WHERE run > 6; DELETE FROM waiting; DELETE FROM tasks;
          DELETE FROM refusals; UPDATE chains SET last = 0, last_hash = zeroblob(32) WHERE name = 'refusals';
@@ -259,7 +259,7 @@ async fn damage_in_the_older_part_stops_the_server_when_it_is_found() {
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
 }
 
-/// What a reader sees of a journal, or that there is nothing to see.
+/// The content that a reader sees of a journal; `None` when it can read none.
 fn content(path: &Path) -> Option<Vec<String>> {
     let connection = Connection::open(path).ok()?;
     let mut all = Vec::new();

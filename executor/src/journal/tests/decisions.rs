@@ -1,8 +1,8 @@
-//! What waits for a person, and what people decided.
+//! Intents that wait for a person, and the decisions of people.
 
 use super::*;
 
-/// What a person is shown of a call.
+/// The text that a person is shown of a call.
 pub(super) fn shown(call: &Call) -> String {
     format!("shown: {}", call.intent)
 }
@@ -51,7 +51,7 @@ async fn what_waits_for_a_person_is_kept_until_it_starts_or_is_let_go() {
         resolve(&journal, call, how).await;
     }
     assert!(matches!(start(&journal, &starts, None).await, Beginning::New));
-    // What has started meanwhile waits for nobody.
+    // An intent that has started meanwhile waits for nobody.
     assert_eq!(journal.hold(&starts, shown(&starts), LATER).await.unwrap(), Waits::Started);
     drop(journal);
     let journal = opened(&path).0;

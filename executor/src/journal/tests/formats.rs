@@ -51,7 +51,7 @@ async fn a_journal_of_format_2_goes_on_in_this_one() {
     let (folder, path) = golden(2);
     let before = std::fs::read(&path).unwrap();
     assert!(matches!(History::open(&path), Err(OpenError::Unconverted { format: 2, .. })));
-    // What a conversion that was cut off left.
+    // A file that an interrupted conversion left.
     std::fs::write(folder.path().join("journal.db.format-2"), "half of it").unwrap();
     let (journal, recovered) = open(&path).unwrap();
     assert_eq!(recovered, Recovered { aborted: 1, undelivered: 4 });
@@ -90,7 +90,7 @@ async fn a_journal_of_format_2_goes_on_in_this_one() {
     assert!(matches!(found, Finding::Holds { .. }), "{found}");
 }
 
-/// Whoever changes what is written here has to give it another number, and convert what there is.
+/// A change of the written form needs another format number, and a conversion of the old one.
 #[test]
 fn a_journal_of_this_format_is_as_it_was_first_written() {
     let (_folder, path) = golden(3);
@@ -110,7 +110,7 @@ fn a_journal_of_format_2_that_is_damaged_is_left_as_it_is() {
         ("DELETE FROM receipts WHERE number = 8", "receipt 9 does not come after"),
         ("DELETE FROM receipts WHERE number > 9", "10 to 11 are missing"),
         ("DELETE FROM intents WHERE receipt = 9", "receipt 9 has no intent"),
-        ("DELETE FROM open WHERE receipt IS NULL", "neither ended nor is it open"),
+        ("DELETE FROM open WHERE receipt IS NULL", "neither open nor over"),
     ] {
         let (folder, path) = golden(2);
         let changed = Connection::open(&path).unwrap();

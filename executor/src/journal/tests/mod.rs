@@ -140,7 +140,7 @@ async fn an_intent_is_claimed_once_and_started_once() {
     let found = journal.find(&this, None).await.unwrap();
     let Some(Known::Same(Followed::Over(Stage::Finished(found)), None)) = found else { panic!("{found:?}") };
     assert_eq!(found, receipt);
-    // Whoever looked before the other had finished gets no further than the disk.
+    // A reader that looked before the other had finished gets no further than the disk.
     let began = start(&journal, &this, None).await;
     assert!(
         matches!(began, Beginning::Known(Known::Same(Followed::Over(Stage::Finished(_)), _))),
@@ -233,7 +233,7 @@ async fn ten(path: &Path) -> (Vec<Call>, Head) {
     (calls, journal.head())
 }
 
-/// What `journal verify` finds.
+/// The finding of `journal verify`.
 fn verified(path: &Path, point: Option<Head>) -> Finding {
     History::open(path).unwrap().verify(point, |_| ()).unwrap()
 }

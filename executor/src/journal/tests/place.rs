@@ -1,4 +1,4 @@
-//! Where a journal is, who may read it, and that it stays the one that was opened.
+//! The place of a journal, its readers, and its staying the one that was opened.
 
 use super::*;
 use crate::journal::{CopyError, back_up, init, restore};
@@ -58,7 +58,7 @@ async fn a_journal_that_others_may_read_is_refused_and_its_other_files_are_made_
         assert!(prune(&path, NOW, NOW).is_err());
     }
     set_mode(&path, 0o600);
-    // What a crash left.
+    // The files that a crash left.
     for file in ["journal.db-wal", "journal.db-shm"] {
         let file = path.with_file_name(file);
         std::fs::write(&file, "").unwrap();
@@ -71,7 +71,7 @@ async fn a_journal_that_others_may_read_is_refused_and_its_other_files_are_made_
     }
 }
 
-/// What is done to the files of a journal.
+/// A change to the files of a journal.
 type Vanish = fn(&Path);
 
 #[tokio::test]

@@ -46,7 +46,7 @@ async fn what_is_old_and_delivered_is_pruned_and_the_chain_still_holds() {
     History::open(&path).unwrap().receipts(&filter, false, Some(3), keep).unwrap();
     assert_eq!(waiting, [11, 10, 9]);
     deliver(&journal, 5).await;
-    // Who is an hour ahead has not to forget what is used again in an hour.
+    // A prune by a clock that is an hour ahead must not forget an intent that is used again in an hour.
     let pruned = prune(&path, FAR, LATER + hour).unwrap();
     assert_eq!(pruned, Pruned { receipts: 5, intents: 0, tasks: 0 });
     let pruned = prune(&path, FAR, LATER + 25 * hour).unwrap();
@@ -59,7 +59,7 @@ async fn what_is_old_and_delivered_is_pruned_and_the_chain_still_holds() {
     assert_eq!(opened(&path).0.head().number, 12);
 }
 
-/// What waits, was decided, or belongs to a receipt that stays is promised on.
+/// An intent that waits, was decided, or belongs to a receipt that stays is promised on.
 #[tokio::test]
 async fn what_is_promised_by_pruned_records_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ async fn what_is_promised_by_pruned_records_is_written_again() {
     let held = journal.held();
     assert_eq!(held.iter().map(|held| &*held.text).collect::<Vec<_>>(), [shown(&waits), shown(&approved)]);
     assert_eq!(held[1].approval.as_ref().unwrap().by, "anna");
-    // What was carried over is decided on like any other.
+    // An intent that was carried over is decided on like any other.
     resolve(&journal, &waits, Resolution::Denied).await;
     assert!(matches!(start(&journal, &approved, None).await, Beginning::New));
     assert!(holds(&path), "{}", verified(&path, None));

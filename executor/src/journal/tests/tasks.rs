@@ -56,7 +56,7 @@ async fn a_task_is_kept_as_it_was_said_last_and_found_by_owner_and_conversation(
     assert_eq!(of(Some(&first.owner), Some("d"), 10, 0), (vec![in_list(&other)], 1));
     assert_eq!(of(None, None, 10, 0).1, 3);
     drop(journal);
-    // What ended before goes, and what is open stays.
+    // A task that ended before goes, and one that is open stays.
     assert_eq!(prune(&path, NOW + Duration::SECOND, NOW).unwrap().tasks, 1);
     assert_eq!(prune(&path, LATER + Duration::DAY, NOW).unwrap().tasks, 1);
     assert_eq!(opened(&path).0.open_tasks().unwrap(), open);

@@ -182,7 +182,7 @@ struct Asker {
     connection: Arc<Connection>,
     pass: Arc<Pass>,
     place: Place,
-    /// What the request counts for in the caller's share of memory.
+    /// The share of its caller's memory that the request takes.
     charge: Charge,
 }
 

@@ -32,13 +32,13 @@ pub(super) struct Stream {
     pub(super) _work: Work,
 }
 
-/// What a stream begins with.
+/// The beginning of a stream.
 pub(super) struct Beginning {
     /// The task as it is.
     pub(super) record: Arc<Record>,
-    /// What changes after that.
+    /// Its changes after that.
     pub(super) updates: broadcast::Receiver<Arc<Update>>,
-    /// Whether the stream stays open while the task waits for a person.
+    /// `true` when the stream stays open while the task waits for a person.
     pub(super) waits_for_a_person: bool,
 }
 

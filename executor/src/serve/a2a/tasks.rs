@@ -205,7 +205,7 @@ pub(super) struct Live {
     updates: broadcast::Sender<Arc<Update>>,
     /// The caller who wants it to be stopped.
     stop: watch::Sender<Option<Arc<str>>>,
-    /// Whether its run is over and the receipt waits for room in the journal.
+    /// `true` once its run is over and the receipt waits for room in the journal.
     waits_for_room: watch::Sender<bool>,
     /// Whether the journal has it, or was given it before anybody could know of it.
     is_kept: Arc<AtomicBool>,
@@ -221,7 +221,7 @@ pub(super) struct Live {
 #[derive(Clone)]
 pub(super) struct Hooks {
     pub(super) post: Arc<dyn Webhooks>,
-    /// In whose form they are told.
+    /// The dialect of what is posted to them.
     pub(super) dialect: Dialect,
 }
 
@@ -260,7 +260,7 @@ impl Live {
         }
     }
 
-    /// Says that its run is over and the receipt waits for room in the journal, which ends it.
+    /// Marks the task of a run that is over and whose receipt waits for room in the journal. The receipt ends it.
     pub(super) fn wait_for_room(&self, now: OffsetDateTime) {
         self.now.send_if_modified(|record| {
             if record.state().is_settled() {
@@ -275,7 +275,7 @@ impl Live {
         self.waits_for_room.send_replace(true);
     }
 
-    /// Says that it is to be stopped, and who wants that.
+    /// Asks for the task to be stopped, in the name of a caller.
     pub(super) fn stop(&self, by: &str) {
         self.stop.send_replace(Some(by.into()));
     }
@@ -285,7 +285,7 @@ impl Live {
         self.stop.borrow().is_some()
     }
 
-    /// Waits until it is to be stopped, and says who wants that.
+    /// Waits until the task is to be stopped, and gives the caller who wants that.
     pub(super) async fn stopped(&self) -> Arc<str> {
         let mut stop = self.stop.subscribe();
         let by = stop.wait_for(Option::is_some).await.ok().and_then(|by| by.clone());

@@ -214,7 +214,7 @@ impl Sessions {
                 session.desert();
                 return false;
             }
-            // What keeps its calls waiting may be another session of the same caller.
+            // Its calls may be waiting because of another session of the same caller.
             session.start_waiting();
             !session.is_over()
         });

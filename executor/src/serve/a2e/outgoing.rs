@@ -1,7 +1,7 @@
 //! What waits for the agent of one session to take it: lines, in order, under a bound.
 //!
-//! What waits counts against its caller's share of memory. Answers always find room, and nothing new is begun while there is none. Events only while there is room:
-//! a slow agent holds no run up.
+//! Every line here counts against its caller's share of memory. An answer always finds room, and no new call is begun
+//! while there is none. An event is dropped when there is no room: a slow agent holds no run up.
 
 use crate::memory::{self, Held};
 use std::collections::VecDeque;

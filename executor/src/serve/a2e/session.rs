@@ -177,7 +177,7 @@ impl Session {
         }
     }
 
-    /// Takes one line, or says that it was too long to be kept. `room` is what its values count for.
+    /// Takes one line; `None` is one that was too long to be kept. `room` is the share of memory that its values take.
     pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>, room: Result<Charge, Fault>) {
         let bounds = &self.host.bounds;
         let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| strict_json::check(line, bounds));

@@ -120,7 +120,7 @@ impl Streaming {
         }
     }
 
-    /// Whether its answer is a stream in this dialect.
+    /// `true` when its answer is a stream in this dialect.
     #[must_use]
     pub fn has_events(self, dialect: Dialect) -> bool {
         match (self, dialect) {
@@ -157,7 +157,7 @@ impl Request {
 pub struct Malformed {
     /// The id to answer with, as far as it could be read.
     pub id: Id,
-    /// What is wrong.
+    /// The reason.
     pub fault: Fault,
     /// Which streaming method it is of, as far as that could be read.
     pub streaming: Option<Streaming>,

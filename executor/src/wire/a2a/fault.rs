@@ -172,7 +172,7 @@ fn core(fault: &Fault, dialect: Dialect) -> Failure {
     }
 }
 
-/// It begins with the words of A2A 0.3.0, by which clients tell the error.
+/// The message begins with the words of A2A 0.3.0, by which clients recognise the error.
 const TASK_NOT_FOUND: &str = "Task not found: there is none with this id, or it is another's";
 const INTERNAL: &str = "internal error of the executor";
 

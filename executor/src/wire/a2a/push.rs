@@ -161,8 +161,8 @@ pub trait Webhooks: Send + Sync {
     fn notify(&self, notice: Notice);
 }
 
-/// What is posted of an update in A2A 0.3.0: the task as it is then, once, with the events that have happened. An
-/// artifact is told with the state after it, so that a tool with many of them does not post each task many times.
+/// The posts for an update in A2A 0.3.0: the task as it is then, once, with the events that have happened. An artifact
+/// is posted with the next state, so that a tool with many of them does not post each task many times.
 #[must_use]
 pub fn task_notices(update: &Update, before: State, task: &Task) -> Vec<(Vec<EventKind>, String)> {
     if matches!(update, Update::Artifact(_)) {
@@ -178,7 +178,7 @@ pub fn task_notices(update: &Update, before: State, task: &Task) -> Vec<(Vec<Eve
     vec![(happened, raw(task).get().to_owned())]
 }
 
-/// What is posted of an update in the document's dialect: each event for itself.
+/// The posts for an update in the document's dialect: each event for itself.
 #[must_use]
 pub fn event_notices(
     update: &Update,
@@ -190,7 +190,7 @@ pub fn event_notices(
     events.map(|(event, data)| (vec![event], body(task, event, &data, now))).collect()
 }
 
-/// What an update is to those who are told of a task that was in a state before.
+/// The events of an update of a task that was in the state `before`.
 pub(super) fn events(update: &Update, before: State) -> Vec<(EventKind, Value)> {
     match update {
         Update::Task(task) => status(&task.status, State::Submitted),

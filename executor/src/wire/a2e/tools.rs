@@ -11,7 +11,8 @@ use std::collections::HashSet;
 
 /// How deep objects inside parameters are described.
 const DEEPEST: usize = 4;
-/// Parameters of one tool. A schema that refers to itself would have this many to the power of [`DEEPEST`].
+/// The most parameters of one tool. A schema that refers to itself would have its own number of them to the power of
+/// [`DEEPEST`].
 const MAX_PARAMETERS: usize = 1_000;
 
 /// The tools that a filter lets through.

@@ -139,7 +139,7 @@ fn running() -> Vec<Method> {
     ]
 }
 
-/// What an agent tells its governor, which the executor acknowledges.
+/// The messages by which an agent tells its governor about itself, which the executor acknowledges.
 fn announcing() -> Vec<Method> {
     let agent = || required("agent_did", schema("AgentDid"));
     vec![

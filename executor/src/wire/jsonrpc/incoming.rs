@@ -26,7 +26,7 @@ pub enum Incoming<'a> {
 pub struct Malformed {
     /// The id of the call that it was meant to answer, as far as it has one.
     pub id: Option<Id>,
-    /// What is wrong with it.
+    /// The reason why it is neither.
     pub reason: String,
 }
 
@@ -117,7 +117,7 @@ fn answer(
     Ok(raw(&Failure { jsonrpc: "2.0", error, id: id.raw() }))
 }
 
-/// The id is read with leave: whatever else is wrong with the message, it ends the call that it names, and runs
+/// The id is read leniently: whatever else is wrong with the message, it ends the call that it names, and runs
 /// nothing.
 fn malformed(message: &[u8], fault: &Fault) -> Malformed {
     #[derive(Deserialize)]

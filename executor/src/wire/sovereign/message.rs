@@ -19,7 +19,7 @@ pub(super) struct Response<'a> {
     pub(super) metadata: Option<Metadata<'a>>,
 }
 
-/// What a run came to, or a part of it.
+/// The outcome of a run, or a part of it.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(super) enum Outcome<'a> {

@@ -277,7 +277,10 @@ fn the_openrpc_document_names_every_method_and_no_loose_end() {
         [
             "a2g/cancel",
             "a2g/execute",
+            "a2g/heartbeat",
             "a2g/intent",
+            "a2g/register",
+            "a2g/report",
             "a2g/status",
             "a2g/tools",
             "g2a/directive",

@@ -48,7 +48,7 @@ fn an_internal_fault_keeps_its_detail() {
     assert!(!message.contains("journal"), "{message}");
 }
 
-/// What a power cut may take is said, and only then.
+/// A report names the loss by a power cut, and only where there may be one.
 #[test]
 fn a_report_says_what_its_journal_does_not_wait_for() {
     let report = |durability| -> Value {
