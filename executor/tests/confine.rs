@@ -39,7 +39,7 @@ const ALONE: &str = "A2G_TEST_CONFINED";
 const DIED_OF_SIGSYS: i32 = 128 + libc::SIGSYS;
 const MOST_FILES: u64 = 64;
 const LARGEST_FILE: u64 = 1 << 20;
-/// Where this test is root, as servers that are root have it: their children may get other users.
+/// Children may get other users when the test runs as root, as in a server that is root.
 static CHANGES_USERS: LazyLock<bool> =
     LazyLock::new(|| rustix::process::geteuid().is_root() && support().unprivileged_user.is_ok());
 
@@ -423,7 +423,7 @@ fn assert_user(name: &str, user: Option<User>, expected: &[&str]) {
         return;
     }
     let code = alone(name, |confinement| {
-        // What is looked at lies in /proc, which is a root here.
+        // The files that are read lie in /proc, which is a root here.
         let proc = File::open("/proc").unwrap();
         confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
         let own = Arc::clone(confinement);

@@ -1,4 +1,4 @@
-//! What a tool can tell the executor while it runs. It tells, it never asks: a tool behaves the same whether or
+//! The ways of a tool to tell the executor something while it runs. It tells, it never asks: a tool behaves the same whether or
 //! not somebody listens. Only an artifact can be refused, for its name or its media type.
 
 use crate::ToolError;

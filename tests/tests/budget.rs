@@ -85,7 +85,7 @@ fn a_caller_that_holds_its_share_waits_and_no_other_does() {
         let told = error(&told, -32003);
         assert!(told["data"]["retry_after_ms"].is_u64(), "{told}");
         assert!(told["message"].as_str().unwrap().contains("a share of `server.max_memory_mb`"), "{told}");
-        // What is small goes on, and so does the other caller, whose large call runs.
+        // Small calls go on, and so does the other caller, whose large call runs.
         let small = mine(execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
         assert_eq!(result(&rpc(&mut client, &tokens[0], "a2g/execute", &small))["status"], "SUCCESS");
         let status = json!({ "intent_id": id_of(&calls[1]) });

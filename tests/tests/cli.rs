@@ -529,7 +529,7 @@ fn the_doctor_says_what_is_missing_by_its_exit_code_too() {
     json.ended(i32::from(ill));
 }
 
-/// What a command prints on a screen of so many columns, in a time zone five hours ahead of UTC.
+/// The output of a command on a screen of so many columns, in a time zone five hours ahead of UTC.
 fn on_a_screen(columns: usize, arguments: &[&str]) -> String {
     let mut command = std::process::Command::new(program());
     command.args(arguments).env_remove("RUST_LOG").env("COLUMNS", columns.to_string()).env("TZ", "FIVE-5");

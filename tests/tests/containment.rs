@@ -1,4 +1,4 @@
-//! What is done where the machine lacks something that tools are contained with, which depends on who can call.
+//! The start on a machine that lacks a control that contains tools: it depends on who can call.
 
 use crate::callers::{List, agent, ends};
 use crate::harness::{AGENT, Executor, Home, Options, Process, run, skipped};

@@ -17,7 +17,7 @@ fn with(member: &str) -> Reply {
     Reply::Body(format!(r#"{{"jsonrpc":"2.0",{member},"id":$ID}}"#))
 }
 
-/// What a governor answers by the name of the case, and what then blocks.
+/// The answers of a governor by the name of the case, and the reason that then blocks.
 fn nonsense(case: &str, intent: &Value) -> Option<(Reply, &'static str)> {
     let good = approval(intent);
     let changed = |member: &str, value: Value| {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::run::{self, Failure};
 
-/// How often a line says how far a build is, where there is no terminal.
+/// The time between two lines about the progress of a build, where there is no terminal.
 const EVERY: Duration = Duration::from_secs(30);
 
 /// Builds with a `cargo` that is given its arguments, none of them after a `--`. `what` reads on from "could not
@@ -39,7 +39,7 @@ pub(crate) fn build(what: &str, cargo: &mut Command, crates: Option<usize>) -> R
     }
 }
 
-/// How many crates are needed for a choice of packages, such as `-p a2g-executor`, with these kinds of dependencies.
+/// Counts the crates of a choice of packages, such as `-p a2g-executor`, with these kinds of dependencies.
 pub(crate) fn count_crates(mut cargo: Command, choice: &[&str], kinds: &str) -> Option<usize> {
     cargo.args(["tree", "--locked", "--prefix", "none", "--format", "{p}", "--edges", kinds]).args(choice);
     let crates = run::output(&mut cargo)?;
@@ -54,7 +54,7 @@ pub(crate) fn first_time<'a>(made: &Path, remark: &'a str) -> &'a str {
 
 /// The crates that a build is done with.
 struct Compiled {
-    /// How many there are in all.
+    /// All of them.
     crates: Option<usize>,
     seen: BTreeSet<String>,
 }

@@ -222,7 +222,7 @@ fn not_started(command: &Command, error: &io::Error) -> Failure {
     Failure::Missing(format!("could not start `{}`: {error}", command.get_program().to_string_lossy()))
 }
 
-/// How a program ended that did not end well.
+/// The end of a program that did not end well.
 pub(crate) fn ending(status: ExitStatus) -> String {
     status.code().map_or_else(|| "it was ended by a signal".to_owned(), |code| format!("exit code {code}"))
 }

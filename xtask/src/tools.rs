@@ -89,7 +89,7 @@ fn compile(workspace: &Workspace, toolchain: &GuestToolchain) -> Result<(), Fail
     build::build("the guest tools", &mut cargo, crates(workspace))
 }
 
-/// How many crates the tools and the guests of the tests take.
+/// The number of crates that the tools and the guests of the tests take.
 fn crates(workspace: &Workspace) -> Option<usize> {
     let mut cargo = workspace.cargo();
     cargo.current_dir(workspace.root.join("tools"));

@@ -106,10 +106,10 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     long(&folder.path().join("long.db"), &receipt);
 }
 
-/// How many records the long journal has, of which three in ten are receipts.
+/// Records of the long journal, of which three in ten are receipts.
 const LONG: usize = 1_000_000;
 
-/// What a start with a long journal takes.
+/// The time that a start with a long journal takes.
 fn long(path: &Path, like: &Receipt) {
     const AT_ONCE: usize = 400;
     let now = OffsetDateTime::now_utc();

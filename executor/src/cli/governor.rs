@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 /// The largest message that it reads: a report holds what a tool gave back.
-const LARGEST_MESSAGE: usize = 64 << 20;
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     let Governor { listen, policies, reports, key } = arguments;
@@ -33,7 +33,7 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     }
     let (pushes, _) = broadcast::channel(256);
     let methods = methods(GovernorDoor { governor, key, records, pushes: pushes.clone() })?;
-    let bounds = JsonBounds { max_bytes: LARGEST_MESSAGE, ..JsonBounds::default() };
+    let bounds = JsonBounds { max_bytes: MAX_MESSAGE_BYTES, ..JsonBounds::default() };
     let rpc = Rpc::new(methods.into(), bounds, NOTIFICATIONS);
     let settings = HttpSettings {
         doorways: Vec::new(),

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 /// The longest time in which a zygote may load its tools.
 const LONGEST_START: Duration = Duration::from_secs(60);
 /// The longest time in which a zygote may make a child.
-const LONGEST_ANSWER: Duration = Duration::from_secs(10);
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// A child, or why there is none.
 pub(super) type Made = std::result::Result<Child, String>;
@@ -281,7 +281,7 @@ impl Keeper {
     async fn keep(mut self) -> Result<()> {
         let mut next = 0;
         loop {
-            let patience = self.waits_since.map(|since| since + LONGEST_ANSWER);
+            let patience = self.waits_since.map(|since| since + MAX_ANSWER_TIME);
             tokio::select! {
                 wanted = self.wanted.recv() => {
                     if wanted.is_none() {
@@ -294,7 +294,7 @@ impl Keeper {
                             self.asked.insert(next, ours);
                             self.waits_since.get_or_insert_with(tokio::time::Instant::now);
                             let fork = ToZygote::Fork { child: next };
-                            tokio::time::timeout(LONGEST_ANSWER, self.control.send(&fork, &[theirs.as_fd()])).await??;
+                            tokio::time::timeout(MAX_ANSWER_TIME, self.control.send(&fork, &[theirs.as_fd()])).await??;
                         }
                         Err(error) => drop(self.made.send(Err(error.to_string()))),
                     }

@@ -128,7 +128,7 @@ impl Files {
     /// Compares what stands at the journal's place with what is open.
     ///
     /// # Errors
-    /// What happened to it, and what to do.
+    /// The damage, and the command that mends it.
     pub(super) fn check(&mut self) -> Result<(), String> {
         self.bytes = self.check_database()?;
         for (nth, file) in others(&self.real).iter().enumerate() {

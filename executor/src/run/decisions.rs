@@ -24,8 +24,8 @@ const UNDECIDED: &str = "nobody decided about it before its verdict expired";
 const CANCELLED: &str = "it was cancelled while it waited for a directive";
 const REVOKED: &str = "it was revoked while it waited for a directive";
 /// The shortest and the longest pause before what was approved is tried again.
-const FIRST_PAUSE: Duration = Duration::from_millis(RETRY_AFTER_MS);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const MIN_PAUSE: Duration = Duration::from_millis(RETRY_AFTER_MS);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// The intents that an earlier process held, without those that have expired since.
 pub(super) fn held(journal: &Journal, now: OffsetDateTime) -> Escalations {
@@ -285,7 +285,7 @@ impl Executor {
         mut approval: Approval,
         claimed: Option<Box<Claimed>>,
     ) {
-        let (intent, mut claimed, mut pause) = (escalated.call().intent, claimed, FIRST_PAUSE);
+        let (intent, mut claimed, mut pause) = (escalated.call().intent, claimed, MIN_PAUSE);
         loop {
             let attempt = match claimed.take() {
                 Some(claimed) => Ok(claimed),
@@ -316,7 +316,7 @@ impl Executor {
             // Somebody may have taken it back.
             let Some(again) = self.escalations.resume(intent) else { return };
             (escalated, approval) = again;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::memory::{self, Held};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What one connection has read of a message. It counts nothing until a caller is named.
+/// The bytes that one connection has read of a message. It counts nothing until a caller is named.
 #[derive(Debug, Default)]
 pub(super) struct Arriving(Mutex<Option<Unfinished>>);
 

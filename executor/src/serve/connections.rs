@@ -83,7 +83,7 @@ pub(super) struct Connection {
     all: Arc<Connections>,
     id: u64,
     close: Arc<Notify>,
-    /// What has arrived of a WebSocket's message.
+    /// The part of a WebSocket's message that has arrived.
     pub(super) arriving: Arc<Arriving>,
 }
 

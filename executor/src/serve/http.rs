@@ -51,7 +51,7 @@ const API_KEY: &str = "x-api-key";
 /// What stands before a token.
 const BEARER: &[u8] = b"bearer ";
 
-/// What a frame of a client takes beside its content: two bytes and a mask.
+/// Bytes of a client's frame beside its content: two, and a mask of four.
 pub(super) const MIN_FRAME_BYTES: usize = 6;
 /// How many pings of one WebSocket there may be in a second.
 const MOST_PINGS: u32 = 20;

@@ -1,4 +1,4 @@
-//! What a person decided is durable: once it was answered, a kill changes nothing about it.
+//! Decisions of people are durable: once one was answered, a kill changes nothing about it.
 
 use super::{assert_chain_holds, catalogue};
 use crate::callers::{List, agent};
@@ -202,7 +202,7 @@ fn who_cancelled_and_who_revoked_is_on_record_before_they_are_told() {
     assert_eq!(record(&all, "revocation", &revoked)["says"], json!({ "by": "gov", "stopped": 1 }));
     let stopped = record(&all, "stopped", &holds);
     assert_eq!(stopped["says"], json!({ "by": "otto", "method": "a2g/cancel" }));
-    // What was shown is what was decided on.
+    // The decision is about the call that was shown.
     let held = record(&all, "held", &cancelled);
     assert_eq!(record(&all, "cancelled", &cancelled)["says"]["held"], held["says"]);
     assert_eq!(record(&all, "cancelled", &cancelled)["about"], held["record"]);

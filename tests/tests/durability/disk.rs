@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 struct SmallDisk {
     /// Holds the view of the files in which it is mounted.
     holder: Process,
-    /// Where it is in that view.
+    /// Its path in that view.
     place: PathBuf,
 }
 
@@ -93,7 +93,7 @@ fn busy(answer: &Value) -> bool {
     answer["error"]["code"] == -32003 && answer["error"]["data"]["retry_after_ms"].is_u64()
 }
 
-/// How often the log says that there is no room, and that there is again.
+/// Counts the lines of the log that say that there is no room, and those that say that there is again.
 fn lines(process: &Process) -> (usize, usize) {
     let said = process.stderr();
     (said.matches("cannot be written").count(), said.matches("can be written again").count())
@@ -143,7 +143,7 @@ fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
     assert!(load.assert_balanced(&home, &reports) > 0);
 }
 
-/// Whoever called is told that it ran, and gets the receipt when there is room for it.
+/// The caller is told that it ran, and gets the receipt when there is room for it.
 #[test]
 fn a_run_that_ends_on_a_full_disk_is_answered_within_a_few_seconds() {
     let governor = Governor::start(&[]);
@@ -189,7 +189,7 @@ fn a_run_that_ends_on_a_full_disk_is_answered_within_a_few_seconds() {
     process.line_with("the journal can be written again");
 }
 
-/// What a killed server left finds no room for its receipts: it serves, says 503, and goes on when there is room.
+/// Runs that a kill cut off find no room for their receipts: the server says 503, and goes on when there is room.
 #[test]
 fn a_server_that_starts_on_a_full_disk_waits_for_room() {
     let governor = Governor::start(&[]);

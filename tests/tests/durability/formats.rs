@@ -55,7 +55,7 @@ fn a_journal_of_format_1_says_what_to_do() {
     assert_eq!(std::fs::read(home.journal()).unwrap(), before);
 }
 
-/// Whoever asks again gets what they were answered when it was written.
+/// A repeated call gets the answer that was given when it was written.
 fn assert_known(executor: &Executor, told: &Value) {
     for (name, said) in told.as_object().unwrap() {
         let Some(call) = said.get("call") else { continue };
@@ -77,7 +77,7 @@ fn assert_known(executor: &Executor, told: &Value) {
     }
 }
 
-/// What was written by a version goes on in this one: in `expected` files of runs that it had been told to begin.
+/// A journal of an older version goes on in this one: in `expected` files of runs that it had been told to begin.
 fn goes_on(format: u32, checkpoint: &str, expected: &[&str]) {
     let governor = governor();
     let keys = Keys::new();
@@ -88,7 +88,7 @@ fn goes_on(format: u32, checkpoint: &str, expected: &[&str]) {
     let before = std::fs::read(home.journal()).unwrap();
     let mut told = told(format);
     let all = told.as_object_mut().unwrap();
-    // Nobody has the key of that time any more, and a version that forgot what it denied would ask again.
+    // The key of that time is gone, and a version that forgot what it denied would ask again.
     all.remove("proven");
     all.retain(|name, said| name != "escalated DENIED" || said.get("error").is_some());
     let mut executor = Executor::start_in(home);
@@ -112,7 +112,7 @@ fn goes_on(format: u32, checkpoint: &str, expected: &[&str]) {
     });
     let reports = governor.seen().into_iter().filter(|(method, _)| method == "a2g/report").count();
     assert!(reports >= 4, "{reports}");
-    // What waited, waits.
+    // The intents that waited still wait.
     let waiting = told["escalated none"]["call"].clone();
     let directive = json!({ "intent_id": waiting["intent_id"], "decision": "APPROVED" });
     result(&executor.rpc("g2a/directive", &directive));

@@ -370,7 +370,7 @@ fn the_bundled_governor_keeps_a_report_once_however_often_it_comes() {
         governor.restart();
     }
     assert_eq!(governor.reports(), intents.each_ref().map(|intent| report(intent, "SUCCESS")));
-    // Whoever says something else about an intent is not taken for a repeat.
+    // A report that says something else about an intent is not taken for a repeat.
     result(&governor.rpc("a2g/report", &report(&intents[0], "FAILURE")));
     assert_eq!(governor.reports_of(&intents[0]).len(), 2);
 }

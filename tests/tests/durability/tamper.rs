@@ -64,7 +64,7 @@ impl Copy {
         Self { _folder: folder, path }
     }
 
-    /// What `journal verify` says when it finds something.
+    /// The words of `journal verify` about a finding.
     fn found(&self) -> Option<String> {
         let output = run(["journal", "verify", "--json", "--journal", self.path.to_str().unwrap()]);
         let said =
@@ -72,7 +72,7 @@ impl Copy {
         (!output.status.success()).then_some(said)
     }
 
-    /// What a server says that does not start on it.
+    /// The words of a server that does not start on it.
     fn refused(&self) -> Option<String> {
         let home = Home::new(crate::harness::Options::new().set("journal.path", self.path.to_str().unwrap()));
         let mut process = Process::spawn("executor", &mut home.command());
@@ -123,7 +123,7 @@ fn a_row_that_was_deleted_from_any_table_is_found_and_not_served() {
     }
 }
 
-/// What can be read of a journal, or nothing.
+/// The readable part of a journal, or nothing.
 fn content(path: &Path) -> Option<String> {
     let sqlite = Connection::open(path).ok()?;
     let mut all = String::new();
@@ -208,7 +208,7 @@ fn a_bit_that_flipped_in_the_log_is_found_by_the_marker() {
     }
 }
 
-/// Who takes a claim or a denial out of the file does not get it run.
+/// A claim or a denial that is taken out of the file makes nothing run.
 #[test]
 fn what_was_deleted_is_not_run_again() {
     let governor = governor();

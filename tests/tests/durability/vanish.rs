@@ -1,6 +1,6 @@
 //! A journal that goes away under a running server, or between two.
 //!
-//! Whoever is answered that something ran has to find it again; where that cannot be, nothing is answered.
+//! A run that was answered is found again; where that cannot be, nothing is answered.
 
 use super::{catalogue, load, options};
 use crate::harness::{
@@ -50,7 +50,7 @@ fn cut_short(journal: &Path) {
 /// In words, done to the file, and what the server says of it.
 type Vanish = (&'static str, fn(&Path), &'static str);
 
-/// What has been answered as a success stands in a journal, wherever that is now.
+/// Every success that was answered stands in a journal, wherever that is now.
 #[test]
 fn a_server_whose_journal_vanishes_stops_at_once_and_answers_no_success_after_that() {
     let catalogue = catalogue();

@@ -31,7 +31,7 @@ pub enum Reply {
 
 type Decide = dyn Fn(&str, &Value) -> Reply + Send + Sync;
 
-/// What its connections have in common.
+/// The state that its connections share.
 struct Shared {
     decide: Box<Decide>,
     stopped: AtomicBool,
@@ -94,7 +94,7 @@ impl FakeGovernor {
         self.requests().into_iter().map(named).collect()
     }
 
-    /// How many WebSockets there were.
+    /// WebSockets that there were.
     pub fn sockets(&self) -> usize {
         self.shared.sockets.load(Ordering::SeqCst)
     }

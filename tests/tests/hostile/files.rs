@@ -473,7 +473,7 @@ fn the_times_of_a_file_with_another_name_are_set_only_where_the_operator_says_so
         assert_eq!(disk.outside(), before, "{scope}");
     }
     drop(bench);
-    // Where it is allowed, both names lie inside, so that nothing outside changes.
+    // Both names lie inside where it is allowed, so that nothing outside changes.
     fs::hard_link(disk.at("jobs/inside.txt"), disk.at("jobs/dir/inside")).expect("a link");
     let guests = [("tries", Guest::new(sets_times("dir/inside", 1)))];
     let bench = disk.bench_with(Options::new().set("ceilings.hard_links", true), guests);

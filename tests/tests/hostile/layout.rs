@@ -1,4 +1,4 @@
-//! Where code and data lie in the processes of guests: for how long that is the same, so that a guest could use what
+//! The addresses of code and data in the processes of guests: for how long they are the same, so that a guest could use what
 //! another has learnt.
 
 use super::bench::{Bench, HARMLESS};
@@ -20,7 +20,7 @@ fn start_with(options: Options) -> Bench {
     Bench::start_with(options, [("sleeps", Guest::new(SLEEPS))]).undisturbed()
 }
 
-/// Where the program and its libraries lie in a process.
+/// The addresses of the program and its libraries in a process.
 fn layout(pid: u32) -> Option<BTreeSet<String>> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let fixed = maps
@@ -29,7 +29,7 @@ fn layout(pid: u32) -> Option<BTreeSet<String>> {
     Some(fixed.map(str::to_owned).collect()).filter(|layout: &BTreeSet<_>| !layout.is_empty())
 }
 
-/// Whether the kernel gives each program a layout of its own, and shows this user the layout of others.
+/// True when the kernel gives each program a layout of its own, and shows this user the layout of others.
 fn can_be_seen(bench: &Bench) -> bool {
     let is_random = fs::read_to_string("/proc/sys/kernel/randomize_va_space");
     let is_random = is_random.is_ok_and(|level| level.trim() != "0");

@@ -4,9 +4,9 @@ use super::bench::Bench;
 use super::guest::Guest;
 use crate::harness::{Options, eventually};
 
-/// How much more memory the server may take while one such result passes through, in MB.
+/// Memory that the server may take beside its own while one such result passes through, in MB.
 const MAX_GROWTH_MB: u64 = 40;
-/// How much of it may be left some seconds later, in KiB.
+/// The part of it that may be left some seconds later, in KiB.
 const MAX_LEFT_KIB: u64 = 12 << 10;
 
 /// Answers a list of 300,000 objects: as values they would take 200 MB.

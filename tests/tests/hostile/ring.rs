@@ -204,7 +204,7 @@ fn nothing_of_a_killed_server_lives_on() {
     let call = bench.call("sleeps").grant("timeout_seconds", 60);
     let parameters = call.parameters();
     let address = bench.executor.address();
-    // Nobody is left to answer this one.
+    // This one has no caller left to answer.
     std::thread::spawn(move || HttpClient::ask(address, "a2g/execute", &parameters));
     let zygote = zygote_of(&bench);
     eventually("the guest runs", || (children_of(zygote).len() == WAITING + 1).then_some(()));

@@ -5,7 +5,7 @@ use super::guest::Guest;
 use crate::harness::{Options, Tool, error};
 use serde_json::{Map, Value, json};
 
-/// How much more memory the server may take for a call with hostile arguments, in MB.
+/// Memory that the server may take beside its own for a call with hostile arguments, in MB.
 const MAX_GROWTH_MB: u64 = 100;
 
 fn nested(levels: usize) -> Value {

@@ -122,7 +122,7 @@ fn a_guest_of_root_is_the_owner_of_its_folder() {
     fs::remove_file(workspace.join("made")).expect("a file");
     fs::remove_file(workspace.join("go")).expect("a file");
 
-    // What root alone may write, a guest can use as root could.
+    // A guest can use as root what root alone may write.
     prepare(&workspace, 0, 0, 0o755);
     let (seen, notes, denied) = run(&bench, true);
     assert_eq!((seen, notes, denied), (ids(0, 0, RIGHTS_OVER_FILES), vec![errno::SUCCESS; 3], vec![]));
@@ -130,7 +130,7 @@ fn a_guest_of_root_is_the_owner_of_its_folder() {
     fs::remove_file(workspace.join("made")).expect("a file");
     fs::remove_file(workspace.join("go")).expect("a file");
 
-    // What everybody may write, nobody can use.
+    // The user `nobody` can use what everybody may write.
     prepare(&workspace, 0, 0, 0o1777);
     let (seen, notes, _) = run(&bench, true);
     assert_eq!(seen, ids(NOBODY, NOBODY, NO_RIGHTS));
@@ -146,7 +146,7 @@ fn the_operator_may_name_the_user_of_all_guests() {
     prepare(&bench.executor.workspace(), SOMEBODY, GROUP, 0o700);
     assert_eq!(run(&bench, true).1, [errno::SUCCESS, errno::SUCCESS, errno::ACCES]);
     assert_eq!(run(&bench, false).0, ids(SOMEBODY, GROUP, NO_RIGHTS));
-    // Nobody has to be told of it.
+    // No caller has to be told of it.
     assert!(!bench.executor.stderr().contains("tools run as root"));
 }
 
@@ -178,7 +178,7 @@ fn a_guest_of_another_user_ends_with_its_server() {
     let call = bench.call("sleeps").scope("/workspace/**").grant("timeout_seconds", 3600);
     let parameters = call.parameters();
     let address = bench.executor.address();
-    // Nobody is left to answer this one.
+    // This one has no caller left to answer.
     std::thread::spawn(move || HttpClient::ask(address, "a2g/execute", &parameters));
     let somebodys = |pid: &u32| {
         fs::metadata(format!("/proc/{pid}")).is_ok()

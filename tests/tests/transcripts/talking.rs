@@ -242,7 +242,7 @@ impl Talk {
         answers
     }
 
-    /// What the executor has told somebody by itself, in the order in which it did: its governor, where the transcript
+    /// The messages that the executor has sent by itself, in order: to its governor, where the transcript
     /// has one, and else a webhook.
     pub fn told(&self, nth: usize) -> Value {
         if let Some(scripted) = &self.governor {

@@ -49,7 +49,7 @@ pub(super) struct Stage {
     /// The executor's binary, which is the governor's too.
     pub(super) program: PathBuf,
     folder: TempDir,
-    /// Whether no demo has compiled its tools before.
+    /// True when no demo has compiled its tools before.
     pub(super) is_first: bool,
     /// Where the logs of both processes stay.
     pub(super) logs: PathBuf,
@@ -168,7 +168,7 @@ impl Stage {
     }
 }
 
-/// Where compiled tools are kept from one demo to the next.
+/// The folder that keeps compiled tools from one demo to the next.
 fn cache(workspace: &Workspace) -> PathBuf {
     workspace.notes().join("demo-cache")
 }

@@ -32,7 +32,7 @@ use tower::{Layer, Service, ServiceBuilder};
 
 /// The largest message that is read from a WebSocket, in bytes. One beyond it ends the connection; one beyond
 /// [`LARGEST_ANSWER`] only its own call.
-const LARGEST_MESSAGE: u32 = 16 << 20;
+const MAX_MESSAGE_BYTES: u32 = 16 << 20;
 /// The most unanswered calls of one connection before another connection takes its place. The client keeps each of them
 /// until it is answered.
 const MAX_UNANSWERED: usize = 16_384;
@@ -70,7 +70,7 @@ impl Connection {
         let transport = WsTransportClientBuilder::default()
             .connection_timeout(CALL_TIMEOUT)
             .max_request_size(LARGEST_REPORT)
-            .max_response_size(LARGEST_MESSAGE);
+            .max_response_size(MAX_MESSAGE_BYTES);
         let (sender, receiver) =
             transport.build(url).await.map_err(|error| ClientError::Transport(error.into()))?;
         let open = Arc::new(OpenCalls::default());
