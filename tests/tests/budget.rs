@@ -140,9 +140,10 @@ fn a_run_waits_for_room_for_its_output() {
 fn messages_that_one_caller_does_not_finish_are_its_own_loss() {
     let list = List::new();
     let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
-    let executor = Executor::start(list.of(Options::new().set("server.max_memory_mb", 64)));
+    let executor = Executor::start(list.of(Options::new().set("server.max_memory_mb", 160)));
     let bearer = bearer(&greedy);
-    let mut begun = (0..80)
+    // All of them would find room in the server's memory, and fewer than half of them in a caller's share.
+    let mut begun = (0..100)
         .map(|_| {
             let headers = [("Authorization", bearer.as_str())];
             let mut socket = WebSocketClient::upgrade(executor.address(), &headers).expect("a WebSocket");
@@ -154,11 +155,11 @@ fn messages_that_one_caller_does_not_finish_are_its_own_loss() {
         .collect::<Vec<_>>();
     let closed = eventually("those that the share has no room for are closed", || {
         let closed = begun.iter_mut().filter_map(|socket| socket.is_gone().then_some(())).count();
-        (closed >= 60).then_some(closed)
+        (closed >= 50).then_some(closed)
     });
-    assert!(closed < 80, "some of them fit");
+    assert!(closed < 100, "some of them fit");
     let grown = executor.status("VmRSS");
-    assert!(grown < 90 << 10, "the server has {grown} KiB");
+    assert!(grown < 130 << 10, "the server has {grown} KiB");
     let write = in_name_of(OTHER, execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
     let large = in_name_of(OTHER, execute("no_such_tool", dense(100_000)));
     let mut client = executor.client();
