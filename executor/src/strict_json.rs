@@ -33,6 +33,9 @@ const VALUE_BYTES: usize = 110;
 /// Memory that an object takes for its first member and the room for three more.
 const OBJECT_BYTES: usize = 500;
 
+/// Copies of the text of a call that runs: as it came, as values, and as the guest gets it, with room to grow.
+const TEXT_COPIES: usize = 5;
+
 impl JsonBounds {
     /// The fault of a body that was not kept to its end, because it was too long by then.
     #[must_use]
@@ -89,10 +92,12 @@ pub fn compact(text: &str) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
-/// Bytes that a body and its values take at most as a tree, valid or not, as [`check`] counts them.
+/// Bytes that a message takes while it is worked on: its values, as [`check`] counts them, and its text as often as it is
+/// held. It need not be valid.
 #[must_use]
 pub fn tree_bytes(body: &[u8]) -> u64 {
-    let (mut bytes, mut is_in_string, mut is_escaped) = (body.len() + VALUE_BYTES, false, false);
+    let text = body.len().saturating_mul(TEXT_COPIES);
+    let (mut bytes, mut is_in_string, mut is_escaped) = (text + VALUE_BYTES, false, false);
     for byte in body {
         match byte {
             _escaped if is_escaped => is_escaped = false,

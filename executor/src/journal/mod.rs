@@ -62,12 +62,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use store::{Reader, Store, Undelivered, Will};
 use time::OffsetDateTime;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use writer::Entry;
 
 /// A receipt up to this many bytes of JSON is read and written where it is needed; a longer one would
 /// keep others waiting.
 const AT_ONCE_BYTES: usize = 256 << 10;
+/// Long receipts that are brought into memory at once.
+const MAX_LONG_READS: usize = 2;
 
 /// Why something was not written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -112,6 +114,10 @@ pub struct Journal {
     durability: Durability,
     head: watch::Receiver<Head>,
     condition: watch::Receiver<Condition>,
+    /// Says that it is broken, where it is in a file.
+    breaks: Option<Arc<watch::Sender<Condition>>>,
+    /// Turns to bring a long receipt into memory.
+    long_reads: Semaphore,
     waiting: Mutex<Vec<HeldIntent>>,
     metrics: JournalMetrics,
     /// Ends the check that goes on in the background.
@@ -166,6 +172,8 @@ impl Journal {
             durability: opening.durability,
             head,
             condition,
+            breaks: Some(Arc::clone(&condition_is)),
+            long_reads: Semaphore::new(MAX_LONG_READS),
             waiting: Mutex::new(held),
             metrics: JournalMetrics::new(opening.durability),
             is_closed: Arc::default(),
@@ -197,6 +205,8 @@ impl Journal {
             durability: Durability::default(),
             head: watch::channel(Head::START).1,
             condition: watch::channel(Condition::Works).1,
+            breaks: None,
+            long_reads: Semaphore::new(MAX_LONG_READS),
             waiting: Mutex::default(),
             metrics: JournalMetrics::new(Durability::default()),
             is_closed: Arc::default(),
@@ -232,7 +242,14 @@ impl Journal {
     ) -> Result<T, JournalError> {
         let Place::Disk { reader, .. } = &self.place else { return Ok(T::default()) };
         let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-        question(&reader).map_err(|error| JournalError::Broken(error.to_string().into()))
+        question(&reader).map_err(|error| {
+            let reason = Arc::from(error.to_string());
+            if let (true, Some(breaks)) = (is_damage(&error), &self.breaks) {
+                tracing::error!(%reason, "the journal cannot be read");
+                breaks.send_replace(Condition::Broken(Arc::clone(&reason)));
+            }
+            JournalError::Broken(reason)
+        })
     }
 
     /// Says something to the writer, whose answer can be waited for.
@@ -258,8 +275,10 @@ impl Journal {
 
     /// The receipt of a record; `None` when it was pruned.
     async fn receipt(&self, record: i64) -> Result<Option<Arc<Receipt>>, JournalError> {
+        let Some(length) = self.read(|reader| reader.body_length(record))? else { return Ok(None) };
+        let long = length > AT_ONCE_BYTES as u64;
+        let _turn = if long { self.long_reads.acquire().await.ok() } else { None };
         let Some(body) = self.read(|reader| reader.body(record))? else { return Ok(None) };
-        let long = body.len() > AT_ONCE_BYTES;
         let receipt = aside(long, move || serde_json::from_slice(&body)).await?;
         Ok(Some(Arc::new(receipt)))
     }
@@ -438,6 +457,12 @@ async fn aside<T: Send + 'static>(
         work()
     };
     done.map_err(|error| broken(error.to_string()))
+}
+
+/// Whether the file is no journal any more, whoever finds it.
+fn is_damage(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }
 
 fn text(value: &impl serde::Serialize) -> Result<String, JournalError> {

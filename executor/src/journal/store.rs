@@ -235,6 +235,14 @@ impl Reader {
     }
 
     /// The receipt of a record, as JSON; `None` when it was pruned.
+    /// Bytes of [`Self::body`].
+    pub(super) fn body_length(&self, receipt: i64) -> rusqlite::Result<Option<u64>> {
+        self.0
+            .prepare_cached("SELECT length(body) FROM records WHERE number = ?1 AND kind = 'receipt'")?
+            .query_row([receipt], |row| row.get(0).map(number))
+            .optional()
+    }
+
     pub(super) fn body(&self, receipt: i64) -> rusqlite::Result<Option<Vec<u8>>> {
         self.0
             .prepare_cached("SELECT body FROM records WHERE number = ?1 AND kind = 'receipt'")?

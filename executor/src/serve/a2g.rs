@@ -178,6 +178,7 @@ fn speaks_for(executor: &Executor, caller: &Caller, agent: &AgentDid) -> Result<
 
 async fn execute(executor: Arc<Executor>, asker: Asker, params: String) -> Result<Encoded, Fault> {
     let decode::Execute { call, verdict, proof } = decode::execute(&params)?;
+    drop(params);
     let call = asker.call(&executor, call)?;
     let receipt = executor.execute(call, verdict, proof.as_ref()).await.map_err(in_intent)?;
     Ok(encode::report(&receipt))
@@ -195,6 +196,7 @@ async fn intent(executor: Arc<Executor>, asker: Asker, params: String) -> Result
         let signature = decode::context_signature(&params, signatures.escape_non_ascii())?;
         executor.check_signature(&call, signature.as_ref())?;
     }
+    drop(params);
     let answer = executor.intent(call, Watcher::nobody()).await?;
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
 }

@@ -25,21 +25,29 @@ pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<Held>> {
 pub(super) fn counted(caller: &Caller, answer: Response) -> Response {
     match hold(caller, answer.body().size_hint().exact().unwrap_or(0)) {
         Some(None) => answer,
-        Some(Some(held)) => answer.map(|body| Body::new(HeldBody { body, held: Arc::new(held) })),
+        Some(Some(held)) => until_taken(answer, vec![held]),
         None => (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], NO_SHARE).into_response(),
     }
+}
+
+/// The answer, whose parts count until it is taken.
+pub(super) fn until_taken(answer: Response, held: Vec<Held>) -> Response {
+    if held.is_empty() {
+        return answer;
+    }
+    answer.map(|body| Body::new(HeldBody { body, held: held.into() }))
 }
 
 /// A body whose pieces count until the last of them is written: the connection takes them from the body at once,
 /// and writes them when the other side reads.
 struct HeldBody {
     body: Body,
-    held: Arc<Held>,
+    held: Arc<[Held]>,
 }
 
 struct HeldPiece {
     piece: Bytes,
-    _held: Arc<Held>,
+    _held: Arc<[Held]>,
 }
 
 impl AsRef<[u8]> for HeldPiece {

@@ -67,14 +67,19 @@ pub(super) fn charge(caller: &str, message: &[u8]) -> Result<Charge, Fault> {
     if bytes <= SMALL_MESSAGE_BYTES {
         return Ok(Charge::default());
     }
-    let busy = |message: &str| Fault::Busy {
-        message: message.trim_end().to_owned(),
-        retry_after_ms: NO_ROOM_RETRY_MS,
-    };
     if !memory::has_room(bytes) {
         return Err(busy(NO_ROOM));
     }
-    memory::hold(caller, bytes).map(Charge::from).ok_or_else(|| busy(NO_SHARE))
+    memory::hold(caller, bytes).map(Charge::from).ok_or_else(no_share)
+}
+
+/// The fault of a caller that holds as much as one may.
+pub(super) fn no_share() -> Fault {
+    busy(NO_SHARE)
+}
+
+fn busy(message: &str) -> Fault {
+    Fault::Busy { message: message.trim_end().to_owned(), retry_after_ms: NO_ROOM_RETRY_MS }
 }
 
 /// The answer to more than a short message when the server holds as much as it may.

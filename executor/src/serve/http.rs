@@ -11,7 +11,7 @@ use super::doorway::{
     Arrived, AsksAgain, Doorway, Gate, NO_ROOM, NO_SHARE, OpenTo, SMALL_MESSAGE_BYTES, charge,
 };
 use super::listen::{Listen, Listener};
-use super::rpc::{Followups, Rpc};
+use super::rpc::{Answered, Followups, Rpc};
 use super::tls::Tls;
 use crate::clock::Clock;
 use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
@@ -271,8 +271,9 @@ async fn post(
     };
     match answer {
         Some(answer) => {
-            let answer = ([(header::CONTENT_TYPE, "application/json")], answer).into_response();
-            answers::counted(&caller, answer)
+            let Answered { text, held } = answer;
+            let answer = ([(header::CONTENT_TYPE, "application/json")], text).into_response();
+            answers::until_taken(answer, held)
         }
         None => StatusCode::NO_CONTENT.into_response(),
     }
@@ -376,11 +377,8 @@ async fn listen(
             let answer = door.rpc.converse(&bytes, &caller, &followups).await;
             // Whoever does not take the answer is not worked for.
             drop(work);
-            let answer = answer.map(|answer| {
-                let held = answers::hold(&caller, answer.len() as u64);
-                held.map(|held| (Arc::from(answer), held))
-            });
-            let followups = followups.take().into_iter().map(|message| Some((message, None)));
+            let answer = answer.map(|Answered { text, held }| (Arc::from(text), held));
+            let followups = followups.take().into_iter().map(|message| (message, Vec::new()));
             for message in answer.into_iter().chain(followups) {
                 let _nobody_reads = answers.send(message).await;
             }
@@ -389,8 +387,8 @@ async fn listen(
     }
 }
 
-/// An answer with its count; `None` when its caller has left too many untaken.
-type Answer = Option<(Arc<str>, Option<Held>)>;
+/// An answer with what it counts for.
+type Answer = (Arc<str>, Vec<Held>);
 
 /// Writes answers and pushes until there are no more; `None` when the other side does not take them.
 async fn speak(
@@ -402,11 +400,10 @@ async fn speak(
     loop {
         let (text, _held) = tokio::select! {
             answer = outgoing.recv() => match answer {
-                Some(Some(answer)) => answer,
-                Some(None) => return None,
+                Some(answer) => answer,
                 None => return Some(sink),
             },
-            pushed = next_push(&mut pushes) => (pushed, None),
+            pushed = next_push(&mut pushes) => (pushed, Vec::new()),
         };
         let sent = sink.send(Message::text(&*text));
         if !matches!(tokio::time::timeout(door.settings.connections.request, sent).await, Ok(Ok(()))) {

@@ -4,11 +4,12 @@
 //! strict reader has to see the whole of one: jsonrpsee's own server accepts duplicate keys, and
 //! answers valid JSON without an `id` with a parse error.
 
-use super::doorway::charge;
+use super::answers;
+use super::doorway::{charge, no_share};
 use crate::fault::Fault;
 use crate::govern::Caller;
 use crate::ident::{did_you_mean, excerpt};
-use crate::memory::Charge;
+use crate::memory::{Charge, Held};
 use crate::wire::a2g::fault;
 use crate::wire::jsonrpc::{self, Body, Entry, Id, MAX_BATCH, Request};
 use crate::wire::strict_json::{self, JsonBounds};
@@ -50,6 +51,31 @@ pub(super) fn notification(method: &str, params: &str) -> Arc<str> {
     format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).into()
 }
 
+/// An answer, and what it counts for in its caller's share of memory until it is taken.
+#[derive(Debug)]
+pub struct Answered {
+    /// One response, or a batch of them.
+    pub text: String,
+    /// A part for each long response.
+    pub(super) held: Vec<Held>,
+}
+
+impl From<String> for Answered {
+    fn from(text: String) -> Self {
+        Self { text, held: Vec::new() }
+    }
+}
+
+impl Answered {
+    /// The response to one request, or the news that its caller holds as much as it may.
+    fn counted(text: String, id: &Id, caller: &Caller) -> Self {
+        match answers::hold(caller, text.len() as u64) {
+            Some(held) => Self { text, held: held.into_iter().collect() },
+            None => refusal(Some(id), &no_share()).into(),
+        }
+    }
+}
+
 /// The other side of a message.
 #[derive(Clone, Copy)]
 struct Peer<'a> {
@@ -73,7 +99,7 @@ impl Rpc {
     }
 
     /// Answers one message of a caller; `None` when there is nothing to answer.
-    pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<String> {
+    pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<Answered> {
         self.answer_peer(message, caller, None).await
     }
 
@@ -83,7 +109,7 @@ impl Rpc {
         message: &[u8],
         caller: &Arc<Caller>,
         followups: &Arc<Followups>,
-    ) -> Option<String> {
+    ) -> Option<Answered> {
         self.answer_peer(message, caller, Some(followups)).await
     }
 
@@ -92,31 +118,33 @@ impl Rpc {
         message: &[u8],
         caller: &Arc<Caller>,
         followups: Option<&Arc<Followups>>,
-    ) -> Option<String> {
+    ) -> Option<Answered> {
         let body =
             strict_json::check(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
         let peer = Peer { caller, followups, charge: &charge(caller.name(), message) };
         match body {
-            Err(fault) => Some(refusal(None, &fault)),
+            Err(fault) => Some(refusal(None, &fault).into()),
             Ok(Body::One(entry)) => self.entry(entry, peer).await,
             Ok(Body::Batch(entries)) => {
                 let answers =
                     futures_util::future::join_all(entries.into_iter().map(|entry| self.entry(entry, peer)));
-                let answers = answers.await.into_iter().flatten().collect::<Vec<_>>();
-                (!answers.is_empty()).then(|| format!("[{}]", answers.join(",")))
+                let (texts, held): (Vec<_>, Vec<_>) =
+                    answers.await.into_iter().flatten().map(|Answered { text, held }| (text, held)).unzip();
+                let held = held.into_iter().flatten().collect();
+                (!texts.is_empty()).then(|| Answered { text: format!("[{}]", texts.join(",")), held })
             }
         }
     }
 
     /// The answer to a message that is too long to be read.
     #[must_use]
-    pub fn too_long(&self) -> String {
-        refusal(None, &self.bounds.too_long())
+    pub fn too_long(&self) -> Answered {
+        refusal(None, &self.bounds.too_long()).into()
     }
 
-    async fn entry(&self, entry: Entry<'_>, peer: Peer<'_>) -> Option<String> {
+    async fn entry(&self, entry: Entry<'_>, peer: Peer<'_>) -> Option<Answered> {
         match entry {
-            Err((id, fault)) => Some(refusal(id.as_ref(), &fault)),
+            Err((id, fault)) => Some(refusal(id.as_ref(), &fault).into()),
             Ok(Request { id: None, method, params }) => {
                 if self.notifications.contains(&method.as_ref()) {
                     let _nobody_asked = self.call(None, &method, params, peer).await;
@@ -127,7 +155,8 @@ impl Rpc {
                 None
             }
             Ok(Request { id: Some(id), method, params }) => {
-                Some(self.call(Some(&id), &method, params, peer).await)
+                let text = self.call(Some(&id), &method, params, peer).await;
+                Some(Answered::counted(text, &id, peer.caller))
             }
         }
     }

@@ -22,7 +22,7 @@ pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>) -> std::io::Result<()> {
         let line = match read_line(&mut input, rpc.bounds().max_bytes).await? {
             Line::End => break,
             Line::TooLong => {
-                write_line(&rpc.too_long());
+                write_line(&rpc.too_long().text);
                 continue;
             }
             Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
@@ -32,7 +32,7 @@ pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>) -> std::io::Result<()> {
         let (rpc, caller) = (rpc.clone(), Arc::clone(&caller));
         tokio::spawn(async move {
             if let Some(answer) = rpc.answer(&line, &caller).await {
-                write_line(&answer);
+                write_line(&answer.text);
             }
             drop(place);
         });
