@@ -132,7 +132,9 @@ fn a_run_waits_for_room_for_its_output() {
         for call in &calls {
             result(&executor.rpc("a2g/cancel", &json!({ "intent_id": id_of(call) })));
         }
-        waiting.map(|waiting| waiting.join().expect("an answer"));
+        for waiting in waiting {
+            waiting.join().expect("an answer");
+        }
     });
     let write = execute("write_file", json!({ "path": "/workspace/x", "content": "x" }));
     eventually("there is room again", || executor.rpc("a2g/execute", &write).get("result").map(drop));
