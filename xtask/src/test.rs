@@ -6,7 +6,9 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::build;
 use crate::clients;
@@ -34,6 +36,11 @@ libfaketime, or a client from PyPI or npm, are skipped without it, and say so.";
 
 /// The part of a test's name that says that it needs [`WANTED`].
 const NEEDS_WANTED: &str = "wasip2";
+
+/// The time between two looks whether cargo has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// The time that a process may outlive the tests that started it.
+const MAX_LEFT_BEHIND: Duration = Duration::from_secs(30);
 
 /// What the test programs said, added up.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -199,20 +206,42 @@ fn names_a_package(words: &[String]) -> bool {
 /// Runs the tests and shows their output while reading along.
 fn attempt(what: &'static str, cargo: &mut Command) -> Result<Outcome, Failure> {
     run::progress("Testing", what);
+    follow(what, cargo, MAX_LEFT_BEHIND)
+}
+
+/// Follows `cargo test` to its end, and processes that tests left behind for so long.
+fn follow(what: &'static str, cargo: &mut Command, patience: Duration) -> Result<Outcome, Failure> {
     let started: Instant = run::now();
     let cannot =
         |error: std::io::Error| Failure::Program(format!("could not run the tests of the {what}: {error}"));
     let mut child = cargo.stdout(Stdio::piped()).spawn().map_err(cannot)?;
     let mut tally = Tally::default();
+    let (read, lines) = mpsc::channel();
     if let Some(stdout) = child.stdout.take() {
-        for line in BufReader::new(stdout).split(b'\n') {
-            let line = line.map_err(cannot)?;
-            let line = String::from_utf8_lossy(&line);
-            println!("{line}");
-            tally.read(&line);
-        }
+        thread::spawn(move || {
+            BufReader::new(stdout).split(b'\n').map_while(Result::ok).try_for_each(|line| read.send(line))
+        });
     }
-    let ok = child.wait().map_err(cannot)?.success();
+    let mut ended: Option<Instant> = None;
+    let ok = loop {
+        match lines.recv_timeout(LOOK_AGAIN) {
+            Ok(line) => {
+                let line = String::from_utf8_lossy(&line);
+                println!("{line}");
+                tally.read(&line);
+            }
+            Err(RecvTimeoutError::Disconnected) => break child.wait().map_err(cannot)?.success(),
+            Err(RecvTimeoutError::Timeout) => match ended {
+                // It would be waited for as long as it lives.
+                Some(since) if since.elapsed() >= patience => {
+                    println!("a test left a process behind that holds its output");
+                    break false;
+                }
+                Some(_) => {}
+                None => ended = child.try_wait().map_err(cannot)?.map(|_status| run::now()),
+            },
+        }
+    };
     Ok(Outcome { what, ok, tally, seconds: started.elapsed().as_secs() })
 }
 
@@ -241,6 +270,15 @@ mod tests {
 
     fn words(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_process_that_a_test_left_behind_is_a_failure_and_holds_nothing_up() {
+        let outcome =
+            |script: &str, patience| follow("x", Command::new("sh").args(["-c", script]), patience).unwrap();
+        let left = outcome("echo test result: ok. 1 passed; sleep 20 &", Duration::ZERO);
+        assert!(!left.ok && left.tally.passed == 1 && left.seconds < 15);
+        assert!(outcome("sleep 1 & wait", Duration::from_secs(30)).ok);
     }
 
     #[test]

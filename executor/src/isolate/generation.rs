@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// The longest time in which a zygote may load its tools.
-const LONGEST_START: Duration = Duration::from_secs(60);
+const MAX_START_TIME: Duration = Duration::from_secs(60);
 /// The longest time in which a zygote may make a child.
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
 
@@ -120,7 +120,7 @@ impl Generation {
         }
         let mut control = Channel::to_zygote(ours)?;
         let ready =
-            async { tokio::time::timeout(LONGEST_START, ready(&mut control, tools, settings)).await? };
+            async { tokio::time::timeout(MAX_START_TIME, ready(&mut control, tools, settings)).await? };
         let unusable = match ready.await {
             Ok(unusable) => unusable,
             Err(error) => {
@@ -165,7 +165,7 @@ impl Generation {
             }
             Ok(())
         };
-        tokio::time::timeout(LONGEST_START, all_made).await?
+        tokio::time::timeout(MAX_START_TIME, all_made).await?
     }
 
     /// A child that waits already, if any.

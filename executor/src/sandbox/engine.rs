@@ -23,9 +23,9 @@ const FIBRE_STACK_BYTES: usize = 1 << 20;
 /// The most core instances, memories and tables of one execution. A componentised tool has four core
 /// instances, one of `componentize-py` fourteen; the rest is room for components that compose others. The pool
 /// reserves addresses for all of them, and memory only for those that a guest has.
-pub(super) const MOST_INSTANCES: u32 = 64;
-pub(super) const MOST_MEMORIES: u32 = 16;
-pub(super) const MOST_TABLES: u32 = 64;
+pub(super) const MAX_INSTANCES: u32 = 64;
+pub(super) const MAX_MEMORIES: u32 = 16;
+pub(super) const MAX_TABLES: u32 = 64;
 /// Bytes of the engine's own records of one component with its core instances. CPython takes more than the
 /// megabyte that is the engine's default.
 const MAX_INSTANCE_BYTES: usize = 8 << 20;
@@ -56,15 +56,15 @@ const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
 pub(super) fn engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Engine> {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(concurrent)
-        .total_core_instances(concurrent.saturating_mul(MOST_INSTANCES))
-        .total_memories(concurrent.saturating_mul(MOST_MEMORIES))
-        .total_tables(concurrent.saturating_mul(MOST_TABLES))
+        .total_core_instances(concurrent.saturating_mul(MAX_INSTANCES))
+        .total_memories(concurrent.saturating_mul(MAX_MEMORIES))
+        .total_tables(concurrent.saturating_mul(MAX_TABLES))
         .total_stacks(concurrent)
-        .max_core_instances_per_component(MOST_INSTANCES)
-        .max_memories_per_component(MOST_MEMORIES)
-        .max_tables_per_component(MOST_TABLES)
-        .max_memories_per_module(MOST_MEMORIES)
-        .max_tables_per_module(MOST_TABLES)
+        .max_core_instances_per_component(MAX_INSTANCES)
+        .max_memories_per_component(MAX_MEMORIES)
+        .max_tables_per_component(MAX_TABLES)
+        .max_memories_per_module(MAX_MEMORIES)
+        .max_tables_per_module(MAX_TABLES)
         .max_core_instance_size(MAX_INSTANCE_BYTES)
         .max_component_instance_size(MAX_INSTANCE_BYTES)
         .table_elements(MOST_TABLE_ELEMENTS)

@@ -1,6 +1,6 @@
 //! The memory limit: one sum over all memories and tables of a store.
 
-use super::engine::{MOST_INSTANCES, MOST_MEMORIES, MOST_TABLES};
+use super::engine::{MAX_INSTANCES, MAX_MEMORIES, MAX_TABLES};
 use super::witness::{Event, Witness};
 use crate::limit::Bound;
 use crate::quantity::{BYTES_PER_MB, MemoryLimit};
@@ -89,15 +89,15 @@ impl ResourceLimiter for Limiter {
     }
 
     fn instances(&self) -> usize {
-        MOST_INSTANCES as usize
+        MAX_INSTANCES as usize
     }
 
     fn tables(&self) -> usize {
-        MOST_TABLES as usize
+        MAX_TABLES as usize
     }
 
     fn memories(&self) -> usize {
-        MOST_MEMORIES as usize
+        MAX_MEMORIES as usize
     }
 }
 

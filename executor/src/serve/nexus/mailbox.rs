@@ -23,13 +23,13 @@ use tokio::sync::Notify;
 /// How many subscriptions one agent may have.
 const MOST_SUBSCRIPTIONS: usize = 16;
 /// How many events of at-least-once and exactly-once are kept for one agent.
-const MOST_KEPT: usize = 1000;
+const MAX_KEPT: usize = 1000;
 /// How many bytes they may have.
-const MOST_KEPT_BYTES: usize = 1 << 20;
+const MAX_KEPT_BYTES: usize = 1 << 20;
 /// How many events of at-most-once wait for the writer.
-const MOST_PASSING: usize = 256;
+const MAX_PASSING: usize = 256;
 /// How many bytes they may have.
-const MOST_PASSING_BYTES: usize = 256 << 10;
+const MAX_PASSING_BYTES: usize = 256 << 10;
 /// How many are sent and not acknowledged at once.
 const MOST_IN_FLIGHT: usize = 32;
 /// After how long without an acknowledgement an event is sent again.
@@ -171,7 +171,7 @@ impl Mailbox {
             let fits = match event.guarantee {
                 Guarantee::AtMostOnce => {
                     let fits =
-                        self.passing.len() < MOST_PASSING && self.passing_bytes + bytes <= MOST_PASSING_BYTES;
+                        self.passing.len() < MAX_PASSING && self.passing_bytes + bytes <= MAX_PASSING_BYTES;
                     if fits && self.outlet.is_some() {
                         self.passing_bytes += bytes;
                         self.passing.push_back(Arc::new(event));
@@ -179,8 +179,8 @@ impl Mailbox {
                     fits
                 }
                 Guarantee::AtLeastOnce | Guarantee::ExactlyOnce => {
-                    let fits = self.kept.len() < MOST_KEPT
-                        && self.kept_bytes + bytes <= MOST_KEPT_BYTES
+                    let fits = self.kept.len() < MAX_KEPT
+                        && self.kept_bytes + bytes <= MAX_KEPT_BYTES
                         && memory::has_room(bytes as u64);
                     if fits {
                         self.kept_bytes += bytes;
@@ -373,8 +373,7 @@ mod tests {
     #[test]
     fn nothing_grows_without_end_and_what_was_left_out_is_said() {
         let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
-        for (guarantee, most) in [(Guarantee::ExactlyOnce, MOST_KEPT), (Guarantee::AtMostOnce, MOST_PASSING)]
-        {
+        for (guarantee, most) in [(Guarantee::ExactlyOnce, MAX_KEPT), (Guarantee::AtMostOnce, MAX_PASSING)] {
             let mut mailbox = Mailbox::default();
             assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
             for _ in 0..most + 7 {
@@ -390,9 +389,9 @@ mod tests {
             mailbox.publish(&subject(), EventName::Finished, &json!({}));
             let last = mailbox.kept.back().map(|kept| &kept.event).or(mailbox.passing.back()).unwrap();
             assert_eq!(data(last)["dropped"], 7);
-            let large = "x".repeat(MOST_KEPT_BYTES);
+            let large = "x".repeat(MAX_KEPT_BYTES);
             mailbox.publish(&subject(), EventName::Log, &json!({ "message": large }));
-            assert!(mailbox.kept_bytes <= MOST_KEPT_BYTES && mailbox.passing_bytes <= MOST_PASSING_BYTES);
+            assert!(mailbox.kept_bytes <= MAX_KEPT_BYTES && mailbox.passing_bytes <= MAX_PASSING_BYTES);
         }
         let mut mailbox = Mailbox::default();
         for nth in 0..=MOST_SUBSCRIPTIONS {
