@@ -30,12 +30,12 @@ pub enum IdentError {
 /// Cuts caller-supplied text to a length that is safe to echo in an error or a log line.
 #[must_use]
 pub fn excerpt(text: &str) -> String {
-    const LONGEST: usize = 64;
+    const MAX_LEN: usize = 64;
     let mut shown = String::new();
-    for c in text.chars().take(LONGEST) {
+    for c in text.chars().take(MAX_LEN) {
         if c == ' ' || c.is_ascii_graphic() { shown.push(c) } else { shown.extend(c.escape_default()) }
     }
-    if text.chars().nth(LONGEST).is_some() {
+    if text.chars().nth(MAX_LEN).is_some() {
         shown.push('…');
     }
     shown

@@ -146,13 +146,13 @@ pub struct Spent {
 
 impl Budgets {
     /// The most of any count that can be asked for.
-    pub const MOST: u64 = 1_000_000_000;
+    pub const MAX: u64 = 1_000_000_000;
     /// The fewest handles with which a guest can start: its own streams and folders are among them.
-    pub const FEWEST_HANDLES: u64 = 32;
+    pub const MIN_HANDLES: u64 = 32;
     /// The most handles, and the most things to wait for at once, that can be asked for.
-    pub const MOST_HANDLES: u64 = 1 << 16;
+    pub const MAX_HANDLES: u64 = 1 << 16;
     /// The most fuel that can be asked for: what every reader of JSON can tell from its neighbours.
-    pub const MOST_FUEL: u64 = 1 << 53;
+    pub const MAX_FUEL: u64 = 1 << 53;
 
     /// What can have been spent of them at most, of what another process says.
     #[must_use]

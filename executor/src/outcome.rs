@@ -426,7 +426,7 @@ pub struct NetworkUsage {
     pub sent_bytes: u64,
     /// Bytes that came over the wire.
     pub received_bytes: u64,
-    /// Who was reached, the first [`Usage::MOST_CONTACTS`] of them.
+    /// Who was reached, the first [`Usage::MAX_CONTACTS`] of them.
     pub contacted: Vec<Contact>,
     /// Whether more were reached than are listed.
     pub contacted_truncated: bool,
@@ -457,7 +457,7 @@ pub struct Usage {
     pub network: Bound<bool>,
     /// What became of it, when the run had one.
     pub network_used: Option<NetworkUsage>,
-    /// What was denied, the first [`Usage::MOST_DENIALS`] kinds of it.
+    /// What was denied, the first [`Usage::MAX_DENIALS`] kinds of it.
     pub denied: Vec<Denial>,
     /// Whether more kinds were denied than are listed.
     pub denied_truncated: bool,
@@ -465,9 +465,9 @@ pub struct Usage {
 
 impl Usage {
     /// How many different denials a report lists.
-    pub const MOST_DENIALS: usize = 32;
+    pub const MAX_DENIALS: usize = 32;
     /// How many different hosts a report lists.
-    pub const MOST_CONTACTS: usize = 32;
+    pub const MAX_CONTACTS: usize = 32;
 }
 
 /// All that is known of one run.

@@ -33,14 +33,14 @@ pub struct MemoryLimit {
 
 impl MemoryLimit {
     /// The largest limit that can be asked for, in MB.
-    pub const MOST_MB: u64 = 1 << 20;
+    pub const MAX_MB: u64 = 1 << 20;
 
     /// A limit of `mb` MB.
     ///
     /// # Errors
-    /// [`OutOfRange`] outside 1 to [`Self::MOST_MB`].
+    /// [`OutOfRange`] outside 1 to [`Self::MAX_MB`].
     pub fn from_mb(mb: u64) -> Result<Self, OutOfRange> {
-        in_range(mb, 1, Self::MOST_MB).map(|mb| Self { mb })
+        in_range(mb, 1, Self::MAX_MB).map(|mb| Self { mb })
     }
 
     /// The limit in MB.
@@ -63,15 +63,15 @@ pub struct CpuPercent(u32);
 
 impl CpuPercent {
     /// The largest share that can be asked for: a hundred cores.
-    pub const MOST: u64 = 10_000;
+    pub const MAX: u64 = 10_000;
 
     /// A share of `percent`.
     ///
     /// # Errors
-    /// [`OutOfRange`] outside 1 to [`Self::MOST`].
+    /// [`OutOfRange`] outside 1 to [`Self::MAX`].
     pub fn new(percent: u64) -> Result<Self, OutOfRange> {
-        let percent = in_range(percent, 1, Self::MOST)?;
-        u32::try_from(percent).map(Self).map_err(|_| OutOfRange { least: 1, most: Self::MOST })
+        let percent = in_range(percent, 1, Self::MAX)?;
+        u32::try_from(percent).map(Self).map_err(|_| OutOfRange { least: 1, most: Self::MAX })
     }
 
     /// The share in percent.
@@ -99,22 +99,22 @@ enum Seconds {
 
 impl Timeout {
     /// The longest timeout that can be asked for, in seconds.
-    pub const MOST_SECONDS: u64 = 7 * 24 * 60 * 60;
+    pub const MAX_SECONDS: u64 = 7 * 24 * 60 * 60;
 
     /// A timeout of `seconds`.
     ///
     /// # Errors
-    /// [`OutOfRange`] outside 1 to [`Self::MOST_SECONDS`].
+    /// [`OutOfRange`] outside 1 to [`Self::MAX_SECONDS`].
     pub fn from_seconds(seconds: u64) -> Result<Self, OutOfRange> {
-        in_range(seconds, 1, Self::MOST_SECONDS).map(|seconds| Self { millis: seconds * 1000 })
+        in_range(seconds, 1, Self::MAX_SECONDS).map(|seconds| Self { millis: seconds * 1000 })
     }
 
     /// A timeout of `millis` milliseconds.
     ///
     /// # Errors
-    /// [`OutOfRange`] outside 1 to [`Self::MOST_SECONDS`] times 1,000.
+    /// [`OutOfRange`] outside 1 to [`Self::MAX_SECONDS`] times 1,000.
     pub fn from_millis(millis: u64) -> Result<Self, OutOfRange> {
-        in_range(millis, 1, Self::MOST_SECONDS * 1000).map(|millis| Self { millis })
+        in_range(millis, 1, Self::MAX_SECONDS * 1000).map(|millis| Self { millis })
     }
 
     /// The timeout in seconds, rounded up.
@@ -137,7 +137,7 @@ impl TryFrom<Seconds> for Timeout {
         match seconds {
             Seconds::Whole(seconds) => Self::from_seconds(seconds),
             Seconds::Parts(seconds) => {
-                let out_of_range = |_| OutOfRange { least: 1, most: Self::MOST_SECONDS };
+                let out_of_range = |_| OutOfRange { least: 1, most: Self::MAX_SECONDS };
                 let duration = Duration::try_from_secs_f64(seconds).map_err(out_of_range)?;
                 let millis = duration.as_nanos().div_ceil(1_000_000);
                 Self::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
@@ -165,14 +165,14 @@ pub struct OutputLimit {
 
 impl OutputLimit {
     /// The largest limit that can be asked for, in bytes.
-    pub const MOST_BYTES: u64 = 1 << 30;
+    pub const MAX_BYTES: u64 = 1 << 30;
 
     /// A limit of `bytes`.
     ///
     /// # Errors
-    /// [`OutOfRange`] outside 1 to [`Self::MOST_BYTES`].
+    /// [`OutOfRange`] outside 1 to [`Self::MAX_BYTES`].
     pub fn from_bytes(bytes: u64) -> Result<Self, OutOfRange> {
-        in_range(bytes, 1, Self::MOST_BYTES).map(|bytes| Self { bytes })
+        in_range(bytes, 1, Self::MAX_BYTES).map(|bytes| Self { bytes })
     }
 
     /// The limit in bytes.
@@ -257,10 +257,10 @@ mod tests {
 
     #[test]
     fn the_largest_value_fits_and_one_more_does_not() {
-        assert_eq!(MemoryLimit::from_mb(MemoryLimit::MOST_MB).unwrap().bytes(), 1 << 40);
-        assert!(MemoryLimit::from_mb(MemoryLimit::MOST_MB + 1).is_err());
-        assert!(CpuPercent::new(CpuPercent::MOST).is_ok());
-        assert!(CpuPercent::new(CpuPercent::MOST + 1).is_err());
+        assert_eq!(MemoryLimit::from_mb(MemoryLimit::MAX_MB).unwrap().bytes(), 1 << 40);
+        assert!(MemoryLimit::from_mb(MemoryLimit::MAX_MB + 1).is_err());
+        assert!(CpuPercent::new(CpuPercent::MAX).is_ok());
+        assert!(CpuPercent::new(CpuPercent::MAX + 1).is_err());
         assert!(Timeout::from_seconds(u64::MAX).is_err());
     }
 }

@@ -37,8 +37,8 @@ use std::time::{Duration, Instant};
 /// Names the test that a process was started for.
 const ALONE: &str = "A2G_TEST_CONFINED";
 const DIED_OF_SIGSYS: i32 = 128 + libc::SIGSYS;
-const MOST_FILES: u64 = 64;
-const LARGEST_FILE: u64 = 1 << 20;
+const MAX_FILES: u64 = 64;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Children may get other users when the test runs as root, as in a server that is root.
 static CHANGES_USERS: LazyLock<bool> =
     LazyLock::new(|| rustix::process::geteuid().is_root() && support().unprivileged_user.is_ok());
@@ -121,7 +121,7 @@ fn output(bytes: u64) -> OutputLimit {
 
 /// Takes both steps of a child.
 fn apply(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
-    confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+    confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
     apply_alone(confinement, roots);
 }
 
@@ -364,13 +364,13 @@ fn a_waiting_child_has_few_files_and_small_ones() {
         return;
     }
     let code = alone("a_waiting_child_has_few_files_and_small_ones", |confinement| {
-        confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
-        let open = (0..MOST_FILES + 8).map_while(|_| File::open("/dev/null").ok()).collect::<Vec<_>>();
-        assert!((open.len() as u64) < MOST_FILES, "{}", open.len());
+        confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
+        let open = (0..MAX_FILES + 8).map_while(|_| File::open("/dev/null").ok()).collect::<Vec<_>>();
+        assert!((open.len() as u64) < MAX_FILES, "{}", open.len());
         drop(open);
         let file = tempfile::tempfile().unwrap();
-        file.set_len(LARGEST_FILE).unwrap();
-        let too_large = file.set_len(LARGEST_FILE + 1).unwrap_err();
+        file.set_len(MAX_FILE_BYTES).unwrap();
+        let too_large = file.set_len(MAX_FILE_BYTES + 1).unwrap_err();
         assert_eq!(too_large.raw_os_error(), Some(libc::EFBIG));
         let core = rustix::process::getrlimit(rustix::process::Resource::Core);
         assert_eq!((core.current, core.maximum), (Some(0), Some(0)));
@@ -425,7 +425,7 @@ fn assert_user(name: &str, user: Option<User>, expected: &[&str]) {
     let code = alone(name, |confinement| {
         // The files that are read lie in /proc, which is a root here.
         let proc = File::open("/proc").unwrap();
-        confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+        confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let own = Arc::clone(confinement);
         let (said, says) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
@@ -486,7 +486,7 @@ fn a_thread_that_did_not_give_up_its_files_is_noticed() {
         return;
     }
     let code = alone("a_thread_that_did_not_give_up_its_files_is_noticed", |confinement| {
-        confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+        confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || wait.recv());
         let refused = confinement.apply(&[], memory(16), output(1 << 20), None);
@@ -507,7 +507,7 @@ fn a_bystander_has_no_files_and_no_more_system_calls_than_the_guest() {
         let granted = folder();
         let root = File::open(granted.path()).unwrap();
         let ((ready, is_ready), (go, may_go)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
-        confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+        confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let (own, file) = (Arc::clone(confinement), granted.path().join("in"));
         let (said, says) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
@@ -537,7 +537,7 @@ fn a_child_ends_with_the_process_that_forked_it() {
     let name = "a_child_ends_with_the_process_that_forked_it";
     if std::env::var(ALONE).is_ok() {
         std::process::exit(in_child(|confinement| {
-            confinement.waiting(MOST_FILES, LARGEST_FILE).unwrap();
+            confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
             println!("waiting");
             std::thread::sleep(Duration::from_secs(10));
         }));
@@ -567,7 +567,7 @@ fn a_child_whose_parent_is_gone_goes_no_further() {
     let code = alone("a_child_whose_parent_is_gone_goes_no_further", |confinement| {
         // The child of a child is not one of the process that prepared.
         let code = ended(fork(|| {
-            let refused = confinement.waiting(MOST_FILES, LARGEST_FILE);
+            let refused = confinement.waiting(MAX_FILES, MAX_FILE_BYTES);
             assert!(matches!(refused, Err(ConfineError::Orphaned)), "{refused:?}");
         }));
         assert_eq!(code, 0);

@@ -11,7 +11,7 @@ fn every_method_is_served_over_http() {
     let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
     let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
     let mut door = Jsonrpsee::new(async || {
-        HttpClientBuilder::default().request_timeout(PATIENCE).build(executor.http_url())
+        HttpClientBuilder::default().request_timeout(TIMEOUT).build(executor.http_url())
     });
     methods::every_method_is_served(&mut door, &executor.workspace());
 }

@@ -12,7 +12,7 @@ fn every_method_is_served_over_web_socket() {
     let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
     let url = executor.web_socket_url();
     let mut door =
-        Jsonrpsee::new(async || WsClientBuilder::default().request_timeout(PATIENCE).build(&url).await);
+        Jsonrpsee::new(async || WsClientBuilder::default().request_timeout(TIMEOUT).build(&url).await);
     methods::every_method_is_served(&mut door, &executor.workspace());
 }
 

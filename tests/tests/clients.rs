@@ -104,7 +104,7 @@ async fn speaks_a2g(client: &impl ClientT, governor: &impl ClientT, executor: &E
     // A notification has no answer; over a WebSocket it is in force at some time soon.
     let policy = json!({ "agent_did": AGENT, "version": "none", "capabilities": { "tools": {} } });
     governor.notification("g2a/policy", Params(policy)).await.expect("it is sent");
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + TIMEOUT;
     let refused = loop {
         let asked =
             ask(client, "a2g/execute", execute("list_directory", json!({ "path": "/workspace" }))).await;

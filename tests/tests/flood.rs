@@ -58,7 +58,7 @@ fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
         let asked = Instant::now();
         while !is_healthy(address) {
             watched.unheard += 1;
-            assert!(asked.elapsed() < PATIENCE, "{watched:?}");
+            assert!(asked.elapsed() < TIMEOUT, "{watched:?}");
         }
         watched.slowest = watched.slowest.max(asked.elapsed());
         watched.answers += 1;
@@ -71,7 +71,7 @@ fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
 fn is_healthy(address: SocketAddr) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).map(|_| answer)

@@ -198,7 +198,7 @@ impl Gathering {
         *here += 1;
         self.1.notify_all();
         while *here < self.2 {
-            let (now, late) = self.1.wait_timeout(here, PATIENCE).unwrap();
+            let (now, late) = self.1.wait_timeout(here, TIMEOUT).unwrap();
             assert!(!late.timed_out(), "{} of {} came", *now, self.2);
             here = now;
         }

@@ -38,7 +38,7 @@ libfaketime, or a client from PyPI or npm, are skipped without it, and say so.";
 const NEEDS_WANTED: &str = "wasip2";
 
 /// The time between two looks whether cargo has ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The time that a process may outlive the tests that started it.
 const MAX_LEFT_BEHIND: Duration = Duration::from_secs(30);
 
@@ -224,7 +224,7 @@ fn follow(what: &'static str, cargo: &mut Command, patience: Duration) -> Result
     }
     let mut ended: Option<Instant> = None;
     let ok = loop {
-        match lines.recv_timeout(LOOK_AGAIN) {
+        match lines.recv_timeout(POLL_INTERVAL) {
             Ok(line) => {
                 let line = String::from_utf8_lossy(&line);
                 println!("{line}");

@@ -15,13 +15,13 @@ use std::str::Chars;
 use std::sync::Arc;
 
 /// The most components of one pattern: its states are the bits of a `u64`.
-const MOST_PARTS: usize = 60;
+const MAX_PARTS: usize = 60;
 /// The most bytes of a pattern, as of a path.
-const LONGEST: usize = 4096;
+const MAX_PATTERN_BYTES: usize = 4096;
 /// How deep `{…}` may stand in `{…}`.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 /// The most alternatives that `{a,b}` may give.
-const MOST_ALTERNATIVES: usize = 64;
+const MAX_ALTERNATIVES: usize = 64;
 
 /// What a `**` with a slash after it is while choices are put together, and what one at the end is: no
 /// pattern holds a NUL. So two `*` of different choices that come to stand side by side are no `**`,
@@ -110,7 +110,7 @@ impl Glob {
             return Err("`**` at the end of a choice has to end the pattern");
         }
         let parts = names.split('/').map(Part::parse).collect::<Result<Arc<[_]>, _>>()?;
-        if parts.len() > MOST_PARTS {
+        if parts.len() > MAX_PARTS {
             return Err("it has more than 60 components");
         }
         Ok(Self { text: marked.replace(LAST, "**").replace(INNER, "**").into(), parts })
@@ -378,7 +378,7 @@ fn mark(pattern: &str) -> Result<String, &'static str> {
     if pattern.contains('\0') {
         return Err(NUL);
     }
-    if pattern.len() > LONGEST {
+    if pattern.len() > MAX_PATTERN_BYTES {
         return Err("it has more than 4096 bytes");
     }
     let mut marked = String::new();
@@ -407,7 +407,7 @@ fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {
                 open.extend(choices.iter().map(|choice| [before, choice, after].concat()));
             }
         }
-        if done.len() + open.len() > MOST_ALTERNATIVES {
+        if done.len() + open.len() > MAX_ALTERNATIVES {
             return Err("it has more than 64 alternatives");
         }
     }
@@ -432,7 +432,7 @@ fn first_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
             }
             b'{' => {
                 depth += 1;
-                if depth > DEEPEST {
+                if depth > MAX_DEPTH {
                     return Err("its braces stand more than 32 deep");
                 }
                 if depth == 1 {

@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The most areas of one grant, and of one layer.
-const MOST_AREAS: usize = 256;
+const MAX_AREAS: usize = 256;
 /// The most ways in which the areas of two layers may overlap, those counted that others cover.
-const MOST_OVERLAPS: usize = 4 * MOST_AREAS;
+const MAX_OVERLAPS: usize = 4 * MAX_AREAS;
 
 /// The executor's own ceilings. They have a value for every limit, so that a limit that no other
 /// layer names is still a limit.
@@ -142,8 +142,8 @@ impl Grant {
         for (layer, claims) in layers.into_iter().chain([(Layer::Executor, own)]) {
             few(claims.areas.as_ref().map_or(0, Vec::len).max(claims.blocked.len()))?;
             let claims = Limits::of(layer, claims);
-            if met.overlaps_in_more_than(&claims, MOST_OVERLAPS) {
-                return Err(ScopeError::TooMany { most: MOST_AREAS });
+            if met.overlaps_in_more_than(&claims, MAX_OVERLAPS) {
+                return Err(ScopeError::TooMany { most: MAX_AREAS });
             }
             met = met.meet(claims);
             few(met.areas.as_ref().map_or(0, BTreeSet::len))?;
@@ -248,7 +248,7 @@ impl Grant {
 }
 
 fn few(areas: usize) -> Result<(), ScopeError> {
-    if areas > MOST_AREAS { Err(ScopeError::TooMany { most: MOST_AREAS }) } else { Ok(()) }
+    if areas > MAX_AREAS { Err(ScopeError::TooMany { most: MAX_AREAS }) } else { Ok(()) }
 }
 
 fn under<T: Ord>(ceiling: T, said: Option<Bound<T>>) -> Bound<T> {

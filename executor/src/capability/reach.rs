@@ -11,9 +11,9 @@ use std::fmt;
 use std::net::IpAddr;
 
 /// The longest name, in bytes.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 /// The longest label of a name, in bytes.
-const LONGEST_LABEL: usize = 63;
+const MAX_LABEL_BYTES: usize = 63;
 
 /// A host name in its one spelling: lower case, punycode, no trailing dot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,7 +67,7 @@ impl Host {
     pub fn parse(text: &str) -> Result<Self, HostError> {
         let error = || HostError { text: excerpt(text) };
         // No name is longer in any script, and a longer text is not read at all.
-        if text.len() > 4 * LONGEST_NAME {
+        if text.len() > 4 * MAX_NAME_BYTES {
             return Err(error());
         }
         let name = text.strip_suffix('.').unwrap_or(text);
@@ -81,8 +81,8 @@ impl Host {
                     byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_'
                 };
                 let label =
-                    |label: &str| (1..=LONGEST_LABEL).contains(&label.len()) && label.bytes().all(plain);
-                if name.len() <= LONGEST_NAME && name.split('.').all(label) {
+                    |label: &str| (1..=MAX_LABEL_BYTES).contains(&label.len()) && label.bytes().all(plain);
+                if name.len() <= MAX_NAME_BYTES && name.split('.').all(label) {
                     Ok(Self::Name(Domain(name)))
                 } else {
                     Err(error())

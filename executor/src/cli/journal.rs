@@ -31,9 +31,9 @@ use time::format_description::well_known::Rfc3339;
 use time::{Date, Duration, OffsetDateTime};
 
 /// How many of a call's arguments a table shows.
-const MOST_SHOWN: usize = 16;
+const MAX_SHOWN: usize = 16;
 /// How many characters it shows of each.
-const LONGEST_SHOWN: usize = 60;
+const MAX_SHOWN_CHARS: usize = 60;
 
 pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
     start_logging("error");
@@ -299,13 +299,13 @@ fn list_waiting(waiting: &[Escalated], json: bool) {
 fn in_short(arguments: &Map<String, Value>) -> String {
     let short = |(name, value): (&String, &Value)| {
         let value = value.to_string();
-        match value.char_indices().nth(LONGEST_SHOWN) {
+        match value.char_indices().nth(MAX_SHOWN_CHARS) {
             Some((end, _)) => format!("{name}: {}… ({} bytes)", value.split_at(end).0, value.len()),
             None => format!("{name}: {value}"),
         }
     };
-    let shown = arguments.iter().take(MOST_SHOWN).map(short).collect::<Vec<_>>().join(", ");
-    match arguments.len().checked_sub(MOST_SHOWN) {
+    let shown = arguments.iter().take(MAX_SHOWN).map(short).collect::<Vec<_>>().join(", ");
+    match arguments.len().checked_sub(MAX_SHOWN) {
         None | Some(0) => shown,
         Some(more) => format!("{shown}, and {more} more (--json has all)"),
     }

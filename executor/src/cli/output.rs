@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 /// The width of a list that goes to no terminal, unless `COLUMNS` is set.
 const COLUMNS_WITHOUT_A_TERMINAL: u16 = 100;
 /// The narrowest list that can be read.
-const FEWEST_COLUMNS: u16 = 40;
+const MIN_COLUMNS: u16 = 40;
 
 /// Whether colours may go to a stream.
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of the environment")]
@@ -30,7 +30,7 @@ pub(super) fn columns(stream: &(impl IsTerminal + AsFd)) -> usize {
 #[allow(clippy::disallowed_methods, reason = "COLUMNS is a convention of the environment")]
 fn columns_wanted() -> u16 {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<u16>().ok());
-    said.map_or(COLUMNS_WITHOUT_A_TERMINAL, |columns| columns.max(FEWEST_COLUMNS))
+    said.map_or(COLUMNS_WITHOUT_A_TERMINAL, |columns| columns.max(MIN_COLUMNS))
 }
 
 /// Prints text on standard output. A reader that went away, such as `head`, is no failure.

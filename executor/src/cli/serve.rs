@@ -8,7 +8,7 @@ use crate::catalog::prepare;
 use crate::clock::Clock;
 use crate::config::{Config, Layout};
 use crate::deliver;
-use crate::egress::MOST_LOOKUPS;
+use crate::egress::MAX_LOOKUPS;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
     AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, IssuerSettings, KeyPair, Push,
@@ -90,7 +90,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     let run_as = contain(&config, transport.listens().then_some(&config.listen))?;
     tell_of_root(&config, run_as);
     let guests = config.capacity.concurrent.saturating_mul(2);
-    let most_threads = guests.saturating_add(MOST_LOOKUPS + OWN_THREADS);
+    let most_threads = guests.saturating_add(MAX_LOOKUPS + OWN_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(most_threads)

@@ -381,7 +381,7 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     let capacity = how_much_at_once(&executor)?;
     let output = ranged("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?;
     let outputs = (capacity.concurrent as u64).saturating_mul(output.bytes());
-    let enough_mb = default_memory_mb().saturating_add(outputs.div_ceil(1 << 20)).min(MemoryLimit::MOST_MB);
+    let enough_mb = default_memory_mb().saturating_add(outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);
     let memory_mb = server.max_memory_mb.unwrap_or(enough_mb);
     let memory = ranged("server.max_memory_mb", memory_mb, MemoryLimit::from_mb)?;
     let inline_tools = executor.inline_tools.iter().map(|name| ToolName::parse(name));
@@ -461,27 +461,27 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             output,
             budgets: Budgets {
                 written: ranged("ceilings.max_written_mb", ceilings.max_written_mb, MemoryLimit::from_mb)?,
-                created: within("ceilings.max_created", ceilings.max_created, Budgets::MOST)?,
+                created: within("ceilings.max_created", ceilings.max_created, Budgets::MAX)?,
                 handles: between(
                     "ceilings.max_handles",
                     ceilings.max_handles,
-                    Budgets::FEWEST_HANDLES,
-                    Budgets::MOST_HANDLES,
+                    Budgets::MIN_HANDLES,
+                    Budgets::MAX_HANDLES,
                 )?,
                 subscriptions: within(
                     "ceilings.max_subscriptions",
                     ceilings.max_subscriptions,
-                    Budgets::MOST_HANDLES,
+                    Budgets::MAX_HANDLES,
                 )?,
-                random_bytes: within("ceilings.max_random_bytes", ceilings.max_random_bytes, Budgets::MOST)?,
+                random_bytes: within("ceilings.max_random_bytes", ceilings.max_random_bytes, Budgets::MAX)?,
                 directory_entries: within(
                     "ceilings.max_directory_entries",
                     ceilings.max_directory_entries,
-                    Budgets::MOST,
+                    Budgets::MAX,
                 )?,
                 fuel: ceilings
                     .max_fuel
-                    .map(|fuel| within("ceilings.max_fuel", fuel, Budgets::MOST_FUEL))
+                    .map(|fuel| within("ceilings.max_fuel", fuel, Budgets::MAX_FUEL))
                     .transpose()?,
                 hard_links: ceilings.hard_links,
             },

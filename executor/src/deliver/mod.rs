@@ -19,16 +19,16 @@ use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
 /// How many reports are on their way at once.
-const MOST_IN_FLIGHT: usize = 16;
+const MAX_IN_FLIGHT: usize = 16;
 /// The first and the longest pause before something is sent again.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// The name on record for decisions that come over the executor's own connection to its governor.
 const GOVERNOR: &str = "the governor";
 
 /// Delivers reports for as long as the process lives, each at least once.
 pub async fn deliver_reports(executor: Arc<Executor>) {
-    let places = Arc::new(Semaphore::new(MOST_IN_FLIGHT));
+    let places = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (due, receipt) = match executor.journal().next_report().await {
@@ -72,7 +72,7 @@ fn span(receipt: &Receipt) -> Span {
 /// The pause after so many tries: twice as long each time.
 fn pause_before(tries: u32) -> Duration {
     let factor = 2_u32.saturating_pow(tries.saturating_sub(1));
-    FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE)
+    FIRST_PAUSE.saturating_mul(factor).min(MAX_RETRY_DELAY)
 }
 
 /// A pause of half to all of `pause`, so that many senders do not come back at once.
@@ -140,7 +140,7 @@ async fn register(executor: &Executor, introduction: &Introduction) {
             Err(error) => {
                 tracing::warn!(governor, %error, pause_ms = pause.as_millis(), "not registered yet");
                 tokio::time::sleep(jittered(pause)).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_RETRY_DELAY);
             }
         }
     }

@@ -12,11 +12,11 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// How many webhooks are told at once.
-const MOST_AT_ONCE: usize = 256;
+const MAX_CONCURRENT: usize = 256;
 /// How many of them may be one owner's.
-const MOST_OF_AN_OWNER: usize = MOST_AT_ONCE / 4;
+const MAX_CONCURRENT_PER_OWNER: usize = MAX_CONCURRENT / 4;
 /// How many notices wait for one webhook.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 /// The pauses before a notice is sent again. After the last it is dropped.
 const PAUSES: [Duration; 4] =
     [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(8), Duration::from_secs(30)];
@@ -58,10 +58,10 @@ impl Webhooks for Post {
         }
         let owner = notice.owner.to_string();
         let theirs = lines.values().filter(|(of, _)| *of == owner).count();
-        if lines.len() >= MOST_AT_ONCE || theirs >= MOST_OF_AN_OWNER {
+        if lines.len() >= MAX_CONCURRENT || theirs >= MAX_CONCURRENT_PER_OWNER {
             return dropped(&key, "too many webhooks are told at once");
         }
-        let (line, waiting) = mpsc::channel(MOST_WAITING);
+        let (line, waiting) = mpsc::channel(MAX_WAITING);
         let _there_is_room = line.try_send(notice);
         lines.insert(key.clone(), (owner, line));
         drop(lines);

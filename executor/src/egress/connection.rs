@@ -3,7 +3,7 @@
 use super::line::{Line, Place};
 use super::refusal::{Failure, Refusal};
 use super::target::Target;
-use super::{Body, MOST_FIELDS, MOST_HEAD_BYTES};
+use super::{Body, MAX_FIELDS, MAX_HEAD_BYTES};
 use crate::capability::Host;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -140,7 +140,7 @@ impl AsyncWrite for Counted {
 
 /// What is read before there is an answer: the head, all the heads that only inform before it, and what of
 /// the body comes along. More than this is no answer, and reading it would keep others waiting.
-const MOST_BEFORE_ANSWER: usize = 4 * MOST_HEAD_BYTES;
+const MAX_INTERIM_BYTES: usize = 4 * MAX_HEAD_BYTES;
 
 /// A stream that ends when too much was read of it before there was an answer.
 struct Heads<S> {
@@ -234,10 +234,10 @@ async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     place: Place,
 ) -> Result<(SendRequest<Body>, Connection), Refusal> {
     let answered = Arc::<AtomicBool>::default();
-    let stream = Heads { stream, left: MOST_BEFORE_ANSWER, answered: Arc::clone(&answered) };
+    let stream = Heads { stream, left: MAX_INTERIM_BYTES, answered: Arc::clone(&answered) };
     let handshake = http1::Builder::new()
-        .max_buf_size(MOST_HEAD_BYTES)
-        .max_headers(MOST_FIELDS)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_FIELDS)
         .handshake(TokioIo::new(stream));
     let (sender, connection) = handshake.await.map_err(|error| Refusal::of(&error))?;
     let over = place.over();

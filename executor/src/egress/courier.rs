@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The longest that an answer may take to begin.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
 /// What one message may take of the network, beside its own length. Answers are not read.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 /// Posts to hosts that the operator lists, and to nobody else.
 pub struct Courier {
@@ -52,9 +52,13 @@ impl Courier {
         headers: &[(&'static str, String)],
         body: String,
     ) -> Result<u16, Refusal> {
-        let most = MOST_BYTES.saturating_add(u64::try_from(body.len()).unwrap_or(u64::MAX));
-        let budgets =
-            NetworkBudgets { requests: 1, connections: 1, sent_bytes: most, received_bytes: MOST_BYTES };
+        let most = MAX_ANSWER_BYTES.saturating_add(u64::try_from(body.len()).unwrap_or(u64::MAX));
+        let budgets = NetworkBudgets {
+            requests: 1,
+            connections: 1,
+            sent_bytes: most,
+            received_bytes: MAX_ANSWER_BYTES,
+        };
         let mut request = Request::post(url).header(http::header::CONTENT_TYPE, "application/json");
         for (name, value) in headers {
             let mut value = HeaderValue::try_from(value).map_err(|_| Failure::Request)?;

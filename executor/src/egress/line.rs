@@ -5,7 +5,7 @@ use super::connection::{Answer, Connection, Counted, greet};
 use super::refusal::{Failure, Refusal};
 use super::target::Target;
 use super::tunnel::Found;
-use super::{Body, Carrier, Connecting, Egress, LookingUp, MOST_HEAD_BYTES, Patience, Sending};
+use super::{Body, Carrier, Connecting, Egress, LookingUp, MAX_HEAD_BYTES, Patience, Sending};
 use crate::capability::{Domain, Grant, Host, Reach, Unreachable};
 use crate::ident::AgentDid;
 use crate::limit::NetworkBudgets;
@@ -41,7 +41,7 @@ const NOT_THE_GUESTS: [HeaderName; 12] = [
 ];
 
 /// How much of an authority a report quotes, in characters: the longest name, and what stands around it.
-const LONGEST_WHAT: usize = 320;
+const MAX_TARGET_BYTES: usize = 320;
 
 /// The network of one run.
 pub struct Line {
@@ -225,7 +225,7 @@ impl Line {
         };
         let answer = answer.map_err(|error| Refusal::of(&error))?;
         connection.answered();
-        if head_bytes(answer.headers()) > MOST_HEAD_BYTES {
+        if head_bytes(answer.headers()) > MAX_HEAD_BYTES {
             return Err(Failure::AnswerHead.into());
         }
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -442,8 +442,8 @@ impl Drop for Place {
 
 impl Books {
     fn deny(&mut self, reason: DenialReason, what: &str) -> io::Error {
-        let what: String = what.chars().take(LONGEST_WHAT).flat_map(char::escape_default).collect();
-        let room = self.denied.len() < Usage::MOST_DENIALS;
+        let what: String = what.chars().take(MAX_TARGET_BYTES).flat_map(char::escape_default).collect();
+        let room = self.denied.len() < Usage::MAX_DENIALS;
         match self.denied.iter_mut().find(|denial| denial.reason == reason && denial.what == what) {
             Some(denial) => denial.count = denial.count.saturating_add(1),
             None if room => self.denied.push(Denial { what, reason, count: 1 }),
@@ -456,7 +456,7 @@ impl Books {
     fn reached(&mut self, authority: &str, address: SocketAddr) -> Option<usize> {
         let known =
             self.contacted.iter().position(|known| known.authority == authority && known.address == address);
-        if known.is_none() && self.contacted.len() >= Usage::MOST_CONTACTS {
+        if known.is_none() && self.contacted.len() >= Usage::MAX_CONTACTS {
             self.contacted_truncated = true;
             return None;
         }
@@ -495,7 +495,7 @@ fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, R
     if !path.starts_with('/') {
         return Err(Failure::Request.into());
     }
-    if head_bytes(&parts.headers) + path.len() > MOST_HEAD_BYTES {
+    if head_bytes(&parts.headers) + path.len() > MAX_HEAD_BYTES {
         return Err(Failure::RequestHead.into());
     }
     let length = length(&parts.headers)?;

@@ -52,11 +52,11 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
 /// The most bytes of the head of a request, and of the head of an answer.
-pub const MOST_HEAD_BYTES: usize = 64 << 10;
+pub const MAX_HEAD_BYTES: usize = 64 << 10;
 /// The most header fields of an answer.
-const MOST_FIELDS: usize = 128;
+const MAX_FIELDS: usize = 128;
 /// How many names are looked up at once: each takes a thread, which may have to wait for a name server.
-pub const MOST_LOOKUPS: usize = 16;
+pub const MAX_LOOKUPS: usize = 16;
 
 /// The body of a request or of an answer.
 pub type Body = UnsyncBoxBody<Bytes, Refusal>;
@@ -179,7 +179,7 @@ impl Egress {
         Ok(Self {
             settings,
             resolver: Arc::new(System),
-            lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
+            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
             tls: connection::connector(ca_file)?,
             rates: Rates::new(clock.monotonic()),
             clock,

@@ -23,9 +23,9 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
 /// How many look-ups a run remembers. The oldest is forgotten, and its addresses have to be looked up again.
-const MOST_FOUND: usize = 256;
+const MAX_REMEMBERED_ADDRESSES: usize = 256;
 /// The most addresses of one name that a guest is told.
-const MOST_ADDRESSES: usize = 32;
+const MAX_ADDRESSES: usize = 32;
 /// The most bytes that are read at once.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -44,7 +44,7 @@ struct Answer {
 
 impl Found {
     fn keep(&mut self, name: Domain, addresses: Vec<IpAddr>) {
-        if self.0.len() >= MOST_FOUND {
+        if self.0.len() >= MAX_REMEMBERED_ADDRESSES {
             self.0.pop_front();
         }
         self.0.push_back(Answer { name, addresses, paid: true });
@@ -79,7 +79,7 @@ impl Line {
         let found = timeout_at(self.connected_by(None), self.checked_addresses(&host, None, &what)).await;
         drop(place);
         let mut addresses = found.unwrap_or(Err(Failure::ConnectTimeout.into()))?;
-        addresses.truncate(MOST_ADDRESSES);
+        addresses.truncate(MAX_ADDRESSES);
         match host {
             Host::Name(_) if addresses.is_empty() => return Err(Failure::Name.into()),
             Host::Name(name) => self.found().keep(name, addresses.clone()),

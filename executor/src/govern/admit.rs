@@ -19,7 +19,7 @@ use time::OffsetDateTime;
 
 /// The most filesystem patterns, and the most conditions, of one verdict: each pattern may be a
 /// folder that is held open.
-const MOST_PATTERNS: usize = 64;
+const MAX_PATTERNS: usize = 64;
 
 /// The operator's leave to take verdicts, policies and directives from anyone who can reach the
 /// door (`--insecure-accept-unsigned`). Only the command line makes one.
@@ -262,8 +262,8 @@ fn admitted(
     let refuse =
         |blocked_by, message| Fault::Refused { intent: Some(call.intent), risk_score, blocked_by, message };
     let scope = |error: ScopeError| refuse(BlockedBy::ScopeUnenforceable, error.to_string());
-    if manifest.filesystem_scope.len().max(verdict.conditions.len()) > MOST_PATTERNS {
-        let message = format!("more than {MOST_PATTERNS} patterns or conditions are not enforced");
+    if manifest.filesystem_scope.len().max(verdict.conditions.len()) > MAX_PATTERNS {
+        let message = format!("more than {MAX_PATTERNS} patterns or conditions are not enforced");
         return Err(refuse(BlockedBy::ScopeUnenforceable, message));
     }
     let mut claims = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];

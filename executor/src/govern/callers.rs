@@ -25,9 +25,9 @@ use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
 /// The most bytes of a list of callers.
-const LARGEST_LIST: u64 = 4 << 20;
+const MAX_LIST_BYTES: u64 = 4 << 20;
 /// The longest name of a caller, in characters.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 /// What every token begins with, so that one that got into a log or a repository is found.
 const TOKEN_PREFIX: &str = "a2g_";
 /// How many random bytes a token has.
@@ -217,7 +217,7 @@ impl CallerList {
     /// [`CallersError`], also when others may change the file.
     pub fn read(path: &Path) -> Result<Self, CallersError> {
         let not_a_list = |reason: String| CallersError::NotAList { path: path.to_owned(), reason };
-        let text = files::read_guarded(path, LARGEST_LIST)?;
+        let text = files::read_guarded(path, MAX_LIST_BYTES)?;
         let text = std::str::from_utf8(&text).map_err(|error| not_a_list(error.to_string()))?;
         let written = toml::from_str::<Written>(text);
         let written = written.map_err(|error| not_a_list(error.to_string().trim_end().to_owned()))?;
@@ -556,10 +556,10 @@ impl Listed {
 
     fn add(&mut self, entry: &CallerEntry) -> Result<(), String> {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
-        let fits = (1..=LONGEST_NAME).contains(&name.chars().count());
+        let fits = (1..=MAX_NAME_BYTES).contains(&name.chars().count());
         if !fits || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(format!(
-                "needs a name of 1 to {LONGEST_NAME} characters without white space or control characters"
+                "needs a name of 1 to {MAX_NAME_BYTES} characters without white space or control characters"
             ));
         }
         if roles.is_empty() {

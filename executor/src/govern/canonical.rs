@@ -7,7 +7,7 @@
 use serde_json::{Map, Number, Value};
 
 /// The largest integer all of whose neighbours are doubles, 2^53 - 1.
-const LARGEST_INTEGER: u64 = (1 << 53) - 1;
+const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 
 /// Why there is no canonical form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,7 +36,7 @@ fn exact(value: &Value) -> Result<(), NotCanonical> {
 
 fn is_exact(number: &Number) -> bool {
     let integer = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs));
-    integer.is_none_or(|integer| integer <= LARGEST_INTEGER)
+    integer.is_none_or(|integer| integer <= MAX_EXACT_INTEGER)
 }
 
 #[cfg(test)]

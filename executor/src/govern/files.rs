@@ -9,11 +9,11 @@ use tempfile::NamedTempFile;
 use zeroize::Zeroizing;
 
 /// The most bytes of a file with one key.
-pub(super) const LARGEST_KEY_FILE: u64 = 16 << 10;
+pub(super) const MAX_KEY_FILE_BYTES: u64 = 16 << 10;
 /// The most bytes of a file of secrets, which may be those of many agents.
-const LARGEST_SECRETS: u64 = 1 << 20;
+const MAX_SECRETS_BYTES: u64 = 1 << 20;
 /// The most bytes of a file with certificates.
-const LARGEST_BUNDLE: u64 = 4 << 20;
+const MAX_BUNDLE_BYTES: u64 = 4 << 20;
 
 /// Why a file cannot be used. No message repeats anything of what is in it.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ impl FileError {
 /// # Errors
 /// [`FileError`], also when others can read it.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
-    let (text, metadata) = read(path, LARGEST_SECRETS)?;
+    let (text, metadata) = read(path, MAX_SECRETS_BYTES)?;
     let reason = if !is_ours(&metadata) {
         "belongs to another user, who can change it"
     } else if metadata.mode() & 0o077 != 0 {
@@ -75,7 +75,7 @@ pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
 /// # Errors
 /// [`FileError`], also when others can change it.
 pub fn read_trusted(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
-    let (text, metadata) = read(path, LARGEST_BUNDLE)?;
+    let (text, metadata) = read(path, MAX_BUNDLE_BYTES)?;
     check_unchanged_by_others(path, &metadata)?;
     Ok(text)
 }

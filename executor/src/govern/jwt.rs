@@ -28,9 +28,9 @@ use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
 
 /// The most bytes of a token.
-const LONGEST_TOKEN: usize = 8 << 10;
+const MAX_TOKEN_BYTES: usize = 8 << 10;
 /// The most bytes of a file of keys: a set may have the certificates of each key beside it.
-const LARGEST_SET: u64 = 256 << 10;
+const MAX_KEY_SET_BYTES: u64 = 256 << 10;
 /// What every token begins with: `{"` in base64url.
 const BEGINNING: &[u8] = b"eyJ";
 
@@ -59,7 +59,7 @@ pub struct JwtSubject {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenRefusal {
     /// More bytes than are read.
-    #[error("it has {0} bytes, and at most {LONGEST_TOKEN} are read")]
+    #[error("it has {0} bytes, and at most {MAX_TOKEN_BYTES} are read")]
     TooLong(usize),
     /// Not a compact JWS.
     #[error("it is not three parts in base64url, with a dot between them")]
@@ -147,7 +147,7 @@ impl Jwt {
 
     /// Takes a token apart and reads its header.
     pub(super) fn parse(shown: &[u8]) -> Result<Self, TokenRefusal> {
-        if shown.len() > LONGEST_TOKEN {
+        if shown.len() > MAX_TOKEN_BYTES {
             return Err(TokenRefusal::TooLong(shown.len()));
         }
         let text = std::str::from_utf8(shown).map_err(|_| TokenRefusal::NotCompact)?;
@@ -194,7 +194,7 @@ impl TokenIssuers {
     /// others may change. Nothing is left out: an operator who named a file means it.
     pub fn read(settings: &[IssuerSettings]) -> Result<Self, KeyError> {
         let read = |IssuerSettings { issuer, keys, audience }: &IssuerSettings| {
-            let text = files::read_guarded(keys, LARGEST_SET)?;
+            let text = files::read_guarded(keys, MAX_KEY_SET_BYTES)?;
             let keys = TokenKey::parse_all(&text, keys)?;
             Ok(TokenIssuer { name: issuer.clone(), audience: audience.clone(), keys })
         };

@@ -4,7 +4,7 @@
 //! named it, and speaks for one issuer. Private keys and shared secrets are files of their own, which
 //! nobody but their owner can read; they never stand in a configuration, a log, or a message.
 
-use super::files::{self, FileError, LARGEST_KEY_FILE, check_unchanged_by_others, create};
+use super::files::{self, FileError, MAX_KEY_FILE_BYTES, check_unchanged_by_others, create};
 use crate::fault::Fault;
 use crate::ident::{Issuer, excerpt};
 use crate::wire::jwk::{self, PublicJwk};
@@ -147,7 +147,7 @@ impl TrustedKeys {
         paths.sort();
         let mut keys = BTreeMap::new();
         for path in paths {
-            let (text, metadata) = files::read(&path, LARGEST_KEY_FILE)?;
+            let (text, metadata) = files::read(&path, MAX_KEY_FILE_BYTES)?;
             check_unchanged_by_others(&path, &metadata)?;
             let key = TrustedKey::parse(&text, None, &path)?;
             let id = key.id.clone();

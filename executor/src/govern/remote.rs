@@ -35,9 +35,9 @@ const DENIALS: [i32; 2] = [-32000, -32003];
 /// The code for an error inside of a peer.
 const INTERNAL_ERROR: i32 = -32603;
 /// The largest answer that is read, in bytes.
-const LARGEST_ANSWER: u32 = 1 << 20;
+const MAX_ANSWER_BYTES: u32 = 1 << 20;
 /// The largest message that is sent: a report of the most output, with every byte of it escaped.
-const LARGEST_REPORT: u32 = 1 << 30;
+const MAX_REPORT_BYTES: u32 = 1 << 30;
 /// The messages that a governor may push over its WebSocket.
 const PUSHES: [&str; 3] = ["g2a/policy", "g2a/revoke", "g2a/directive"];
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 /// The shortest secret, in bytes: one of 128 bits in hexadecimal digits.
-const SHORTEST_SECRET: usize = 32;
+const MIN_SECRET_BYTES: usize = 32;
 
 /// What one agent and this executor share. It shows nothing of it.
 pub struct AgentSecret {
@@ -77,7 +77,7 @@ fn secret(line: &str) -> Result<AgentSecret, &'static str> {
     else {
         return Err("has to be three parts: an agent's id, its secret, and its key for AES-256 or `-`");
     };
-    if signing.len() < SHORTEST_SECRET {
+    if signing.len() < MIN_SECRET_BYTES {
         return Err("has a secret of fewer than 32 characters: take `openssl rand -hex 32`");
     }
     let sealing = match sealing {

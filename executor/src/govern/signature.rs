@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 /// How far a timestamp may be from now, either way: the SDKs' own limit.
 const WINDOW: Duration = Duration::seconds(300);
 /// How many nonces are remembered at once. Only who has the key can make one count.
-const MOST_NONCES: usize = 200_000;
+const MAX_NONCES: usize = 200_000;
 
 /// How the key file becomes the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,10 +125,10 @@ impl IntentSignatures {
             untrusted("`context.signature` was made more than 5 minutes from now: look at the clocks, and sign again")
         })?;
         let mut nonces = self.nonces.lock().unwrap_or_else(PoisonError::into_inner);
-        if nonces.len() >= MOST_NONCES {
+        if nonces.len() >= MAX_NONCES {
             nonces.retain(|_, until| *until >= now);
         }
-        if nonces.len() >= MOST_NONCES {
+        if nonces.len() >= MAX_NONCES {
             return Err(untrusted("too many signed intents came within 5 minutes: send it again later"));
         }
         if nonces.get(&signature.nonce).is_some_and(|until| *until >= now) {

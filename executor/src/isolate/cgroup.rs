@@ -26,13 +26,13 @@ const OURS: &str = "a2g-executor-";
 const SERVER: &str = "-server";
 /// What a child may have that no other limit counts: its copy of the zygote's pages, and the kernel's memory
 /// for it.
-const BESIDE_BYTES: u64 = 64 << 20;
+const HEADROOM_BYTES: u64 = 64 << 20;
 /// What may be left of a run in a group that is used again, such as the kernel's names of files. A group with
 /// more is removed, because the next run would pay for it.
-const MOST_LEFT_BYTES: u64 = 8 << 20;
+const MAX_RESIDUE_BYTES: u64 = 8 << 20;
 /// How many groups that nobody is in are kept for the next runs: the kernel takes longer to make and to remove one
 /// than to run a small guest. One comes back while another is about to be used.
-const MOST_FREE: usize = 2;
+const MAX_SPARE_GROUPS: usize = 2;
 /// After how long it is first tried again to remove a group whose child was not quite gone when nobody needed it any
 /// more, and the longest pause from then on, each twice the one before.
 const SWEEPS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -165,7 +165,7 @@ impl Delegated {
             Self::Two(folder) => folder.join("memory.current"),
         };
         let held = fs::read_to_string(held).ok().and_then(|bytes| bytes.trim().parse::<u64>().ok());
-        held.is_some_and(|bytes| bytes <= MOST_LEFT_BYTES)
+        held.is_some_and(|bytes| bytes <= MAX_RESIDUE_BYTES)
     }
 
     /// Kills everybody in it, and removes it.
@@ -338,7 +338,7 @@ impl Cgroups {
     fn keep(self: &Arc<Self>, used: impl IntoIterator<Item = Used>) {
         let mut free = self.lock();
         free.extend(used);
-        let too_many = free.len() > MOST_FREE;
+        let too_many = free.len() > MAX_SPARE_GROUPS;
         drop(free);
         if !too_many || self.sweeping.swap(true, Ordering::AcqRel) {
             return;
@@ -358,13 +358,13 @@ impl Cgroups {
             pause = longest.min(pause * 2);
             // A run that wants a group must not wait for the kernel to remove one.
             let mut free = self.lock();
-            let kept = free.len().min(MOST_FREE);
+            let kept = free.len().min(MAX_SPARE_GROUPS);
             let mut too_many = free.split_off(kept);
             drop(free);
             too_many.retain(|used| used.folders.remove().is_err());
             let mut free = self.lock();
             free.append(&mut too_many);
-            if free.len() <= MOST_FREE {
+            if free.len() <= MAX_SPARE_GROUPS {
                 // Said under the lock: whoever adds one from here on begins anew.
                 return self.sweeping.store(false, Ordering::Release);
             }
@@ -435,7 +435,7 @@ impl Group {
         let own = OVERHEAD_BYTES
             .saturating_add(OVERHEAD_PER_OUTPUT_BYTE.saturating_mul(grant.output().value.bytes()))
             .saturating_add(grant.budgets().written.bytes())
-            .saturating_add(BESIDE_BYTES);
+            .saturating_add(HEADROOM_BYTES);
         let memory_bytes = grant.memory().value.bytes().saturating_add(own);
         // A tenth and five points more than the throttle, which has to be the one that a guest meets.
         let percent = u64::from(grant.cpu().value.get());
@@ -468,7 +468,7 @@ impl Drop for Group {
     /// Some are kept to be used again, and one whose child is not quite gone.
     fn drop(&mut self) {
         let memory_bytes = *self.memory_bytes();
-        let room = self.all.lock().len() < MOST_FREE;
+        let room = self.all.lock().len() < MAX_SPARE_GROUPS;
         if room || self.folders.remove().is_err() {
             self.all.keep([Used { folders: self.folders.clone(), memory_bytes }]);
         }

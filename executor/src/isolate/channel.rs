@@ -28,11 +28,11 @@ use std::os::unix::net::UnixStream;
 use tokio::io::Interest;
 
 /// The longest message: a result and its artifacts are far below, and no length is believed above.
-const LONGEST: usize = 2 << 30;
+const MAX_MESSAGE_BYTES: usize = 2 << 30;
 /// What follows a job when it may begin.
 const BEGIN: u8 = b'!';
 /// The most descriptors beside one message, which is the kernel's own limit.
-const MOST_HANDLES: usize = 253;
+const MAX_DESCRIPTORS: usize = 253;
 /// How much the server reads at once: of a child, and of its zygote, which says little.
 const READ_BYTES: usize = 64 << 10;
 const READ_OF_ZYGOTE_BYTES: usize = 4 << 10;
@@ -339,11 +339,11 @@ fn encode(message: &impl Serialize) -> Result<Vec<u8>> {
 
 fn length(header: [u8; 4]) -> Result<usize> {
     let length = usize::try_from(u32::from_le_bytes(header)).unwrap_or(usize::MAX);
-    if length <= LONGEST { Ok(length) } else { Err(ErrorKind::FileTooLarge.into()) }
+    if length <= MAX_MESSAGE_BYTES { Ok(length) } else { Err(ErrorKind::FileTooLarge.into()) }
 }
 
 fn send_some(socket: BorrowedFd<'_>, bytes: &[u8], handles: &[BorrowedFd<'_>]) -> Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_HANDLES))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !handles.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(handles)) {
         return Err(Error::new(ErrorKind::InvalidInput, "too many descriptors for one message"));
@@ -352,7 +352,7 @@ fn send_some(socket: BorrowedFd<'_>, bytes: &[u8], handles: &[BorrowedFd<'_>]) -
 }
 
 fn receive_some(socket: BorrowedFd<'_>, into: &mut [u8], handles: &mut VecDeque<OwnedFd>) -> Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_HANDLES))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let read = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
     for message in beside.drain() {

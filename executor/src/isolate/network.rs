@@ -19,7 +19,7 @@
 use super::confine::Confinement;
 use super::zygote::refused;
 use crate::egress::{
-    Body, Carrier, Connecting, Failure, Line, LookingUp, MOST_HEAD_BYTES, Patience, Refusal, Sending,
+    Body, Carrier, Connecting, Failure, Line, LookingUp, MAX_HEAD_BYTES, Patience, Refusal, Sending,
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -46,12 +46,12 @@ const WINDOW_BYTES: usize = 256 << 10;
 /// The most bytes of one frame of a body.
 const PIECE_BYTES: usize = 64 << 10;
 /// What a piece takes of a window at least, so that many small ones cost no more memory than few large ones.
-const LEAST_WEIGHT: usize = 1 << 10;
+const MIN_FRAME_COST: usize = 1 << 10;
 /// The most bytes of a frame with a head, whose text may be longer than what it stands for.
-const LONGEST_HEAD: usize = 8 * MOST_HEAD_BYTES;
+const MAX_HEAD_FRAME_BYTES: usize = 8 * MAX_HEAD_BYTES;
 /// How often a child may open streams beyond the requests of its run, and the connections that look-ups have
 /// paid for, which are all refused: a guest that does not take no for an answer.
-const OPENS_IN_VAIN: u32 = 1024;
+const MAX_REJECTED_STREAMS: u32 = 1024;
 /// How much is taken of a stream before the other side is told, but at its end.
 const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
 /// The stack of the thread that reads in a child.
@@ -171,7 +171,7 @@ fn header(header: [u8; HEADER_BYTES]) -> Result<(Kind, u32, usize)> {
     };
     let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
     let most = match kind {
-        Kind::Open | Kind::Head => LONGEST_HEAD,
+        Kind::Open | Kind::Head => MAX_HEAD_FRAME_BYTES,
         Kind::Data => PIECE_BYTES,
         Kind::End | Kind::Abort | Kind::Enough => 0,
         Kind::Credit => 4,
@@ -228,7 +228,7 @@ fn heard(fields: Vec<(String, String)>) -> Option<HeaderMap> {
 
 /// What a piece of so many bytes takes of a window.
 fn weight(bytes: usize) -> usize {
-    bytes.max(LEAST_WEIGHT)
+    bytes.max(MIN_FRAME_COST)
 }
 
 /// The pieces of a body that come over the socket.
@@ -390,7 +390,7 @@ pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
         let budgets = line.budgets();
         // At the most each byte that is sent has a frame of its own. Credit comes in quarters of a window, and
         // each byte that is received may have taken the least weight of one.
-        let credits = budgets.received_bytes / (CREDIT_BYTES / LEAST_WEIGHT) as u64;
+        let credits = budgets.received_bytes / (CREDIT_BYTES / MIN_FRAME_COST) as u64;
         let mut left_frames = budgets.sent_bytes.saturating_add(credits).saturating_add(1 << 10);
         let mut left = budgets.sent_bytes.saturating_mul(2).saturating_add(credits.saturating_mul(4));
         left = left.saturating_add(1 << 20);
@@ -403,14 +403,14 @@ pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
                 match kind {
                     Kind::Open => {
                         opened += 1;
-                        let most = budgets.requests.saturating_mul(2).saturating_add(OPENS_IN_VAIN);
+                        let most = budgets.requests.saturating_mul(2).saturating_add(MAX_REJECTED_STREAMS);
                         if stream <= last || opened > most {
                             return Err(nonsense());
                         }
                         last = stream;
                         // What is on its way when it is refused is lost.
-                        left = left.saturating_add((LONGEST_HEAD + WINDOW_BYTES) as u64);
-                        left_frames = left_frames.saturating_add((8 + WINDOW_BYTES / LEAST_WEIGHT) as u64);
+                        left = left.saturating_add((MAX_HEAD_FRAME_BYTES + WINDOW_BYTES) as u64);
+                        left_frames = left_frames.saturating_add((8 + WINDOW_BYTES / MIN_FRAME_COST) as u64);
                         while tasks.try_join_next().is_some() {}
                         let opening = serde_json::from_slice(&content).map_err(|_| nonsense())?;
                         // The task takes its stream out of the list, which is locked until it is in.
@@ -714,7 +714,7 @@ impl Remote {
         let kind = opening.kind();
         let stream = self.next.fetch_add(1, Ordering::SeqCst);
         let opening = written(Kind::Open, stream, opening);
-        if opening.len() > LONGEST_HEAD {
+        if opening.len() > MAX_HEAD_FRAME_BYTES {
             return Err(Failure::RequestHead.into());
         }
         let (head, heading) = oneshot::channel();
@@ -853,7 +853,7 @@ mod tests {
             ("another kind", vec![vec![9; HEADER_BYTES]]),
             ("no address", vec![frame(Kind::Open, 1, br#"{"Connect":{"address":"held.example:80"}}"#)]),
             ("a long piece", vec![held(), data(1, PIECE_BYTES + 1)]),
-            ("a long head", vec![frame(Kind::Open, 1, &vec![b' '; LONGEST_HEAD + 1])]),
+            ("a long head", vec![frame(Kind::Open, 1, &vec![b' '; MAX_HEAD_FRAME_BYTES + 1])]),
             ("no head", vec![frame(Kind::Open, 1, b"{}")]),
             ("no URI", vec![opening(1, "http://a b/")]),
             ("a number twice", vec![opening(1, somewhere), opening(1, somewhere)]),
@@ -889,7 +889,7 @@ mod tests {
     #[test]
     fn small_pieces_fill_a_window_too() {
         let (inlet, _pieces) = Inlet::new(CREDIT_BYTES, |_| {});
-        let most = WINDOW_BYTES / LEAST_WEIGHT;
+        let most = WINDOW_BYTES / MIN_FRAME_COST;
         assert!((0..most).all(|_| inlet.take(Bytes::from_static(b"x")).is_ok()));
         assert!(inlet.take(Bytes::new()).is_err());
     }

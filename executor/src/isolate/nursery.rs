@@ -24,9 +24,9 @@ use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 /// The pause before another try to make a child.
-const BEFORE_ANOTHER: Duration = Duration::from_millis(50);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// The time for which a worn zygote stays in use before another try to replace it.
-const BEFORE_ANOTHER_ZYGOTE: Duration = Duration::from_secs(10);
+const ZYGOTE_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The source of children.
 pub(super) struct Nursery {
@@ -108,7 +108,7 @@ impl Nursery {
                     // Another child is asked for, so that as many wait as before once there is room again.
                     generation.lost();
                     tracing::warn!(reason, "a child could not be made");
-                    tokio::time::sleep(BEFORE_ANOTHER).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -223,7 +223,7 @@ async fn keep_renewing(nursery: Weak<Nursery>, worn: Arc<Notify>, mut closed: on
         } else if let Err(error) = open.renew().await {
             drop(open);
             tracing::warn!(%error, "the zygote could not be replaced, and stays in use for now");
-            tokio::time::sleep(BEFORE_ANOTHER_ZYGOTE).await;
+            tokio::time::sleep(ZYGOTE_RETRY_DELAY).await;
         }
     }
 }

@@ -29,19 +29,19 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 
 /// How often a run that has not begun is given to another child, beside those that waited.
-const MOST_TRIES: usize = 3;
+const MAX_TRIES: usize = 3;
 /// How long the kernel may take to take a killed process down.
-const LONGEST_EXIT: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest text of a child that is kept, in bytes.
-const LONGEST_TEXT: usize = 8 << 10;
+const MAX_TEXT_BYTES: usize = 8 << 10;
 /// Arguments up to this many bytes are sent to a child before its run may begin: the socket takes them at once.
-const MOST_AHEAD_BYTES: usize = 64 << 10;
+const MAX_READ_AHEAD_BYTES: usize = 64 << 10;
 /// A result up to this many bytes is read where it arrives; a longer one would keep others waiting.
 const AT_ONCE_BYTES: usize = 256 << 10;
 /// What a written value may be longer than it was beside twice its length.
 const SMALL_BYTES: u64 = 64 << 10;
 /// What a child may say beside its output: counts, denials, the frame around it all.
-const BESIDE_OUTPUT_BYTES: u64 = 16 << 20;
+const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
 
 /// The process ring.
 pub(super) struct Ring {
@@ -98,7 +98,7 @@ impl Ring {
         order.job.network = execution.network().line().is_some();
         let mut last = String::new();
         // All that wait may have been killed at once.
-        for _ in 0..self.nursery.waiting().saturating_add(MOST_TRIES) {
+        for _ in 0..self.nursery.waiting().saturating_add(MAX_TRIES) {
             let ran = match prepared.take() {
                 Some(prepared) => self.follow(prepared, execution).await,
                 None => self.in_another_child(&order, execution).await,
@@ -199,7 +199,7 @@ impl Ring {
                 Ok(Some(FromChild::Event(event))) => execution.saw(event),
                 Ok(Some(FromChild::Ended(told))) => {
                     let Ended { end, output_bytes, truncated, spent, denied, denied_truncated } = *told;
-                    let counts = denied.into_iter().take(Usage::MOST_DENIALS);
+                    let counts = denied.into_iter().take(Usage::MAX_DENIALS);
                     counts.for_each(|Denial { what, reason, count }| {
                         execution.saw(Event::Denied(what, reason, count));
                     });
@@ -290,7 +290,7 @@ impl Order {
     /// `true` when a child takes all of it at once, before its run may begin.
     fn is_short(&self) -> bool {
         match &self.job.task {
-            Task::Invoke { arguments } => arguments.len() <= MOST_AHEAD_BYTES,
+            Task::Invoke { arguments } => arguments.len() <= MAX_READ_AHEAD_BYTES,
             Task::Describe => true,
         }
     }
@@ -354,7 +354,7 @@ async fn over(execution: &Execution) -> Over {
 /// What the kernel said of a child whose socket is closed.
 async fn exit_of(child: &mut Child) -> Exit {
     child.kill();
-    match tokio::time::timeout(LONGEST_EXIT, &mut child.exit).await {
+    match tokio::time::timeout(EXIT_TIMEOUT, &mut child.exit).await {
         Ok(Ok(exit)) => exit,
         Ok(Err(_)) => Exit { how: "its zygote ended with it".to_owned(), cpu_us: 0, peak_resident: 0 },
         Err(_) => Exit { how: "its zygote did not say how".to_owned(), cpu_us: 0, peak_resident: 0 },
@@ -363,7 +363,7 @@ async fn exit_of(child: &mut Child) -> Exit {
 
 /// A text of a child, which is for people and may be of any length.
 fn short(text: String) -> String {
-    if text.len() <= LONGEST_TEXT { text } else { text.chars().take(LONGEST_TEXT / 4).collect() }
+    if text.len() <= MAX_TEXT_BYTES { text } else { text.chars().take(MAX_TEXT_BYTES / 4).collect() }
 }
 
 impl Child {
@@ -383,7 +383,7 @@ impl Child {
         let handles = handles.collect::<Vec<_>>();
         // Output is told as JSON, which takes up to six bytes for one.
         let output = grant.output().value.bytes();
-        self.channel.allow(output.saturating_mul(8).saturating_add(BESIDE_OUTPUT_BYTES));
+        self.channel.allow(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
         self.channel.send(&order.job, &handles).await.map_err(|error| error.to_string())?;
         // The next child is made while this one runs.
         drop(refill);

@@ -45,7 +45,7 @@ pub use files::IfMissing;
 pub use outbox::Due;
 pub use prune::{PruneError, Pruned, prune};
 pub use store::Opening;
-pub use tasks::{KeptTask, ListedTask, MOST_KEPT, MOST_KEPT_BYTES, Pace};
+pub use tasks::{KeptTask, ListedTask, MAX_TASK_BYTES, MAX_TASKS, Pace};
 
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId};

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
 /// How often a governor may refuse a report before others of its agent go first.
-const MOST_REFUSALS: u32 = 8;
+const MAX_REFUSALS: u32 = 8;
 /// How many bytes of receipts are kept at hand. The others are read again when it is their turn.
-const MOST_AT_HAND: u64 = 8 << 20;
+const MAX_CACHED_BYTES: u64 = 8 << 20;
 /// How much more a parsed result may take in memory than as text: measured at 60 for small objects.
 const PARSED_FACTOR: u64 = 60;
 /// What a receipt takes beside the output of its tool.
@@ -88,7 +88,7 @@ impl Outbox {
             receipt.outcome.metrics.output_bytes.saturating_mul(PARSED_FACTOR).saturating_add(RECEIPT_BYTES);
         let at_hand = {
             let mut inner = self.lock();
-            let room = inner.bytes_at_hand.saturating_add(bytes) <= MOST_AT_HAND;
+            let room = inner.bytes_at_hand.saturating_add(bytes) <= MAX_CACHED_BYTES;
             inner.bytes_at_hand += if room { bytes } else { 0 };
             room.then(|| (Arc::clone(receipt), bytes))
         };
@@ -138,7 +138,7 @@ impl Outbox {
         waiting.tries += 1;
         waiting.refusals += u32::from(refused);
         due.tries = waiting.tries;
-        if waiting.refusals < MOST_REFUSALS || matches!(due.line, Line::Alone(_)) {
+        if waiting.refusals < MAX_REFUSALS || matches!(due.line, Line::Alone(_)) {
             return due;
         }
         let alone = Line::Alone(due.record);
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_report_that_is_refused_again_and_again_lets_others_go_first() {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x")]);
-        for tries in 1..MOST_REFUSALS {
+        for tries in 1..MAX_REFUSALS {
             let failed = outbox.failed(next(&outbox).unwrap(), true);
             assert_eq!((failed.record, failed.tries), (1, tries));
             outbox.again(failed);
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!((second.record, second.tries), (2, 0));
         outbox.again(alone);
         let first = next(&outbox).unwrap();
-        assert_eq!((first.record, first.tries), (1, MOST_REFUSALS));
+        assert_eq!((first.record, first.tries), (1, MAX_REFUSALS));
         outbox.delivered(&second);
         outbox.delivered(&first);
         assert_eq!(outbox.undelivered(), 0);
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_governor_that_cannot_be_reached_changes_no_order() {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x")]);
-        for _ in 0..3 * MOST_REFUSALS {
+        for _ in 0..3 * MAX_REFUSALS {
             let failed = outbox.failed(next(&outbox).unwrap(), false);
             assert_eq!(failed.record, 1);
             assert!(next(&outbox).is_none());

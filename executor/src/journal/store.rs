@@ -21,7 +21,7 @@ pub(super) const FORMAT: i64 = 3;
 /// The version before, which is converted.
 const CONVERTED_FORMAT: i64 = 2;
 /// How long somebody else's transaction is waited for, such as that of `journal prune`.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection is used by one thread at a time, which SQLite need not see to.
 const WRITES: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 const READS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
@@ -219,7 +219,7 @@ impl Reader {
         let opened = Connection::open_with_flags(path, READS);
         let connection = opened.map_err(OpenError::of_sqlite(path))?;
         let prepared = || {
-            connection.busy_timeout(PATIENCE)?;
+            connection.busy_timeout(BUSY_TIMEOUT)?;
             keep_plans(&connection)?;
             connection.pragma_update(None, "cache_size", CACHE_KIB)
         };
@@ -277,7 +277,7 @@ pub(super) fn writable(path: &Path) -> Result<Connection, OpenError> {
     files::check_private(path, &is)?;
     let opened = Connection::open_with_flags(path, WRITES);
     let connection = opened.map_err(OpenError::of_sqlite(path))?;
-    let prepared = connection.busy_timeout(PATIENCE).and_then(|()| keep_plans(&connection));
+    let prepared = connection.busy_timeout(BUSY_TIMEOUT).and_then(|()| keep_plans(&connection));
     prepared.map_err(OpenError::of_sqlite(path))?;
     Ok(connection)
 }
@@ -300,7 +300,7 @@ pub(super) fn create(path: &Path) -> Result<(), OpenError> {
 
 /// The settings of a connection that writes.
 fn prepare(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     keep_plans(connection)?;
     connection.pragma_update(None, "cache_size", CACHE_KIB)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;

@@ -59,9 +59,9 @@ pub(super) const ROW: &str = "task, owner, context, created, over, status, bytes
 const ROW_COLUMNS: usize = 8;
 
 /// How many tasks of one owner are kept, and some more until somebody looks: see [`looks`].
-pub const MOST_KEPT: i64 = 1_000;
+pub const MAX_TASKS: i64 = 1_000;
 /// How many bytes of documents of one owner are kept.
-pub const MOST_KEPT_BYTES: i64 = 256 << 20;
+pub const MAX_TASK_BYTES: i64 = 256 << 20;
 
 /// A task as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,7 +195,7 @@ impl Batch<'_> {
             .prepare_cached("SELECT count(*), total(bytes) FROM tasks WHERE owner = ?1")?
             .query_row([owner], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, f64>(1)?)))?;
         #[allow(clippy::cast_precision_loss, reason = "what is compared is far below 2^53")]
-        let too_large = bytes > MOST_KEPT_BYTES as f64;
+        let too_large = bytes > MAX_TASK_BYTES as f64;
         let dropped = if too_large {
             self.drop_tasks(
                 "DELETE FROM tasks WHERE number IN (
@@ -203,13 +203,13 @@ impl Batch<'_> {
                          SELECT number, over, row_number() OVER latest AS place, sum(bytes) OVER latest AS total
                          FROM tasks WHERE owner = ?1 WINDOW latest AS (ORDER BY created DESC, number DESC)
                      ) WHERE over IS NOT NULL AND (place > ?2 OR total > ?3)) RETURNING task",
-                params![owner, MOST_KEPT, MOST_KEPT_BYTES],
+                params![owner, MAX_TASKS, MAX_TASK_BYTES],
             )?
-        } else if kept > MOST_KEPT {
+        } else if kept > MAX_TASKS {
             self.drop_tasks(
                 "DELETE FROM tasks WHERE over IS NOT NULL AND number IN (
                      SELECT number FROM tasks WHERE owner = ?1 ORDER BY created, number LIMIT ?2) RETURNING task",
-                params![owner, kept - MOST_KEPT],
+                params![owner, kept - MAX_TASKS],
             )?
         } else {
             Vec::new()

@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
 /// The most entries of one transaction.
-const MOST_AT_ONCE: usize = 512;
+const MAX_BATCH: usize = 512;
 /// How long to wait before what found no room is tried again.
-const BEFORE_ANOTHER: Duration = Duration::from_millis(200);
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// How long something that nobody waits for may wait for the next one.
-const FOR_COMPANY: Duration = Duration::from_millis(100);
+const BATCH_DELAY: Duration = Duration::from_millis(100);
 /// The interval between checks of the files when nothing is written.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between log lines that say that there is no room.
@@ -234,23 +234,23 @@ fn gather(entries: &Receiver<Entry>) -> Next {
     let mut patience = WATCH_INTERVAL;
     loop {
         match entries.recv_timeout(patience) {
-            Ok(first) => batch.extend(std::iter::once(first).chain(entries.try_iter()).take(MOST_AT_ONCE)),
+            Ok(first) => batch.extend(std::iter::once(first).chain(entries.try_iter()).take(MAX_BATCH)),
             Err(RecvTimeoutError::Timeout) if batch.is_empty() => return Next::Look,
             Err(RecvTimeoutError::Disconnected) if batch.is_empty() => return Next::End,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Next::Write(batch),
         }
-        if patience == FOR_COMPANY || batch.iter().any(Entry::is_urgent) {
+        if patience == BATCH_DELAY || batch.iter().any(Entry::is_urgent) {
             return Next::Write(batch);
         }
         // An fsync for it alone would keep the next run waiting, which brings one anyway.
-        patience = FOR_COMPANY;
+        patience = BATCH_DELAY;
     }
 }
 
 /// Waits until what is `left` is tried again, and refuses at once what would need more room.
 fn gather_while_full(entries: &Receiver<Entry>, left: Vec<Entry>) -> Next {
     let mut batch = left;
-    let again_at = SystemClock.monotonic() + BEFORE_ANOTHER;
+    let again_at = SystemClock.monotonic() + RETRY_DELAY;
     loop {
         match entries.recv_timeout(again_at.saturating_duration_since(SystemClock.monotonic())) {
             Ok(entry) => batch.extend(begun(entry, "no room")),

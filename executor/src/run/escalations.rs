@@ -20,9 +20,9 @@ use time::OffsetDateTime;
 use tokio::sync::watch;
 
 /// How many intents may wait at once.
-const MOST_WAITING: usize = 1000;
+const MAX_WAITING: usize = 1000;
 /// How many of them may be one agent's.
-const MOST_OF_AN_AGENT: usize = MOST_WAITING / 4;
+const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
 
 /// All escalated intents whose verdicts have not expired.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Escalations {
         let gone = waiting.extract_if(|_, held| !held.waits(now)).map(|(_, held)| held.escalated).collect();
         let new = !waiting.contains_key(&intent);
         let theirs = waiting.values().filter(|held| held.call().agent == escalated.call().agent).count();
-        if new && (waiting.len() >= MOST_WAITING || theirs >= MOST_OF_AN_AGENT) {
+        if new && (waiting.len() >= MAX_WAITING || theirs >= MAX_WAITING_PER_AGENT) {
             return Err(Fault::Busy {
                 message: "too many intents wait for a person".to_owned(),
                 retry_after_ms: 60_000,

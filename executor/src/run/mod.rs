@@ -63,7 +63,7 @@ const NO_MEMORY: &str = "the executor holds as much as it may (`server.max_memor
 /// How long an intent that waits for a person is believed to wait when nothing changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// The time for which the caller of an ended run waits for its receipt to find room on the journal's disk.
-const RECEIPT_PATIENCE: Duration = Duration::from_secs(5);
+const RECEIPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an intent may be neither waiting nor open, between the two.
 const A_MOMENT: Duration = Duration::from_millis(300);
 
@@ -852,7 +852,7 @@ impl Executor {
             Ok(receipt)
         };
         let mut finish = Box::pin(finish);
-        match tokio::time::timeout(RECEIPT_PATIENCE, &mut finish).await {
+        match tokio::time::timeout(RECEIPT_TIMEOUT, &mut finish).await {
             Ok(finished) => finished,
             Err(_no_room) => {
                 tokio::spawn(finish.in_current_span());
@@ -875,7 +875,7 @@ async fn end_of(mut stage: watch::Receiver<Stage>) -> Stage {
     if ended != Stage::Ended {
         return ended;
     }
-    let written = tokio::time::timeout(RECEIPT_PATIENCE, stage.wait_for(over)).await;
+    let written = tokio::time::timeout(RECEIPT_TIMEOUT, stage.wait_for(over)).await;
     written.map_or(Stage::Ended, |stage| stage.map_or_else(gone, |stage| stage.clone()))
 }
 

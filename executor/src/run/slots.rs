@@ -9,7 +9,7 @@
 //! claim, the higher priority goes first, and within one priority whoever came first. A priority gives no
 //! agent more slots than its share.
 //!
-//! Nobody waits for ever: after [`MOST_AHEAD`] slots that went to a higher priority ahead of somebody who came
+//! Nobody waits for ever: after [`MAX_OVERTAKES`] slots that went to a higher priority ahead of somebody who came
 //! earlier, one goes to whoever came first of all.
 
 use crate::call::Priority;
@@ -20,7 +20,7 @@ use tokio::sync::{oneshot, watch};
 
 /// How many slots go to a higher priority ahead of somebody who came earlier, before one goes to whoever
 /// came first.
-const MOST_AHEAD: u32 = 8;
+const MAX_OVERTAKES: u32 = 8;
 
 /// How much there may be at once.
 #[derive(Debug, Clone, Copy)]
@@ -208,7 +208,7 @@ impl Queue {
             (std::cmp::Reverse(highest), share.claims.front().copied().max(came))
         })?;
         let overtakes = by_priority.1.best().map(|(highest, _)| highest) > by_arrival.1.priority_of_first();
-        let in_turn = overtakes && self.ahead >= MOST_AHEAD;
+        let in_turn = overtakes && self.ahead >= MAX_OVERTAKES;
         let (agent, priority) = if in_turn {
             (by_arrival.0.clone(), by_arrival.1.priority_of_first()?)
         } else {
@@ -439,7 +439,7 @@ mod tests {
         waiting.extend((0..40).map(|_| ("c", "critical", Priority::Critical)));
         let served = order(1, &waiting);
         let low = |name: &str| served.iter().position(|served| served == name).unwrap();
-        let most = usize::try_from(MOST_AHEAD).unwrap();
+        let most = usize::try_from(MAX_OVERTAKES).unwrap();
         assert_eq!((low("low 1"), low("low 2")), (most, 2 * most + 1), "{served:?}");
     }
 

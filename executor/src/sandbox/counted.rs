@@ -10,7 +10,7 @@ use wasmtime_wasi::p2::bindings::random::{insecure, insecure_seed, random};
 use wasmtime_wasi::random::WasiRandomCtx;
 
 /// The most random bytes of one call: wasmtime makes them all before the guest has the first.
-pub(super) const MOST_RANDOM_BYTES: u64 = 64 << 10;
+pub(super) const MAX_RANDOM_BYTES: u64 = 64 << 10;
 
 /// Links `wasi:random` and `wasi:io/poll`.
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
@@ -31,7 +31,7 @@ struct Counted<'a>(&'a mut State);
 impl Counted<'_> {
     /// wasmtime's own, once `bytes` are spent. What one call may not ask for is left to it to refuse.
     fn random(&mut self, bytes: u64) -> wasmtime::Result<&mut WasiRandomCtx> {
-        if bytes <= MOST_RANDOM_BYTES {
+        if bytes <= MAX_RANDOM_BYTES {
             self.0.gauges.budget.random(bytes)?;
         }
         Ok(self.0.wasi.ctx().ctx.random())

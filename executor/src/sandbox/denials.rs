@@ -36,7 +36,7 @@ struct Listed {
 }
 
 /// How much of a path a report quotes, in bytes.
-const LONGEST_PATH: usize = 256;
+const MAX_PATH_BYTES: usize = 256;
 
 impl Denials {
     pub(super) fn new(witness: Witness) -> Self {
@@ -55,14 +55,14 @@ impl Denials {
 
     fn count(&self, what: &str, reason: DenialReason, next: impl FnOnce(u64) -> u64) {
         let mut what: String = what.chars().flat_map(escape_control).collect();
-        if what.len() > LONGEST_PATH {
-            let end = (0..=LONGEST_PATH).rev().find(|&end| what.is_char_boundary(end)).unwrap_or(0);
+        if what.len() > MAX_PATH_BYTES {
+            let end = (0..=MAX_PATH_BYTES).rev().find(|&end| what.is_char_boundary(end)).unwrap_or(0);
             what.truncate(end);
             what.push('…');
         }
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         let known = listed.denied.iter().position(|d| d.what == what && d.reason == reason);
-        if known.is_none() && listed.denied.len() >= Usage::MOST_DENIALS {
+        if known.is_none() && listed.denied.len() >= Usage::MAX_DENIALS {
             listed.more = true;
             return;
         }
@@ -146,11 +146,11 @@ mod tests {
         denials.record("/etc/passwd", DenialReason::OutsideScope);
         denials.record("/etc/passwd", DenialReason::OutsideScope);
         assert_eq!(denials.list().0.first().map(|d| d.count), Some(2));
-        for i in 0..Usage::MOST_DENIALS {
+        for i in 0..Usage::MAX_DENIALS {
             denials.record(&format!("/{i}"), DenialReason::OutsideScope);
         }
         let (listed, more) = denials.list();
-        assert_eq!((listed.len(), more), (Usage::MOST_DENIALS, true));
+        assert_eq!((listed.len(), more), (Usage::MAX_DENIALS, true));
     }
 
     #[test]
@@ -158,6 +158,6 @@ mod tests {
         let denials = Denials::default();
         denials.record(&"ü\n".repeat(400), DenialReason::EscapesRoot);
         let what = denials.list().0.remove(0).what;
-        assert!(what.len() <= LONGEST_PATH + 4 && !what.contains('\n'), "{what}");
+        assert!(what.len() <= MAX_PATH_BYTES + 4 && !what.contains('\n'), "{what}");
     }
 }

@@ -30,7 +30,7 @@ pub(super) const MAX_TABLES: u32 = 64;
 /// megabyte that is the engine's default.
 const MAX_INSTANCE_BYTES: usize = 8 << 20;
 /// The most elements of one table.
-const MOST_TABLE_ELEMENTS: usize = 100_000;
+const MAX_TABLE_ELEMENTS: usize = 100_000;
 /// Bytes of a memory or table that are cleared in place rather than given back to the kernel
 /// between two executions: what a small tool touches, so that it does not fault every page anew.
 const KEEP_RESIDENT_BYTES: usize = 256 << 10;
@@ -67,7 +67,7 @@ pub(super) fn engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Eng
         .max_tables_per_module(MAX_TABLES)
         .max_core_instance_size(MAX_INSTANCE_BYTES)
         .max_component_instance_size(MAX_INSTANCE_BYTES)
-        .table_elements(MOST_TABLE_ELEMENTS)
+        .table_elements(MAX_TABLE_ELEMENTS)
         .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
         .table_keep_resident(KEEP_RESIDENT_BYTES);
     let mut config = config(meters_fuel);

@@ -71,7 +71,7 @@ use wasmtime_wasi::{WasiCtxBuilder, WasiView as _};
 const OWN_DESCRIPTORS: u64 = 256;
 /// The most bytes that one host call may copy out of a guest. A guest that reads or writes a file
 /// in one call passes a buffer as large as the file, so this bounds that call too.
-const MOST_HOSTCALL_BYTES: usize = 16 << 20;
+const MAX_HOSTCALL_BYTES: usize = 16 << 20;
 
 /// The engine and everything that a guest can be linked with. One for each process.
 pub struct Sandbox {
@@ -213,8 +213,8 @@ impl Execution {
             self.network.line().map(|line| line.denied()).unwrap_or_default();
         let (others, more_of_them) = gauges.denials.list();
         denied.extend(others);
-        denied_truncated |= more_of_them || denied.len() > Usage::MOST_DENIALS;
-        denied.truncate(Usage::MOST_DENIALS);
+        denied_truncated |= more_of_them || denied.len() > Usage::MAX_DENIALS;
+        denied.truncate(Usage::MAX_DENIALS);
         // A guest that could not even be instantiated has no live store to read back from; what
         // would have been in force is the grant.
         let in_force = gauges.in_force.get().cloned().unwrap_or_else(|| InForce {
@@ -470,7 +470,7 @@ impl Sandbox {
         let gauges = &execution.gauges;
         let grant = permit.grant();
         let mut wasi = WasiCtxBuilder::new();
-        wasi.allow_blocking_current_thread(true).max_random_size(counted::MOST_RANDOM_BYTES);
+        wasi.allow_blocking_current_thread(true).max_random_size(counted::MAX_RANDOM_BYTES);
         let stream = |channel, passthrough| GuestStream {
             recorder: Arc::clone(&gauges.recorder),
             channel,
@@ -511,7 +511,7 @@ impl Sandbox {
         };
         let mut store = Store::new(&self.engine, state);
         store.limiter(|state| &mut state.limiter);
-        store.set_hostcall_fuel(MOST_HOSTCALL_BYTES);
+        store.set_hostcall_fuel(MAX_HOSTCALL_BYTES);
         let handles = grant.budgets().handles.min(self.most_handles);
         let handles = usize::try_from(handles).unwrap_or(usize::MAX);
         // What a component names and what the host holds for it: the same file is one of each.
@@ -537,9 +537,9 @@ fn most_handles(concurrent: u32) -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _as_it_was = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let Some(most) = getrlimit(Resource::Nofile).current else { return Budgets::MOST_HANDLES };
+    let Some(most) = getrlimit(Resource::Nofile).current else { return Budgets::MAX_HANDLES };
     let share = most.saturating_sub(OWN_DESCRIPTORS) / u64::from(concurrent.max(1));
-    share.max(Budgets::FEWEST_HANDLES)
+    share.max(Budgets::MIN_HANDLES)
 }
 
 /// Looks at a running guest: is it cancelled, is it late, has it used too much CPU?

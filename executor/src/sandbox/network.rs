@@ -8,7 +8,7 @@
 
 use super::sockets;
 use super::state::State;
-use crate::egress::{Body, Carrier, Failure, MOST_HEAD_BYTES, Patience, Refusal};
+use crate::egress::{Body, Carrier, Failure, MAX_HEAD_BYTES, Patience, Refusal};
 use crate::limit::{Bound, Layer};
 use crate::outcome::DenialReason;
 use http_body_util::BodyExt as _;
@@ -43,7 +43,7 @@ struct Hooks {
 impl Http {
     pub(super) fn new(carrier: Option<Arc<dyn Carrier>>) -> Self {
         let mut context = WasiHttpCtx::new();
-        context.set_field_size_limit(MOST_HEAD_BYTES);
+        context.set_field_size_limit(MAX_HEAD_BYTES);
         Self { context, hooks: Hooks { carrier } }
     }
 

@@ -18,14 +18,14 @@ use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
 /// The largest single write that a stream offers.
-const LARGEST_WRITE: usize = 64 << 10;
+const MAX_WRITE_BYTES: usize = 64 << 10;
 /// The longest log line, in bytes; a longer one is split.
-const LONGEST_LINE: usize = 8 << 10;
+const MAX_LINE_BYTES: usize = 8 << 10;
 /// How many log lines and artifacts are kept: each costs the host more than its bytes.
-const MOST_LOG_LINES: usize = 10_000;
-const MOST_ARTIFACTS: usize = 1_000;
+const MAX_LOG_LINES: usize = 10_000;
+const MAX_ARTIFACTS: usize = 1_000;
 /// How many progress messages are told while the guest runs; the last one always is, at the end.
-const MOST_PROGRESS: usize = 10_000;
+const MAX_PROGRESS: usize = 10_000;
 /// How many bytes of standard error a report quotes when a command fails.
 const STDERR_TAIL: usize = 2 << 10;
 
@@ -93,7 +93,7 @@ impl Recorder {
             Channel::Stderr => {
                 for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
                     taken.stderr_line.extend_from_slice(piece);
-                    if piece.ends_with(b"\n") || taken.stderr_line.len() >= LONGEST_LINE {
+                    if piece.ends_with(b"\n") || taken.stderr_line.len() >= MAX_LINE_BYTES {
                         self.end_stderr_line(&mut taken);
                     }
                 }
@@ -115,7 +115,7 @@ impl Recorder {
         let percent = percent.filter(|percent| percent.is_finite()).map(|percent| percent.clamp(0.0, 100.0));
         let progress = Progress { percent, message: printable(message) };
         taken.progress_seen += 1;
-        if taken.progress_seen <= MOST_PROGRESS {
+        if taken.progress_seen <= MAX_PROGRESS {
             self.witness.see(|| Event::Progress(progress.clone()));
         }
         taken.output.progress = Some(progress);
@@ -138,7 +138,7 @@ impl Recorder {
         {
             return Ok(Err(refused));
         }
-        if open.is_none() && taken.open_artifacts.len() + taken.output.artifacts.len() >= MOST_ARTIFACTS {
+        if open.is_none() && taken.open_artifacts.len() + taken.output.artifacts.len() >= MAX_ARTIFACTS {
             taken.output.truncated = true;
             return Err(Stop::Limit(Limit::Output));
         }
@@ -169,7 +169,7 @@ impl Recorder {
     }
 
     fn keep_line(&self, taken: &mut Taken, level: LogLevel, message: &str) {
-        if taken.output.logs.len() < MOST_LOG_LINES {
+        if taken.output.logs.len() < MAX_LOG_LINES {
             let message = printable(message);
             self.witness.see(|| Event::Log(level, message.clone()));
             taken.output.logs.push(LogLine { level, message });
@@ -211,7 +211,7 @@ impl Recorder {
         taken.bytes = bytes;
         let progress = Progress { message: printable(&progress.message), ..progress };
         taken.progress_seen += 1;
-        if taken.progress_seen <= MOST_PROGRESS {
+        if taken.progress_seen <= MAX_PROGRESS {
             self.witness.see(|| Event::Progress(progress.clone()));
         }
         taken.output.progress = Some(progress);
@@ -226,7 +226,7 @@ impl Recorder {
         }
         // A process that was taken over can say what the check in it refuses.
         let is_checked = check_name(&artifact.name).and_then(|()| check_media_type(&artifact.mime)).is_ok();
-        if is_checked && taken.output.artifacts.len() < MOST_ARTIFACTS {
+        if is_checked && taken.output.artifacts.len() < MAX_ARTIFACTS {
             self.witness.see(|| Event::Artifact(artifact.clone()));
             taken.output.artifacts.push(artifact);
         } else {
@@ -337,7 +337,7 @@ impl OutputStream for GuestStream {
     }
 
     fn check_write(&mut self) -> StreamResult<usize> {
-        Ok(LARGEST_WRITE)
+        Ok(MAX_WRITE_BYTES)
     }
 }
 
@@ -400,15 +400,15 @@ mod tests {
     #[test]
     fn many_small_things_cost_no_unbounded_memory() {
         let recorder = recorder(1 << 30);
-        for _ in 0..=MOST_LOG_LINES {
+        for _ in 0..=MAX_LOG_LINES {
             recorder.log(LogLevel::Info, "").unwrap();
         }
-        for i in 0..MOST_ARTIFACTS {
+        for i in 0..MAX_ARTIFACTS {
             recorder.artifact(&i.to_string(), "a/b", b"", i % 2 == 0).unwrap().unwrap();
         }
         assert!(recorder.artifact("one more", "a/b", b"", true).is_err());
         let output = recorder.finish();
-        assert_eq!((output.logs.len(), output.artifacts.len()), (MOST_LOG_LINES, MOST_ARTIFACTS));
+        assert_eq!((output.logs.len(), output.artifacts.len()), (MAX_LOG_LINES, MAX_ARTIFACTS));
         assert!(output.truncated);
     }
 

@@ -16,7 +16,7 @@ use wasmtime_wasi::filesystem::WasiFilesystemCtx;
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
 /// How many different sets of folders are kept.
-const MOST_KEPT: usize = 64;
+const MAX_KEPT: usize = 64;
 
 /// One folder of a set: device, inode, guest path, access.
 type Folder = (u64, u64, String, Access);
@@ -66,7 +66,7 @@ impl Preopens {
             return Ok((known.clone(), kinds));
         }
         let opened = self.open(roots, access.value)?;
-        if kept.len() >= MOST_KEPT {
+        if kept.len() >= MAX_KEPT {
             kept.clear();
         }
         kept.insert(key, opened.clone());

@@ -5,7 +5,7 @@
 //! granted is refused with `EACCES`. What takes of the host is counted first. Folders are listed here
 //! and not by wasmtime, which would read them whole at each call.
 
-use super::counted::MOST_RANDOM_BYTES;
+use super::counted::MAX_RANDOM_BYTES;
 use super::denials::Refusal;
 use super::listing::Listing;
 use super::state::{PreopenKind, State};
@@ -23,7 +23,7 @@ use wiggle::{GuestMemory, GuestPtr};
 /// The first preopened descriptor.
 const FIRST_PREOPEN: i32 = 3;
 /// How much of a path is looked at: the kernel's own limit.
-const LONGEST_PATH: usize = 4096;
+const MAX_PATH_BYTES: usize = 4096;
 
 /// The preview 1 error numbers that this file gives or recognises.
 mod errno {
@@ -171,7 +171,7 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
                 // wasmtime would sleep for a single clock on this thread, where no deadline and no
                 // cancellation ends it. So the waiting is ours, and wasmtime writes the event.
                 let pause = if count == 1 { Pause::read(&memory, input) } else { None };
-                if let Some(Pause { at, nanos }) = pause.filter(|pause| pause.nanos > SHORTEST_WAIT_NANOS) {
+                if let Some(Pause { at, nanos }) = pause.filter(|pause| pause.nanos > MIN_WAIT_NANOS) {
                     tokio::time::sleep(Duration::from_nanos(nanos)).await;
                     memory.write(at, 0)?;
                     let result =
@@ -382,7 +382,7 @@ fn spend_random(linker: &mut Linker<State>) -> wasmtime::Result<()> {
             let (mut memory, state) = guest(&mut caller)?;
             let bytes = length.cast_unsigned().into();
             // What one call may not ask for, wasmtime refuses.
-            if bytes <= MOST_RANDOM_BYTES {
+            if bytes <= MAX_RANDOM_BYTES {
                 state.gauges.budget.random(bytes)?;
             }
             wasi::random_get(&mut state.wasi, &mut memory, buffer, length)
@@ -455,7 +455,7 @@ fn makes_or_writes(oflags: i32, rights: i64) -> bool {
 }
 
 /// What wasmtime may sleep for by itself: a timer of the runtime is no finer.
-const SHORTEST_WAIT_NANOS: u64 = 1_000_000;
+const MIN_WAIT_NANOS: u64 = 1_000_000;
 
 /// A subscription to a clock, from now on.
 struct Pause {
@@ -536,7 +536,7 @@ impl Named {
     fn bytes<'a>(&self, memory: &'a [u8]) -> Option<&'a [u8]> {
         let start = usize::try_from(self.pointer.cast_unsigned()).ok()?;
         let length = usize::try_from(self.length.cast_unsigned()).ok()?;
-        memory.get(start..start.checked_add(length.min(LONGEST_PATH))?)
+        memory.get(start..start.checked_add(length.min(MAX_PATH_BYTES))?)
     }
 }
 
@@ -564,7 +564,7 @@ fn without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
     else {
         return length;
     };
-    let end = start.checked_add(size).filter(|_| size <= LONGEST_PATH);
+    let end = start.checked_add(size).filter(|_| size <= MAX_PATH_BYTES);
     let path = end.and_then(|end| memory.get(start..end)).unwrap_or_default();
     let slashes = path.iter().skip(1).rev().take_while(|byte| **byte == b'/').count();
     i32::try_from(slashes).map_or(length, |slashes| length - slashes)

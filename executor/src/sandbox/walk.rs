@@ -22,11 +22,11 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 use wasmtime_wasi::p2::{FsError, FsResult};
 
 /// The most symbolic links of one path, as the kernel has it.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// The most folders of one path: each takes a handle while the path is walked.
-const MOST_FOLDERS: usize = 128;
+const MAX_FOLDERS: usize = 128;
 /// The longest path, and the longest target of a link, in bytes, as the kernel has it.
-const LONGEST_PATH: usize = 4096;
+const MAX_PATH_BYTES: usize = 4096;
 
 /// Where something lies: its path below a root, as it was walked.
 #[derive(Debug, Clone)]
@@ -183,7 +183,7 @@ impl Watched<'_> {
         let mut next = path.to_owned();
         loop {
             // The path as it was sent, and then the target of each link.
-            if next.len() > LONGEST_PATH {
+            if next.len() > MAX_PATH_BYTES {
                 return Err(ErrorCode::NameTooLong.into());
             }
             if next.starts_with('/') {
@@ -215,7 +215,7 @@ impl Watched<'_> {
                             return Err(ErrorCode::NotDirectory.into());
                         }
                         links += 1;
-                        if links > MOST_LINKS {
+                        if links > MAX_LINKS {
                             return Err(ErrorCode::Loop.into());
                         }
                         let folder = folder(fd, walk);
@@ -223,7 +223,7 @@ impl Watched<'_> {
                     }
                     Some(DescriptorType::Directory) if last => return Ok((name, place)),
                     Some(DescriptorType::Directory) => {
-                        if walk.opened.len() >= MOST_FOLDERS {
+                        if walk.opened.len() >= MAX_FOLDERS {
                             return Err(ErrorCode::NameTooLong.into());
                         }
                         let (folder, how) = (folder(fd, walk), OpenFlags::DIRECTORY);

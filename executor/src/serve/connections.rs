@@ -32,9 +32,9 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
 /// The longest head of a request, in bytes.
-const LONGEST_HEAD: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 /// How long to wait when the system gives no connection, such as for want of descriptors.
-const BEFORE_ANOTHER: Duration = Duration::from_millis(50);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The interval between checks whether the server holds as much as it may, and the number of idle connections that are
 /// closed when it does.
@@ -227,7 +227,7 @@ pub(super) async fn serve(
             },
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be taken");
-                tokio::time::sleep(BEFORE_ANOTHER).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         }
     }
@@ -289,7 +289,7 @@ where
     let conversation = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.request)
-        .max_buf_size(LONGEST_HEAD)
+        .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(Taken::new(stream, limits.request, heads, arriving)), service)
         .with_upgrades();
     tokio::pin!(conversation);

@@ -54,14 +54,14 @@ const BEARER: &[u8] = b"bearer ";
 /// Bytes of a client's frame beside its content: two, and a mask of four.
 pub(super) const MIN_FRAME_BYTES: usize = 6;
 /// How many pings of one WebSocket there may be in a second.
-const MOST_PINGS: u32 = 20;
+const MAX_PINGS_PER_SECOND: u32 = 20;
 /// The most bytes that wait for one WebSocket to take them: the longest answer, and no more.
-const MOST_UNTAKEN: usize = 64 << 20;
+const MAX_UNREAD_BYTES: usize = 64 << 20;
 /// How much of a WebSocket is read at once. The buffer is filled with zeros before each attempt, so that all of it
 /// is in memory as long as the connection is, and filling it takes time; a longer message gets a longer one.
 const READ_AT_ONCE: usize = 8 << 10;
 /// How many messages of one WebSocket are worked on at once; more are not read until one is done.
-pub(super) const MOST_AT_ONCE: usize = 64;
+pub(super) const MAX_CONCURRENT: usize = 64;
 
 /// Who is known, for all doors and for whoever reads the list again.
 #[derive(Debug, Clone)]
@@ -319,7 +319,7 @@ pub(super) fn not_an_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
 /// A WebSocket with the limits that hold at every door.
 pub(super) fn bounded(upgrade: WebSocketUpgrade, bounds: &JsonBounds) -> WebSocketUpgrade {
     let most = bounds.max_bytes;
-    let upgrade = upgrade.read_buffer_size(READ_AT_ONCE).max_write_buffer_size(MOST_UNTAKEN);
+    let upgrade = upgrade.read_buffer_size(READ_AT_ONCE).max_write_buffer_size(MAX_UNREAD_BYTES);
     upgrade.max_message_size(most).max_frame_size(most)
 }
 
@@ -327,7 +327,7 @@ pub(super) fn bounded(upgrade: WebSocketUpgrade, bounds: &JsonBounds) -> WebSock
 /// with this future.
 async fn converse(door: Arc<Door>, connection: Arc<Connection>, shown: &Credential, socket: WebSocket) {
     let (sink, stream) = socket.split();
-    let (answers, outgoing) = mpsc::channel(MOST_AT_ONCE);
+    let (answers, outgoing) = mpsc::channel(MAX_CONCURRENT);
     let (known, sink) = tokio::join!(
         listen(Arc::clone(&door), connection, shown, stream, answers),
         speak(&door, sink, outgoing)
@@ -347,7 +347,7 @@ async fn listen(
     mut stream: SplitStream<WebSocket>,
     answers: mpsc::Sender<Answer>,
 ) -> bool {
-    let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
+    let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
     let mut pings = Pings::default();
     loop {
         let message = tokio::select! {
@@ -427,7 +427,7 @@ impl Pings {
             (self.since, self.count) = (Some(now), 0);
         }
         self.count += 1;
-        self.count <= MOST_PINGS
+        self.count <= MAX_PINGS_PER_SECOND
     }
 }
 

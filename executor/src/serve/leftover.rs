@@ -13,9 +13,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The most bytes that are read for nothing.
-const MOST: u64 = 4 << 20;
+const MAX_DRAINED_BYTES: u64 = 4 << 20;
 /// How long that may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A body that is lent to a handler, which may leave it where it likes.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl<B: Body<Data = Bytes> + Unpin> Lent<B> {
         if self.is_end_stream() {
             return;
         }
-        let all = !held_back && self.size_hint().lower() <= MOST && self.read_out().await;
+        let all = !held_back && self.size_hint().lower() <= MAX_DRAINED_BYTES && self.read_out().await;
         if !all {
             answer.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -51,7 +51,7 @@ impl<B: Body<Data = Bytes> + Unpin> Lent<B> {
     /// Whether it was read to its end.
     async fn read_out(mut self) -> bool {
         let read = async {
-            let mut left = MOST;
+            let mut left = MAX_DRAINED_BYTES;
             loop {
                 match std::future::poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await {
                     None => return true,
@@ -66,7 +66,7 @@ impl<B: Body<Data = Bytes> + Unpin> Lent<B> {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, read).await.unwrap_or(false)
+        tokio::time::timeout(DRAIN_TIMEOUT, read).await.unwrap_or(false)
     }
 }
 

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// How many parts of a result wait for a client to take them. What comes when it takes none is left out.
-const MOST_UNTAKEN: usize = 256;
+const MAX_UNREAD_EVENTS: usize = 256;
 
 struct Sovereign {
     executor: Arc<Executor>,
@@ -97,7 +97,7 @@ struct Sender {
 
 /// The answer as lines, of which the last is the result.
 fn streamed(door: Arc<Sovereign>, sender: Sender, request: Request, reply: Reply, work: Work) -> Response {
-    let (parts, taken) = mpsc::channel::<Line>(MOST_UNTAKEN);
+    let (parts, taken) = mpsc::channel::<Line>(MAX_UNREAD_EVENTS);
     let last = parts.clone();
     let (partial, index) = (reply.clone(), std::sync::atomic::AtomicU64::new(0));
     let watcher = Watcher::new(move |happening| {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 /// How many lines are worked on at once; more are not read until one is done.
-const MOST_AT_ONCE: usize = 256;
+const MAX_CONCURRENT: usize = 256;
 
 /// Serves until standard input ends, and then until every line is answered. Whoever holds the other ends is
 /// the one caller.
@@ -17,7 +17,7 @@ const MOST_AT_ONCE: usize = 256;
 /// When standard input cannot be read.
 pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>) -> std::io::Result<()> {
     let mut input = standard_input()?;
-    let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
+    let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
     loop {
         let line = match read_line(&mut input, rpc.bounds().max_bytes).await? {
             Line::End => break,
@@ -37,7 +37,7 @@ pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>) -> std::io::Result<()> {
             drop(place);
         });
     }
-    let _all_answered = places.acquire_many(u32::try_from(MOST_AT_ONCE).unwrap_or(u32::MAX)).await;
+    let _all_answered = places.acquire_many(u32::try_from(MAX_CONCURRENT).unwrap_or(u32::MAX)).await;
     Ok(())
 }
 

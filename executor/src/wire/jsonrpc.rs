@@ -20,13 +20,13 @@ use std::fmt;
 /// The most requests in one batch.
 pub const MAX_BATCH: usize = 16;
 
-/// An id as its caller wrote it: a string, a number or null, of at most [`Id::MOST_BYTES`].
+/// An id as its caller wrote it: a string, a number or null, of at most [`Id::MAX_BYTES`].
 #[derive(Debug, Clone)]
 pub struct Id(Box<RawValue>);
 
 impl Id {
     /// The most bytes of an id, as JSON text with its quotes.
-    pub const MOST_BYTES: usize = 128;
+    pub const MAX_BYTES: usize = 128;
 
     /// The id that a field is, for a door whose framing is its own.
     pub(super) fn of(field: &Field<'_>) -> Result<Self, Fault> {
@@ -55,8 +55,8 @@ impl Id {
         if !text.starts_with(|c: char| matches!(c, '"' | '-' | '0'..='9' | 'n')) {
             return Err(refused("`id` must be a string, a number or null"));
         }
-        if text.len() > Self::MOST_BYTES {
-            return Err(Fault::InvalidRequest(format!("`id` is longer than {} bytes", Self::MOST_BYTES)));
+        if text.len() > Self::MAX_BYTES {
+            return Err(Fault::InvalidRequest(format!("`id` is longer than {} bytes", Self::MAX_BYTES)));
         }
         Ok(Self(raw.to_owned()))
     }

@@ -16,7 +16,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 /// How many bits the modulus of an RSA key may have.
 const MODULUS_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 /// The most bytes of the exponent of an RSA key.
-const LONGEST_EXPONENT: usize = 4;
+const MAX_EXPONENT_BYTES: usize = 4;
 
 /// A key that verifies tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,10 +143,10 @@ fn modulus(text: &str) -> Result<Vec<u8>, String> {
 
 fn exponent(text: &str) -> Result<Vec<u8>, String> {
     let e = odd_number(text)?;
-    if e.len() <= LONGEST_EXPONENT && e != [1] {
+    if e.len() <= MAX_EXPONENT_BYTES && e != [1] {
         return Ok(e);
     }
-    Err(format!("has to be at least 3, and of {LONGEST_EXPONENT} bytes at most"))
+    Err(format!("has to be at least 3, and of {MAX_EXPONENT_BYTES} bytes at most"))
 }
 
 /// A `Base64urlUInt` of RFC 7518: in as few bytes as it needs.

@@ -6,7 +6,7 @@ use crate::outcome::{End, Outcome, Usage};
 use std::fmt::Display;
 
 /// The most characters of a guest's own words in a sentence.
-const MOST_OF_A_GUESTS_WORDS: usize = 400;
+const MAX_GUEST_TEXT_CHARS: usize = 400;
 
 /// What went wrong with a run that is told as one that did not succeed.
 pub(super) fn of_failure(outcome: &Outcome) -> String {
@@ -88,14 +88,14 @@ fn author(layer: Layer) -> &'static str {
 /// A guest's own words on one line, without control characters, and cut when they are long.
 fn words(text: &str) -> String {
     let mut shown = String::new();
-    for c in text.chars().take(MOST_OF_A_GUESTS_WORDS) {
+    for c in text.chars().take(MAX_GUEST_TEXT_CHARS) {
         if c.is_control() {
             shown.extend(c.escape_default());
         } else {
             shown.push(c);
         }
     }
-    if text.chars().nth(MOST_OF_A_GUESTS_WORDS).is_some() {
+    if text.chars().nth(MAX_GUEST_TEXT_CHARS).is_some() {
         shown.push('…');
     }
     shown

@@ -15,7 +15,7 @@ const ISSUER: &str = "https://id.example";
 const AUDIENCE: &str = "did:a2g:executor:1.0:fuzz";
 const SUBJECT: &str = "anna";
 const KEY: &str = "fuzz";
-const LONGEST: usize = 8 << 10;
+const MAX_BYTES: usize = 8 << 10;
 
 struct Known {
     key: SigningKey,
@@ -74,7 +74,7 @@ pub(crate) fn jwt(body: &[u8]) {
         2 => {
             let text = compact(key, good_header().to_string().as_bytes(), rest);
             assert!(!is_taken(text.as_bytes()) || says_enough(rest), "{text}");
-            assert!(text.len() <= LONGEST || !is_taken(text.as_bytes()), "{text}");
+            assert!(text.len() <= MAX_BYTES || !is_taken(text.as_bytes()), "{text}");
             let _read = jwt::claims(rest);
         }
         3 => {

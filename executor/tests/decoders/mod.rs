@@ -106,7 +106,7 @@ fn framed(entry: &jsonrpc::Entry<'_>) {
             id.as_ref()
         }
     };
-    assert!(id.is_none_or(|id| id.as_json().len() <= jsonrpc::Id::MOST_BYTES));
+    assert!(id.is_none_or(|id| id.as_json().len() <= jsonrpc::Id::MAX_BYTES));
     // It comes back exactly as it came, whatever number it is.
     let answer = jsonrpc::error(id, -32600, "no", None);
     let members = serde_json::from_str::<Members<'_>>(answer.get()).unwrap().0;
@@ -337,7 +337,7 @@ fn ceilings(areas: Vec<Area>) -> Ceilings {
 const ISSUER: &str = "did:a2g:governor:1.0:fuzz";
 const EXECUTOR: &str = "did:a2g:executor:1.0:fuzz";
 const KEY: &str = "fuzz";
-const LONGEST: u64 = 600;
+const MAX_SECONDS: u64 = 600;
 /// When all of it happens.
 const NOW: i64 = 1_800_000_000;
 
@@ -395,7 +395,7 @@ static SIGNED: LazyLock<Signed> = LazyLock::new(|| {
     std::fs::write(folder.path().join("key.jwk"), jwk.to_string()).unwrap();
     let settings = TrustSettings {
         keys: Some(folder.path().to_owned()),
-        longest: std::time::Duration::from_secs(LONGEST),
+        longest: std::time::Duration::from_secs(MAX_SECONDS),
         signature: None,
     };
     let trust = Trust::read(&settings, AgentDid::parse(EXECUTOR).unwrap()).unwrap();
@@ -471,7 +471,7 @@ fn says_the_same(payload: &[u8]) -> bool {
         && id(&said["intent_id"]) == id(&good["intent_id"])
         && plain(&said["verdict"]) == plain(&good["verdict"])
         && lifetime.is_positive()
-        && lifetime.whole_seconds() <= i64::try_from(LONGEST).unwrap()
+        && lifetime.whole_seconds() <= i64::try_from(MAX_SECONDS).unwrap()
         && second("iat").max(second("nbf")) <= NOW + 30
 }
 

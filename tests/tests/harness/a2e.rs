@@ -1,6 +1,6 @@
 //! The agent's side of A2E: a session over HTTP, or the two ends of a pipe.
 
-use super::{Executor, HttpClient, PATIENCE, StdioClient};
+use super::{Executor, HttpClient, StdioClient, TIMEOUT};
 use serde_json::{Map, Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -193,7 +193,7 @@ impl A2eSession {
         let (_, events) = self.stream.as_ref().expect("a stream");
         let mut rest = Vec::new();
         loop {
-            match events.recv_timeout(PATIENCE) {
+            match events.recv_timeout(TIMEOUT) {
                 Ok(line) => rest.push(serde_json::from_str(&line).expect("JSON")),
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return rest,
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("the stream does not end"),
@@ -210,7 +210,7 @@ impl A2ePeer for A2eSession {
 
     fn next(&mut self) -> Value {
         let (_, events) = self.stream.as_ref().expect("a stream");
-        let line = events.recv_timeout(PATIENCE).expect("an event");
+        let line = events.recv_timeout(TIMEOUT).expect("an event");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 }

@@ -1,6 +1,6 @@
 //! Where the built things are, and running the binary to its end.
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -121,7 +121,7 @@ fn finish(mut command: Command, input: &[u8]) -> Output {
     let mut child = command.spawn().expect("the executor starts");
     let id = rustix::process::Pid::from_child(&child);
     let (ended, on_end) = std::sync::mpsc::channel::<()>();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let watchdog = std::thread::spawn(move || {
         let in_vain = on_end.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         if in_vain == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {

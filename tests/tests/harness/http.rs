@@ -1,6 +1,6 @@
 //! A small HTTP/1.1 client that sends exactly the bytes that it is given.
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -67,7 +67,7 @@ impl HttpClient {
             request.len()
         );
         let stream = TcpStream::connect(address).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.set_read_timeout(Some(TIMEOUT)).ok()?;
         let mut client = Self { address, connection: Some(BufReader::new(stream)), next_id: 0 };
         client.exchange([head, request].concat().as_bytes()).ok().map(|answer| answer.json())
     }
@@ -143,8 +143,8 @@ impl HttpClient {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the door is open");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+    stream.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
     stream.set_nodelay(true).expect("no delay");
     stream
 }

@@ -51,7 +51,7 @@ use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up. Far longer than it should take, because the
 /// machine may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A TLS server for these names, and its certificate in PEM, which nobody else has signed.
 pub fn tls_config(names: &[&str]) -> (Arc<rustls::ServerConfig>, String) {
@@ -93,12 +93,12 @@ fn say(what: &str, why: &str) {
 
 /// Asks again until there is an answer.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {what}");
+        assert!(Instant::now() < deadline, "waited {TIMEOUT:?} in vain: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,6 +1,6 @@
 //! A child process whose standard error is kept, and which never outlives its value.
 
-use super::{PATIENCE, eventually, fails_aloud};
+use super::{TIMEOUT, eventually, fails_aloud};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -67,7 +67,7 @@ impl Process {
 
     /// Waits for a line with `mark` on standard error and gives the line.
     pub fn line_with(&self, mark: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut text = self.captured.text.lock().unwrap();
         loop {
             if let Some(line) = text.0.lines().find(|line| line.contains(mark)) {

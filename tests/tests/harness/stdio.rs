@@ -1,7 +1,7 @@
 //! `a2g-executor serve --stdio`, or `--a2e-stdio`, and the two ends of its pipe.
 
 use super::executor::Home;
-use super::{Options, PATIENCE, Process};
+use super::{Options, Process, TIMEOUT};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ impl StdioClient {
 
     /// The next line.
     pub fn receive(&self) -> Value {
-        let line = self.lines.recv_timeout(PATIENCE).expect("a line");
+        let line = self.lines.recv_timeout(TIMEOUT).expect("a line");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 

@@ -1,6 +1,6 @@
 //! A small WebSocket client (RFC 6455) that sends exactly the messages that it is given.
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use serde_json::Value;
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,7 +36,7 @@ impl WebSocketClient {
     /// The status line of a refusal.
     pub fn upgrade_at(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<Self, String> {
         let stream = TcpStream::connect(address).expect("the door is open");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         let mut stream = BufReader::new(stream);
         let mut head = format!("GET {path} HTTP/1.1\r\n");

@@ -11,7 +11,7 @@
 //! Bounds on time are generous, because the machine may be busy. With `A2G_TEST_QUIET` in the
 //! environment they are the promised ones.
 
-use crate::harness::{FakeGovernor, HttpClient, PATIENCE, Reply, eventually};
+use crate::harness::{FakeGovernor, HttpClient, Reply, TIMEOUT, eventually};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,9 +124,9 @@ impl Drop for During<'_> {
         let (watch, changed) = &*self.health.watched;
         let state = watch.lock().unwrap();
         let (mut state, late) =
-            changed.wait_timeout_while(state, PATIENCE, |watch| watch.answers == self.answers).unwrap();
+            changed.wait_timeout_while(state, TIMEOUT, |watch| watch.answers == self.answers).unwrap();
         state.running -= 1;
-        assert!(!late.timed_out(), "no answer of /health in {PATIENCE:?}");
+        assert!(!late.timed_out(), "no answer of /health in {TIMEOUT:?}");
     }
 }
 

@@ -19,16 +19,16 @@ use hop::Hop;
 const DEFAULT_MAX_BYTES: u64 = 1 << 20;
 /// JSON can double a body, and the buffer that it grows in doubles by itself: all of it has to fit into
 /// 64 MiB.
-const MOST_MAX_BYTES: u64 = 4 << 20;
+const MAX_MAX_BYTES: u64 = 4 << 20;
 /// As many as browsers and libraries commonly follow, or fewer.
 const DEFAULT_MAX_REDIRECTS: u64 = 5;
-const MOST_MAX_REDIRECTS: u64 = 20;
+const MAX_MAX_REDIRECTS: u64 = 20;
 /// Half of what `tool.toml` asks for, so that the tool can still say that it took too long.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 30;
-const MOST_TIMEOUT_SECONDS: u64 = 300;
+const MAX_TIMEOUT_SECONDS: u64 = 300;
 /// How much of the headers is returned, in bytes of names and values. Common answers have one to four
 /// thousand.
-const MOST_HEADER_BYTES: usize = 16 << 10;
+const MAX_HEADER_BYTES: usize = 16 << 10;
 
 #[derive(Arguments)]
 struct HttpFetch {
@@ -111,10 +111,10 @@ struct Fetched {
 }
 
 fn http_fetch(ctx: &mut Context, arguments: HttpFetch) -> Result<Fetched, ToolError> {
-    let max_bytes = ranged("max_bytes", arguments.max_bytes, 1..=MOST_MAX_BYTES)?;
-    let max_redirects = ranged("max_redirects", arguments.max_redirects, 0..=MOST_MAX_REDIRECTS)?;
+    let max_bytes = ranged("max_bytes", arguments.max_bytes, 1..=MAX_MAX_BYTES)?;
+    let max_redirects = ranged("max_redirects", arguments.max_redirects, 0..=MAX_MAX_REDIRECTS)?;
     let seconds = arguments.timeout_seconds;
-    ranged("timeout_seconds", seconds, 1..=MOST_TIMEOUT_SECONDS)?;
+    ranged("timeout_seconds", seconds, 1..=MAX_TIMEOUT_SECONDS)?;
     let first = Hop::first(&arguments)?;
     let chain = Chain::new(max_bytes, max_redirects, Duration::from_secs(seconds));
     let (response, redirects) = chain.follow(ctx, first)?;
@@ -152,7 +152,7 @@ fn is_readable(text: &str) -> bool {
 /// The headers by name, in lower case, and how many did not fit. What is no UTF-8 is shown with
 /// replacement characters.
 fn headers(all: &HeaderMap) -> (BTreeMap<String, Vec<String>>, usize) {
-    let (mut headers, mut room, mut left_out) = (BTreeMap::<_, Vec<_>>::new(), MOST_HEADER_BYTES, 0);
+    let (mut headers, mut room, mut left_out) = (BTreeMap::<_, Vec<_>>::new(), MAX_HEADER_BYTES, 0);
     for (name, value) in all {
         match room.checked_sub(name.as_str().len() + value.len()) {
             Some(rest) => {

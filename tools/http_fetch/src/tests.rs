@@ -213,7 +213,7 @@ fn an_answer_that_only_looks_like_a_redirect_is_the_answer() {
 
 #[test]
 fn headers_are_bounded_and_the_rest_is_counted() {
-    let large = "x".repeat(MOST_HEADER_BYTES / 3);
+    let large = "x".repeat(MAX_HEADER_BYTES / 3);
     let _network = Network::answering(move |_| {
         let answer = (0..4).fold(Answer::new(200), |answer, _| answer.header("x-large", &large));
         Ok(answer.header("x-small", "1"))
@@ -254,8 +254,8 @@ fn failures_are_named() {
     check(json!({ "method": "CONNECT" }), "invalid_arguments");
     check(json!({ "method": "get" }), "invalid_arguments");
     check(json!({ "max_bytes": 0 }), "invalid_arguments");
-    check(json!({ "max_bytes": MOST_MAX_BYTES + 1 }), "invalid_arguments");
-    check(json!({ "max_redirects": MOST_MAX_REDIRECTS + 1 }), "invalid_arguments");
+    check(json!({ "max_bytes": MAX_MAX_BYTES + 1 }), "invalid_arguments");
+    check(json!({ "max_redirects": MAX_MAX_REDIRECTS + 1 }), "invalid_arguments");
     check(json!({ "timeout_seconds": 0 }), "invalid_arguments");
     check(json!({ "extra": 1 }), "invalid_arguments");
     assert_eq!(network.requests().len(), 1);
@@ -266,9 +266,9 @@ fn the_schema_states_the_same_bounds() {
     let schema: Value = a2g_guest_sdk::serde_json::from_str(&describe().arguments_schema).unwrap();
     let property = |name: &str, fact: &str| schema["properties"][name][fact].clone();
     let bounds = [
-        ("max_bytes", 1, MOST_MAX_BYTES, DEFAULT_MAX_BYTES),
-        ("max_redirects", 0, MOST_MAX_REDIRECTS, DEFAULT_MAX_REDIRECTS),
-        ("timeout_seconds", 1, MOST_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS),
+        ("max_bytes", 1, MAX_MAX_BYTES, DEFAULT_MAX_BYTES),
+        ("max_redirects", 0, MAX_MAX_REDIRECTS, DEFAULT_MAX_REDIRECTS),
+        ("timeout_seconds", 1, MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS),
     ];
     for (name, least, most, default) in bounds {
         assert_eq!(

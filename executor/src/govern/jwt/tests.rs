@@ -150,9 +150,9 @@ fn what_is_not_exactly_a_signed_token_is_refused() {
     assert_eq!(believe(&issuers, &not_compact[3]), Err(TokenRefusal::NotCompact), "bits are left over");
     assert_eq!(believe(&issuers, &not_compact[0]), Err(TokenRefusal::Signature), "there is none");
     assert_eq!(Jwt::parse(b"eyJ\xff.a.b").unwrap_err(), TokenRefusal::NotCompact);
-    let long = format!("{front}.{}", "A".repeat(LONGEST_TOKEN + 1 - front.len() - 1));
-    assert_eq!(believe(&issuers, &long), Err(TokenRefusal::TooLong(LONGEST_TOKEN + 1)));
-    assert_eq!(believe(&issuers, &long[..LONGEST_TOKEN]).unwrap_err(), TokenRefusal::Signature);
+    let long = format!("{front}.{}", "A".repeat(MAX_TOKEN_BYTES + 1 - front.len() - 1));
+    assert_eq!(believe(&issuers, &long), Err(TokenRefusal::TooLong(MAX_TOKEN_BYTES + 1)));
+    assert_eq!(believe(&issuers, &long[..MAX_TOKEN_BYTES]).unwrap_err(), TokenRefusal::Signature);
     for other in ["", "a2g_abc", "eyJ", "eyJ.a", "eyJ.a.b.c", "xeyJ.a.b"] {
         assert!(!Jwt::is_meant(other.as_bytes()), "{other}");
     }
@@ -284,7 +284,7 @@ fn a_file_of_keys_that_others_may_change_is_refused() {
     );
     mode(folder.path(), 0o700);
     assert!(read().is_ok());
-    std::fs::write(&path, vec![b' '; usize::try_from(LARGEST_SET).unwrap() + 1]).unwrap();
+    std::fs::write(&path, vec![b' '; usize::try_from(MAX_KEY_SET_BYTES).unwrap() + 1]).unwrap();
     assert!(matches!(read(), Err(KeyError::File(FileError::NotSmall(..)))));
     std::fs::remove_file(&path).unwrap();
     assert!(matches!(read(), Err(KeyError::File(FileError::Io { .. }))));

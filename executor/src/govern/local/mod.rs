@@ -35,10 +35,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use time::OffsetDateTime;
 
 /// The most sessions remembered. Past it the oldest is forgotten, and its agent registers again.
-const MOST_SESSIONS: usize = 4096;
+const MAX_SESSIONS: usize = 4096;
 /// The most escalations that may wait. Past it new ones are denied, so that a flood of them cannot
 /// push out one that a person is looking at.
-const MOST_ESCALATIONS: usize = 1024;
+const MAX_ESCALATIONS: usize = 1024;
 
 /// A governor inside the executor's process, or behind `a2g-executor governor`.
 pub struct LocalGovernor {
@@ -101,7 +101,7 @@ impl LocalGovernor {
         tracing::debug!(%agent, requested = capabilities_requested.len(), "agent registered");
         let mut memory = self.memory();
         memory.sessions.retain(|known| known != agent);
-        if memory.sessions.len() >= MOST_SESSIONS {
+        if memory.sessions.len() >= MAX_SESSIONS {
             memory.sessions.pop_front();
         }
         memory.sessions.push_back(agent.clone());
@@ -163,9 +163,9 @@ impl LocalGovernor {
         let known = memory.escalations.contains_key(&call.intent);
         if let Some(risk) = verdict.risk.clone()
             && !known
-            && memory.escalations.len() >= MOST_ESCALATIONS
+            && memory.escalations.len() >= MAX_ESCALATIONS
         {
-            let reason = format!("{MOST_ESCALATIONS} escalations already wait for a person; try again later");
+            let reason = format!("{MAX_ESCALATIONS} escalations already wait for a person; try again later");
             return decide::denied(call, risk, reason);
         }
         memory.escalations.insert(call.intent, verdict.expires_at.unwrap_or(now));

@@ -32,9 +32,9 @@ pub(super) const READS: f64 = 0.05;
 pub(super) const WRITES: f64 = 0.15;
 
 /// The longest string argument that does not count as oversize: a quarter of the largest body.
-pub(super) const LONGEST_USUAL_BYTES: usize = 256 * 1024;
+pub(super) const MAX_USUAL_BYTES: usize = 256 * 1024;
 /// The most paths in one intent that do not count as very many.
-pub(super) const MOST_USUAL_PATHS: usize = 64;
+pub(super) const MAX_USUAL_PATHS: usize = 64;
 
 /// The table. From 0.4 a verdict has conditions, from 0.7 a person is asked, from 0.8 it is denied.
 pub(super) const ROWS: [Row; 13] = [
@@ -98,7 +98,7 @@ pub(super) const ROWS: [Row; 13] = [
         looks_for: "a string argument over 256 KiB; big, but within what a body may hold",
         score: 0.4,
         threat: "an argument is unusually long",
-        applies: |evidence| evidence.longest > LONGEST_USUAL_BYTES,
+        applies: |evidence| evidence.longest > MAX_USUAL_BYTES,
     },
     Row {
         name: "prompt_injection",
@@ -128,7 +128,7 @@ pub(super) const ROWS: [Row; 13] = [
         looks_for: "more than 64 path arguments in one intent",
         score: 0.45,
         threat: "one intent names very many paths",
-        applies: |evidence| evidence.paths().count() > MOST_USUAL_PATHS,
+        applies: |evidence| evidence.paths().count() > MAX_USUAL_PATHS,
     },
     Row {
         name: "wildcard_path",

@@ -1,7 +1,7 @@
 //! The local governor, from the policy files to the verdicts.
 
 use super::decide::VALID_FOR;
-use super::risk::{LONGEST_USUAL_BYTES, MOST_USUAL_PATHS, READS, ROWS, WRITES, assess};
+use super::risk::{MAX_USUAL_BYTES, MAX_USUAL_PATHS, READS, ROWS, WRITES, assess};
 use super::*;
 use crate::call::{Door, Priority};
 use crate::capability::{Area, claims_of};
@@ -509,8 +509,8 @@ fn every_row_of_the_risk_table_from_both_sides() {
         ),
         (
             "oversize_content",
-            vec![write(json!({ "content": long(LONGEST_USUAL_BYTES + 1) }))],
-            vec![write(json!({ "content": long(LONGEST_USUAL_BYTES) }))],
+            vec![write(json!({ "content": long(MAX_USUAL_BYTES + 1) }))],
+            vec![write(json!({ "content": long(MAX_USUAL_BYTES) }))],
         ),
         (
             "prompt_injection",
@@ -547,8 +547,8 @@ fn every_row_of_the_risk_table_from_both_sides() {
         ),
         (
             "many_paths",
-            vec![read(json!({ "paths": many(MOST_USUAL_PATHS + 1) }))],
-            vec![read(json!({ "paths": many(MOST_USUAL_PATHS) }))],
+            vec![read(json!({ "paths": many(MAX_USUAL_PATHS + 1) }))],
+            vec![read(json!({ "paths": many(MAX_USUAL_PATHS) }))],
         ),
         (
             "wildcard_path",
@@ -626,14 +626,14 @@ fn registration_opens_a_session_and_sends_the_agents_policy() {
 fn sessions_are_bounded_and_the_oldest_goes_first() {
     let governor = governor(&[policy(None, &[])]);
     let nth = |number: usize| agent(&format!("did:aeon:n:{number}"));
-    for number in 0..=MOST_SESSIONS {
+    for number in 0..=MAX_SESSIONS {
         governor.register(&nth(number), &[]).unwrap();
         governor.register(&nth(1), &[]).unwrap();
     }
     assert!(governor.heartbeat(&nth(0), None).is_err());
     assert!(governor.heartbeat(&nth(1), None).is_ok(), "it registered again and again");
-    assert!(governor.heartbeat(&nth(MOST_SESSIONS), None).is_ok());
-    assert_eq!(governor.memory().sessions.len(), MOST_SESSIONS);
+    assert!(governor.heartbeat(&nth(MAX_SESSIONS), None).is_ok());
+    assert_eq!(governor.memory().sessions.len(), MAX_SESSIONS);
 }
 
 fn directive(call: &Call) -> Directive {
@@ -671,7 +671,7 @@ fn a_flood_of_escalations_cannot_push_one_out() {
     let governor = LocalGovernor::new(set(&[policy(None, &[("read_file", rule())])]), clock.clone());
     let first = suspicious();
     governor.decide(&first);
-    for _ in 1..MOST_ESCALATIONS {
+    for _ in 1..MAX_ESCALATIONS {
         assert_eq!(governor.decide(&suspicious()).decision, Decision::Escalate);
     }
     assert_eq!(governor.decide(&suspicious()).decision, Decision::Denied);

@@ -3,7 +3,7 @@
 //! jsonrpsee's client ends a WebSocket, and fails every call on it, at a message that it cannot parse or whose id it
 //! does not know. Here such a message is logged and dropped, and ends no call but the one that it names.
 
-use super::{CALL_TIMEOUT, LARGEST_ANSWER, LARGEST_REPORT, PUSHES, Push};
+use super::{CALL_TIMEOUT, MAX_ANSWER_BYTES, MAX_REPORT_BYTES, PUSHES, Push};
 use crate::ident::excerpt;
 use crate::lines::Lines;
 use crate::wire::jsonrpc::incoming::{self, Incoming, Malformed};
@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 use tower::{Layer, Service, ServiceBuilder};
 
 /// The largest message that is read from a WebSocket, in bytes. One beyond it ends the connection; one beyond
-/// [`LARGEST_ANSWER`] only its own call.
+/// [`MAX_ANSWER_BYTES`] only its own call.
 const MAX_MESSAGE_BYTES: u32 = 16 << 20;
 /// The most unanswered calls of one connection before another connection takes its place. The client keeps each of them
 /// until it is answered.
@@ -47,8 +47,8 @@ pub(super) type HttpClient = Client<RpcLogger<RpcService<NormalizedHttp<HttpBack
 pub(super) fn http(url: &str) -> Result<HttpClient, ClientError> {
     HttpClientBuilder::default()
         .request_timeout(CALL_TIMEOUT)
-        .max_request_size(LARGEST_REPORT)
-        .max_response_size(LARGEST_ANSWER)
+        .max_request_size(MAX_REPORT_BYTES)
+        .max_response_size(MAX_ANSWER_BYTES)
         .id_format(IdKind::String)
         .set_http_middleware(ServiceBuilder::new().layer(Normalize))
         .build(url)
@@ -69,7 +69,7 @@ impl Connection {
         let url = Url::parse(url).map_err(|error| ClientError::Transport(error.into()))?;
         let transport = WsTransportClientBuilder::default()
             .connection_timeout(CALL_TIMEOUT)
-            .max_request_size(LARGEST_REPORT)
+            .max_request_size(MAX_REPORT_BYTES)
             .max_response_size(MAX_MESSAGE_BYTES);
         let (sender, receiver) =
             transport.build(url).await.map_err(|error| ClientError::Transport(error.into()))?;
@@ -205,7 +205,7 @@ impl<R> NormalizedReceiver<R> {
 }
 
 fn bounds() -> JsonBounds {
-    JsonBounds { max_bytes: LARGEST_ANSWER as usize, ..JsonBounds::default() }
+    JsonBounds { max_bytes: MAX_ANSWER_BYTES as usize, ..JsonBounds::default() }
 }
 
 /// An answer in the place of one that is malformed, so that its call ends at once.
@@ -248,7 +248,7 @@ where
         let answered = self.0.call(request);
         Box::pin(async move {
             let (mut head, body) = answered.await?.into_parts();
-            let body = Limited::new(body, LARGEST_ANSWER as usize).collect().await;
+            let body = Limited::new(body, MAX_ANSWER_BYTES as usize).collect().await;
             let body = body.map_err(unusable)?.to_bytes();
             let answer = match incoming::read(&body, &bounds()) {
                 Ok(Incoming::Answer(_, answer)) => answer,

@@ -185,7 +185,7 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     assert!([third.folders.clone(), fourth.folders.clone()].contains(&folders));
     drop((third, fourth));
     // Those whose children are not quite gone are removed when they are, though nothing else runs.
-    let mut slow = (0..MOST_FREE + 3).map(|_| Program::new("sleep 60")).collect::<Vec<_>>();
+    let mut slow = (0..MAX_SPARE_GROUPS + 3).map(|_| Program::new("sleep 60")).collect::<Vec<_>>();
     let all = slow.iter().map(|program| {
         let group = groups.group().unwrap();
         group.enter(program.pid()).unwrap();
@@ -194,10 +194,10 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     drop(all.collect::<Vec<_>>());
     let kept = || here.folders().map(|folder| fs::read_dir(folder).unwrap().flatten());
     let most = || kept().map(|all| all.filter(|entry| entry.path().is_dir()).count()).max().unwrap();
-    assert!(most() > MOST_FREE + 3, "{}", most());
+    assert!(most() > MAX_SPARE_GROUPS + 3, "{}", most());
     slow.clear();
     // One is `busy`'s still.
-    eventually("the others are removed", || most() <= MOST_FREE + 1);
+    eventually("the others are removed", || most() <= MAX_SPARE_GROUPS + 1);
     // Somebody who was killed amid it has left a group in one hierarchy only.
     fs::create_dir(here.folders().next().unwrap().join("half")).unwrap();
     // At the end nobody is left in any.

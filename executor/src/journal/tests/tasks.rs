@@ -69,7 +69,7 @@ async fn of_each_owner_the_latest_tasks_are_kept_and_all_that_are_open() {
     let journal = opened(&path).0;
     let open = task("did:a:b", NOW - Duration::DAY, false, "");
     let theirs = task("did:x:y", NOW - Duration::DAY, true, "");
-    let mine = (0..MOST_KEPT + 9).map(|n| task("did:a:b", NOW + Duration::seconds(n), true, ""));
+    let mine = (0..MAX_TASKS + 9).map(|n| task("did:a:b", NOW + Duration::seconds(n), true, ""));
     let mine = mine.chain([looking(task("did:a:b", NOW + Duration::DAY, true, ""))]);
     let all = [open.clone(), theirs.clone()].into_iter().chain(mine).collect::<Vec<_>>();
     let kept = all.iter().map(|task| journal.keep_task(task.clone(), Pace::AtOnce)).collect::<Vec<_>>();
@@ -77,11 +77,11 @@ async fn of_each_owner_the_latest_tasks_are_kept_and_all_that_are_open() {
         kept.await.unwrap();
     }
     let (_, left) = journal.tasks(Some(&open.owner), None, 1, 0).unwrap();
-    assert_eq!(left, u64::try_from(MOST_KEPT).unwrap() + 1);
+    assert_eq!(left, u64::try_from(MAX_TASKS).unwrap() + 1);
     assert!(journal.task(open.task).unwrap().is_some() && journal.task(theirs.task).unwrap().is_some());
     assert_eq!(journal.task(all[2].task).unwrap(), None, "the oldest");
     // And as many as there is room for.
-    let large = "x".repeat(usize::try_from(MOST_KEPT_BYTES).unwrap() / 2 + 1);
+    let large = "x".repeat(usize::try_from(MAX_TASK_BYTES).unwrap() / 2 + 1);
     for n in 0..2 {
         let task = looking(task("did:x:y", NOW + Duration::seconds(n), true, &large));
         journal.keep_task(task, Pace::AtOnce).await.unwrap();

@@ -24,7 +24,7 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 
 /// How many sequences are tried, of how many operations each.
 const SEQUENCES: u32 = 100_000;
-const LONGEST: u32 = 8;
+const MAX_STEPS: u32 = 8;
 /// How many of them one folder goes through, before it is made anew.
 const SEQUENCES_OF_ONE_WORLD: u32 = 25;
 
@@ -363,7 +363,7 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
             let outside = open.pop().unwrap();
             let mut watched = Watched(state);
             HostDescriptor::drop(&mut watched, outside).unwrap();
-            for _ in 0..=dice.roll(LONGEST) {
+            for _ in 0..=dice.roll(MAX_STEPS) {
                 operate(&world, &mut watched, &mut open, &mut dice, &mut did).await;
             }
             for fd in open {

@@ -45,11 +45,11 @@ use stream::{Beginning, Stream};
 use tasks::{Board, Hooks, Live, Record};
 
 /// The most messages of one task.
-const MOST_MESSAGES: usize = 100;
+const MAX_MESSAGES: usize = 100;
 /// The most bytes of the messages of a task that waits for one which calls a tool.
-const MOST_BYTES: usize = 256 << 10;
+const MAX_HISTORY_BYTES: usize = 256 << 10;
 /// The most webhooks of one task.
-const MOST_WEBHOOKS: usize = 8;
+const MAX_WEBHOOKS: usize = 8;
 /// How long the end of a canceled run is waited for.
 const UNTIL_CANCELED: Duration = Duration::from_secs(10);
 /// Who may ask for the tasks of others.
@@ -695,7 +695,7 @@ struct Begun {
 /// Takes the webhook in, in the place of one of the same name.
 fn set_in(record: &mut Record, config: PushConfig) -> Result<(), Problem> {
     record.pushes.retain(|before| before.id != config.id);
-    if record.pushes.len() >= MOST_WEBHOOKS {
+    if record.pushes.len() >= MAX_WEBHOOKS {
         return Err(Problem::invalid("/pushNotificationConfig", "the task has as many of them as it may"));
     }
     record.pushes.push(config);
@@ -727,7 +727,7 @@ fn takes(record: &Record, message: &Message) -> Result<(), Problem> {
         return refused("a message with this `messageId` was sent before".to_owned());
     }
     let all = record.task.history.iter().chain([message]).collect::<Vec<_>>();
-    if all.len() > MOST_MESSAGES || !fits(&all) {
+    if all.len() > MAX_MESSAGES || !fits(&all) {
         return refused("the task has too long a history: send a new message without a `taskId`".to_owned());
     }
     Ok(())
@@ -735,11 +735,11 @@ fn takes(record: &Record, message: &Message) -> Result<(), Problem> {
 
 /// Whether a task that waits may have these messages. It is kept while it waits, and costs its owner nothing.
 fn fits(messages: &[&Message]) -> bool {
-    serde_json::to_string(messages).is_ok_and(|text| text.len() <= MOST_BYTES)
+    serde_json::to_string(messages).is_ok_and(|text| text.len() <= MAX_HISTORY_BYTES)
 }
 
 fn too_long() -> Problem {
-    let message = format!("a message that calls no tool has at most {MOST_BYTES} bytes");
+    let message = format!("a message that calls no tool has at most {MAX_HISTORY_BYTES} bytes");
     Fault::invalid("/params/message", message).into()
 }
 

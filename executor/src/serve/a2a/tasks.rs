@@ -33,9 +33,9 @@ use time::OffsetDateTime;
 use tokio::sync::{broadcast, watch};
 
 /// How many updates wait for a stream that does not take them. Who is further behind is dropped.
-const MOST_BEHIND: usize = 256;
+const MAX_UPDATES_BEHIND: usize = 256;
 /// How many tasks of one owner may be open at once.
-const MOST_OPEN: usize = 250;
+const MAX_OPEN: usize = 250;
 
 /// All that is known of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -173,9 +173,9 @@ impl OpenTasks {
     /// Adds a task, unless its owner has as many as may be open.
     fn add(&self, owner: &AgentDid, task: IntentId) -> Result<(), Fault> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.get(owner).is_some_and(|open| open.len() >= MOST_OPEN) {
+        if all.get(owner).is_some_and(|open| open.len() >= MAX_OPEN) {
             let message = format!(
-                "{MOST_OPEN} tasks of `{owner}` are open: cancel those that wait for a message, or answer them"
+                "{MAX_OPEN} tasks of `{owner}` are open: cancel those that wait for a message, or answer them"
             );
             return Err(Fault::Busy { message, retry_after_ms: 60_000 });
         }
@@ -525,7 +525,7 @@ impl Board {
         let live = Arc::new(Live {
             id,
             now: watch::Sender::new(Arc::new(record)),
-            updates: broadcast::Sender::new(MOST_BEHIND),
+            updates: broadcast::Sender::new(MAX_UPDATES_BEHIND),
             stop: watch::Sender::new(None),
             waits_for_room: watch::Sender::new(false),
             is_kept: Arc::new(AtomicBool::new(is_kept)),

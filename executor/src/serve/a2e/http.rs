@@ -26,7 +26,7 @@ use std::time::Duration;
 /// The header that names a session.
 const SESSION: &str = "x-session-id";
 /// How many messages one body may hold.
-const MOST_LINES: usize = 16;
+const MAX_LINES: usize = 16;
 /// How often the sessions are looked after.
 const ROUND: Duration = Duration::from_millis(250);
 /// How often a stream without news shows that it is there.
@@ -120,9 +120,9 @@ async fn send(
         Arrived::Whole(bytes, charge) => {
             let lines = bytes.split(|&byte| byte == b'\n');
             let lines = lines.filter(|line| !line.iter().all(u8::is_ascii_whitespace)).collect::<Vec<_>>();
-            if lines.len() > MOST_LINES {
+            if lines.len() > MAX_LINES {
                 let message =
-                    format!("a body holds at most {MOST_LINES} messages: nothing of this was read\n");
+                    format!("a body holds at most {MAX_LINES} messages: nothing of this was read\n");
                 return (StatusCode::PAYLOAD_TOO_LARGE, message).into_response();
             }
             lines.into_iter().for_each(|line| session.receive(Some(line), Ok(charge.clone())));

@@ -11,9 +11,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// How many bytes may wait before nothing new is begun: a long answer and its events.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_QUEUED_BYTES: usize = 16 << 20;
 /// How many lines may wait.
-const MOST_LINES: usize = 4096;
+const MAX_QUEUED_LINES: usize = 4096;
 
 /// The lines of one session.
 #[derive(Debug)]
@@ -78,9 +78,9 @@ impl Outgoing {
     pub(super) fn offer(&self, lines: Vec<String>) -> bool {
         let mut queue = self.lock();
         let more: usize = lines.iter().map(String::len).sum();
-        let fits = queue.bytes.saturating_add(more) <= MOST_BYTES
+        let fits = queue.bytes.saturating_add(more) <= MAX_QUEUED_BYTES
             && queue.held.has_room(more as u64)
-            && queue.lines.len().saturating_add(lines.len()) <= MOST_LINES;
+            && queue.lines.len().saturating_add(lines.len()) <= MAX_QUEUED_LINES;
         if fits {
             lines.into_iter().for_each(|line| queue.add(line));
             drop(queue);
@@ -207,7 +207,7 @@ impl Queue {
     }
 
     fn has_room(&self) -> bool {
-        self.bytes < MOST_BYTES && self.held.has_room(1) && self.lines.len() < MOST_LINES
+        self.bytes < MAX_QUEUED_BYTES && self.held.has_room(1) && self.lines.len() < MAX_QUEUED_LINES
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
     async fn events_wait_for_room_and_answers_do_not() {
         let out = Outgoing::new("anybody");
         let reader = out.attach();
-        let large = "x".repeat(MOST_BYTES / 2);
+        let large = "x".repeat(MAX_QUEUED_BYTES / 2);
         assert!(out.offer(vec![large.clone(), "y".to_owned()]));
         assert!(!out.offer(vec!["z".to_owned(), large.clone()]), "all or none");
         assert!(out.offer(vec!["z".to_owned()]));
@@ -229,7 +229,7 @@ mod tests {
             assert_eq!(out.next(reader).await.as_deref(), Some(line));
         }
         assert!(out.has_room());
-        for _ in 0..MOST_LINES {
+        for _ in 0..MAX_QUEUED_LINES {
             assert!(out.offer(vec![String::new()]));
         }
         assert!(!out.has_room() && !out.offer(vec![String::new()]), "lines count as well");

@@ -33,11 +33,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// How many calls of one session may wait for their turn.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 /// How long calls that were cancelled may still take to be answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long somebody may take nothing of what waits before they count as gone.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// What agents can be asked to take, and this executor gives them; no capability of its own.
 const FEATURES: [&str; 2] = ["streaming", "artifacts"];
 
@@ -153,7 +153,7 @@ impl Session {
     pub(super) fn is_deserted(&self) -> bool {
         let settings = &self.host.settings;
         match self.out.presence() {
-            Presence::There(stalled) => stalled > PATIENCE,
+            Presence::There(stalled) => stalled > ANSWER_TIMEOUT,
             Presence::Away(away) => match self.idle() {
                 None => away > settings.reconnect,
                 Some(idle) => away.min(idle) > settings.idle,
@@ -331,7 +331,7 @@ impl Session {
         }
         let tool =
             ToolName::parse(&tool_name).map_err(|_| unknown_tool(&tool_name, &self.host.executor.tools()))?;
-        if state.waiting.len() >= MOST_WAITING {
+        if state.waiting.len() >= MAX_WAITING {
             return busy("too many calls of this session wait already: take their results first");
         }
         let context = (!correlation_id.is_empty())

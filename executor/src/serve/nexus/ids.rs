@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 /// How many messages one agent may send in a second.
-const MOST_A_SECOND: u32 = 100;
+const MAX_REQUESTS_PER_SECOND: u32 = 100;
 /// How many ids of one agent are remembered at once.
-const MOST_IDS: usize = 100_000;
+const MAX_IDS: usize = 100_000;
 
 /// What an id was used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl UsedIds {
             Some(Purpose::Once) => Use::Spent,
             Some(before) if *before == purpose => Use::Again,
             Some(_) => Use::Spent,
-            None if self.purposes.len() >= MOST_IDS => Use::Full,
+            None if self.purposes.len() >= MAX_IDS => Use::Full,
             None => {
                 self.purposes.insert(id, purpose);
                 self.until_ms.insert((until_ms, id));
@@ -75,7 +75,7 @@ impl Rate {
             (self.since, self.count) = (Some(now), 0);
         }
         self.count = self.count.saturating_add(1);
-        self.count <= MOST_A_SECOND
+        self.count <= MAX_REQUESTS_PER_SECOND
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn no_more_ids_are_remembered_than_there_may_be() {
         let mut used = UsedIds::default();
-        for _ in 0..MOST_IDS {
+        for _ in 0..MAX_IDS {
             assert_eq!(used.spend(IntentId::random(), Purpose::Once, 1, 10), Use::First);
         }
         assert_eq!(used.spend(IntentId::random(), Purpose::Once, 1, 10), Use::Full);
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_hundred_a_second() {
         let (mut rate, now) = (Rate::default(), SystemClock.monotonic());
-        assert!((0..MOST_A_SECOND).all(|_| rate.one_more(now)));
+        assert!((0..MAX_REQUESTS_PER_SECOND).all(|_| rate.one_more(now)));
         assert!(!rate.one_more(now + Duration::from_millis(999)));
         assert!(rate.one_more(now + Duration::from_secs(1)));
     }

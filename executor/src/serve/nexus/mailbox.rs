@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// How many subscriptions one agent may have.
-const MOST_SUBSCRIPTIONS: usize = 16;
+const MAX_SUBSCRIPTIONS: usize = 16;
 /// How many events of at-least-once and exactly-once are kept for one agent.
 const MAX_KEPT: usize = 1000;
 /// How many bytes they may have.
@@ -31,11 +31,11 @@ const MAX_PASSING: usize = 256;
 /// How many bytes they may have.
 const MAX_PASSING_BYTES: usize = 256 << 10;
 /// How many are sent and not acknowledged at once.
-const MOST_IN_FLIGHT: usize = 32;
+const MAX_IN_FLIGHT: usize = 32;
 /// After how long without an acknowledgement an event is sent again.
 const RESEND: Duration = Duration::from_secs(5);
 /// How often an event of at-least-once is sent.
-const MOST_ATTEMPTS: u32 = 5;
+const MAX_ATTEMPTS: u32 = 5;
 /// For how long what is kept outlives the last connection.
 const RETAIN: Duration = Duration::from_secs(600);
 
@@ -135,7 +135,7 @@ impl Mailbox {
 
     /// Adds a subscription, whose connection gets the events from here on. `false` when there are too many.
     pub(super) fn subscribe(&mut self, subscription: Subscription, wake: &Arc<Notify>) -> bool {
-        if self.subscriptions.len() >= MOST_SUBSCRIPTIONS {
+        if self.subscriptions.len() >= MAX_SUBSCRIPTIONS {
             return false;
         }
         self.move_to(subscription.connection, wake);
@@ -209,14 +209,14 @@ impl Mailbox {
         let mut due = self.passing.drain(..).collect::<Vec<_>>();
         self.kept.retain(|kept| {
             let given_up = kept.event.guarantee == Guarantee::AtLeastOnce
-                && kept.attempts >= MOST_ATTEMPTS
+                && kept.attempts >= MAX_ATTEMPTS
                 && kept.sent.is_some_and(|sent| now.saturating_duration_since(sent) >= RESEND);
             if given_up {
                 tracing::debug!(event = %kept.event.id, "an event was never acknowledged");
             }
             !given_up && allowed(&kept.event.of)
         });
-        for kept in self.kept.iter_mut().take(MOST_IN_FLIGHT) {
+        for kept in self.kept.iter_mut().take(MAX_IN_FLIGHT) {
             if kept.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= RESEND) {
                 kept.sent = Some(now);
                 kept.attempts = kept.attempts.saturating_add(1);
@@ -383,7 +383,7 @@ mod tests {
             let due = mailbox.due(1, now, everybodys);
             assert_eq!(
                 due.len(),
-                most.min(if guarantee == Guarantee::ExactlyOnce { MOST_IN_FLIGHT } else { most })
+                most.min(if guarantee == Guarantee::ExactlyOnce { MAX_IN_FLIGHT } else { most })
             );
             mailbox.acknowledged(due[0].id);
             mailbox.publish(&subject(), EventName::Finished, &json!({}));
@@ -394,9 +394,9 @@ mod tests {
             assert!(mailbox.kept_bytes <= MAX_KEPT_BYTES && mailbox.passing_bytes <= MAX_PASSING_BYTES);
         }
         let mut mailbox = Mailbox::default();
-        for nth in 0..=MOST_SUBSCRIPTIONS {
+        for nth in 0..=MAX_SUBSCRIPTIONS {
             let taken = mailbox.subscribe(subscription(Guarantee::AtMostOnce, 1), &wake);
-            assert_eq!(taken, nth < MOST_SUBSCRIPTIONS);
+            assert_eq!(taken, nth < MAX_SUBSCRIPTIONS);
         }
     }
 

@@ -25,9 +25,7 @@ use crate::wire::nexus::decode::{self, Content, Execute, Malformed, Subscribe, V
 use crate::wire::nexus::encode::{self, Body, Letter, Stamp};
 use crate::wire::nexus::fault::{self, Code, Failure};
 use crate::wire::nexus::keys::{AgentKeys, Keyring};
-use crate::wire::nexus::message::{
-    Guarantee, Kind, LONGEST_TTL_MS, Question, Resource, SignatureScope, Status,
-};
+use crate::wire::nexus::message::{Guarantee, Kind, MAX_TTL_MS, Question, Resource, SignatureScope, Status};
 use crate::wire::strict_json::JsonBounds;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -49,7 +47,7 @@ use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
 /// How far a `timestamp` may be ahead of the executor's clock, in milliseconds.
-const MOST_AHEAD_MS: u64 = 60_000;
+const MAX_CLOCK_SKEW_MS: u64 = 60_000;
 /// To whom a message goes that does not say from whom it is.
 const UNKNOWN: &str = r#"{"id":"unknown","type":"nexus","version":"1.0.0","capabilities":[]}"#;
 
@@ -382,7 +380,7 @@ impl Nexus {
             let message = format!("the message is for another: this executor is `{}`", self.id);
             return Err(closed(Failure::new(Code::NotFound, message).with("pointer", "/to/id")));
         }
-        verified.check_time(now_ms, MOST_AHEAD_MS).map_err(closed)?;
+        verified.check_time(now_ms, MAX_CLOCK_SKEW_MS).map_err(closed)?;
         let agent = agent_of(name).map_err(|fault| closed(fault::of(&fault)))?;
         if !caller.speaks_for(&agent) && !caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
         {
@@ -406,7 +404,7 @@ impl Nexus {
             Content::Response | Content::Ack(_) | Content::Error => None,
         };
         // Not the message's own `ttl`, which the signature does not cover.
-        let until_ms = verified.timestamp_ms().saturating_add(LONGEST_TTL_MS);
+        let until_ms = verified.timestamp_ms().saturating_add(MAX_TTL_MS);
         let id = verified.envelope().id();
         let opened = |failure| Err(Unaccepted { failure, opened: true });
         if purpose == Some(Purpose::Once) && verified.timestamp_ms() < self.started_ms {

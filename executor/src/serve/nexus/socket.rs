@@ -5,7 +5,7 @@ use crate::govern::Credential;
 use crate::memory::Charge;
 use crate::serve::connections::Connection;
 use crate::serve::doorway::charge;
-use crate::serve::http::{MIN_FRAME_BYTES, MOST_AT_ONCE, NOT_KNOWN, Pings, bounded, not_an_upgrade};
+use crate::serve::http::{MAX_CONCURRENT, MIN_FRAME_BYTES, NOT_KNOWN, Pings, bounded, not_an_upgrade};
 use crate::wire::strict_json;
 use axum::Extension;
 use axum::body::Bytes;
@@ -25,9 +25,9 @@ use tokio::time::{Instant, interval_at, timeout};
 /// The code with which a WebSocket of nobody is closed.
 const NOT_KNOWN_CODE: u16 = 4001;
 /// How often it is asked whether an event has to be sent again.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How many heartbeats may go by without a word.
-const MOST_BEATS: u32 = 3;
+const MAX_MISSED_BEATS: u32 = 3;
 
 /// One connection, as the events know it.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ async fn converse(
     socket: WebSocket,
 ) {
     let (mut sink, stream) = socket.split();
-    let (answers, outgoing) = mpsc::channel(MOST_AT_ONCE);
+    let (answers, outgoing) = mpsc::channel(MAX_CONCURRENT);
     let known = if door.caller(shown).is_some() {
         tokio::select! {
             known = listen(door, connection, shown, line, stream, answers) => known,
@@ -129,8 +129,8 @@ async fn listen(
     mut stream: SplitStream<WebSocket>,
     answers: mpsc::Sender<Told>,
 ) -> bool {
-    let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
-    let stale = door.settings.heartbeat.saturating_mul(MOST_BEATS);
+    let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
+    let stale = door.settings.heartbeat.saturating_mul(MAX_MISSED_BEATS);
     let mut pings = Pings::default();
     loop {
         let Ok(message) = timeout(stale, stream.next()).await else {
@@ -178,7 +178,7 @@ async fn speak(
 ) -> bool {
     let heartbeat = door.settings.heartbeat;
     let mut beat = interval_at(Instant::now() + heartbeat, heartbeat);
-    let mut again = interval_at(Instant::now() + LOOK_AGAIN, LOOK_AGAIN);
+    let mut again = interval_at(Instant::now() + RECHECK_INTERVAL, RECHECK_INTERVAL);
     loop {
         let look = tokio::select! {
             answer = outgoing.recv() => {

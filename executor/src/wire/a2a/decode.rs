@@ -17,13 +17,13 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
 /// The most characters of a name that a client gives to something.
-const LONGEST_NAME: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 /// The most parts of one message.
-const MOST_PARTS: usize = 256;
+const MAX_PARTS: usize = 256;
 /// The most messages of a history, or tasks of a list, that can be asked for.
-const MOST_ASKED: u64 = 1_000_000;
+const MAX_HISTORY_LENGTH: u64 = 1_000_000;
 /// The most tasks of one answer to `tasks/list`, and how many when it does not say.
-const MOST_LISTED: u64 = 100;
+const MAX_PAGE_SIZE: u64 = 100;
 const LISTED: u64 = 20;
 
 /// A request.
@@ -331,11 +331,11 @@ fn push_id(params: &mut Object<'_>) -> Result<Option<String>, Fault> {
 fn name(field: &Field<'_>) -> Result<String, Fault> {
     field.parsed(|text| {
         let fits =
-            !text.is_empty() && text.chars().count() <= LONGEST_NAME && !text.chars().any(char::is_control);
+            !text.is_empty() && text.chars().count() <= MAX_NAME_BYTES && !text.chars().any(char::is_control);
         if fits {
             Ok(text.to_owned())
         } else {
-            Err(format!("a name has 1 to {LONGEST_NAME} characters, and no control characters"))
+            Err(format!("a name has 1 to {MAX_NAME_BYTES} characters, and no control characters"))
         }
     })
 }
@@ -349,7 +349,7 @@ fn count(object: &mut Object<'_>, member: &str, most: u64) -> Result<Option<u64>
 }
 
 fn history(object: &mut Object<'_>) -> Result<Option<usize>, Fault> {
-    let history = count(object, "historyLength", MOST_ASKED)?;
+    let history = count(object, "historyLength", MAX_HISTORY_LENGTH)?;
     Ok(history.map(|length| usize::try_from(length).unwrap_or(usize::MAX)))
 }
 
@@ -358,11 +358,11 @@ fn get(mut params: Object<'_>) -> Result<Request, Fault> {
 }
 
 fn list(mut params: Object<'_>) -> Result<Request, Fault> {
-    let limit = params.take_unless_null("limit")?.map(|limit| limit.integer(1, MOST_LISTED)).transpose()?;
+    let limit = params.take_unless_null("limit")?.map(|limit| limit.integer(1, MAX_PAGE_SIZE)).transpose()?;
     Ok(Request::List {
         context: maybe_name(&mut params, "contextId")?,
         limit: limit.unwrap_or(LISTED),
-        offset: count(&mut params, "offset", MOST_ASKED)?.unwrap_or_default(),
+        offset: count(&mut params, "offset", MAX_HISTORY_LENGTH)?.unwrap_or_default(),
     })
 }
 
@@ -461,8 +461,8 @@ fn message(field: Field<'_>) -> Result<Message, Fault> {
     let parts = message.need("parts")?;
     let at = parts.pointer().to_owned();
     let parts = parts.list()?;
-    if parts.is_empty() || parts.len() > MOST_PARTS {
-        return Err(Fault::invalid(at, format!("`parts` must be a list of 1 to {MOST_PARTS} parts")));
+    if parts.is_empty() || parts.len() > MAX_PARTS {
+        return Err(Fault::invalid(at, format!("`parts` must be a list of 1 to {MAX_PARTS} parts")));
     }
     let parts = parts.into_iter().map(part).collect::<Result<Vec<_>, _>>()?;
     let references = message.take_unless_null("referenceTaskIds")?;
@@ -584,7 +584,7 @@ fn asked(data: &Map<String, Value>, at: &str) -> Result<Asked, Fault> {
         None | Some(Value::Null) => None,
         Some(timeout) => {
             let timeout = timeout.as_u64().and_then(|millis| Timeout::from_millis(millis).ok());
-            let most = Timeout::MOST_SECONDS * 1000;
+            let most = Timeout::MAX_SECONDS * 1000;
             Some(timeout.ok_or_else(|| {
                 let message = format!("`timeout_ms` must be an integer from 1 to {most}");
                 Fault::invalid(format!("{at}/timeout_ms"), message)

@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 /// The most characters of a progress or log message that a stream tells.
-const MOST_OF_A_LINE: usize = 2000;
+const MAX_LINE_CHARS: usize = 2000;
 
 /// A response with a result.
 #[must_use]
@@ -153,7 +153,7 @@ pub fn log(log: &LogLine) -> Vec<Part> {
 }
 
 fn line(text: &str) -> String {
-    text.chars().take(MOST_OF_A_LINE).collect()
+    text.chars().take(MAX_LINE_CHARS).collect()
 }
 
 /// What a tool made, as the `index`th of it.

@@ -14,7 +14,7 @@ use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, Time};
 
 /// The most characters of a URL, and of a secret.
-const LONGEST: usize = 2048;
+const MAX_URL_BYTES: usize = 2048;
 
 /// What a client can be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -308,10 +308,10 @@ fn quiet(config: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault>
 fn secret(field: &Field<'_>) -> Result<String, Fault> {
     let read = |text: &str| {
         let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
-        if visible && !text.is_empty() && text.len() <= LONGEST {
+        if visible && !text.is_empty() && text.len() <= MAX_URL_BYTES {
             Ok(text.to_owned())
         } else {
-            Err(format!("must be 1 to {LONGEST} visible characters of ASCII"))
+            Err(format!("must be 1 to {MAX_URL_BYTES} visible characters of ASCII"))
         }
     };
     field.parsed(read)

@@ -9,17 +9,17 @@ use crate::wire::field::{Field, Object};
 use serde_json::{Map, Value};
 
 /// The most bytes of a message's id.
-pub const MOST_ID_BYTES: usize = 128;
+pub const MAX_ID_BYTES: usize = 128;
 /// The most capabilities that a handshake asks for.
-const MOST_CAPABILITIES: u64 = 64;
+const MAX_CAPABILITIES: u64 = 64;
 /// The most bytes of a correlation id.
-const MOST_CORRELATION_BYTES: u64 = 256;
+const MAX_CORRELATION_BYTES: u64 = 256;
 /// How long a call runs at most when it does not say, in seconds.
 const DEFAULT_TIMEOUT: u64 = 30;
 /// How long a shutdown waits for calls when it does not say, in seconds.
 const DEFAULT_DRAIN: u64 = 10;
 /// The longest that it waits.
-const MOST_DRAIN: u64 = 3600;
+const MAX_DRAIN_SECONDS: u64 = 3600;
 
 /// A message of an agent.
 #[derive(Debug, Clone, PartialEq)]
@@ -184,8 +184,8 @@ pub fn message(text: &str) -> Result<Message, Malformed> {
 fn id(members: &mut Object<'_>) -> Result<String, Fault> {
     let field = members.need("id")?;
     let id = field.text()?;
-    if id.is_empty() || id.len() > MOST_ID_BYTES || id.chars().any(char::is_control) {
-        return Err(field.must_be(&format!("a string of 1 to {MOST_ID_BYTES} bytes")));
+    if id.is_empty() || id.len() > MAX_ID_BYTES || id.chars().any(char::is_control) {
+        return Err(field.must_be(&format!("a string of 1 to {MAX_ID_BYTES} bytes")));
     }
     Ok(id)
 }
@@ -220,7 +220,7 @@ fn body(kind: Kind, mut members: Object<'_>, id: &str) -> Result<Body, Fault> {
     members.need("ts")?.number(0.0, f64::MAX)?;
     Ok(match kind {
         Kind::Ping => Body::Ping,
-        Kind::Shutdown => Body::Shutdown(seconds(&mut members, DEFAULT_DRAIN, MOST_DRAIN)?),
+        Kind::Shutdown => Body::Shutdown(seconds(&mut members, DEFAULT_DRAIN, MAX_DRAIN_SECONDS)?),
         Kind::Handshake => Body::Handshake(handshake(members)?),
         Kind::ToolList => Body::ToolList(filter(members)?),
         Kind::ToolCall => Body::ToolCall(call(members, id)?),
@@ -232,8 +232,8 @@ fn handshake(mut members: Object<'_>) -> Result<Handshake, Fault> {
     let agent_caps = members.need("agent_caps")?;
     let pointer = agent_caps.pointer().to_owned();
     let agent_caps = agent_caps.texts()?;
-    if u64::try_from(agent_caps.len()).is_ok_and(|count| count > MOST_CAPABILITIES) {
-        return Err(Fault::invalid(pointer, format!("`agent_caps` has more than {MOST_CAPABILITIES} names")));
+    if u64::try_from(agent_caps.len()).is_ok_and(|count| count > MAX_CAPABILITIES) {
+        return Err(Fault::invalid(pointer, format!("`agent_caps` has more than {MAX_CAPABILITIES} names")));
     }
     Ok(Handshake { agent_id, agent_caps, auth_token: text(&mut members, "auth_token")? })
 }
@@ -251,9 +251,9 @@ fn call(mut members: Object<'_>, id: &str) -> Result<ToolCall, Fault> {
     let correlation = members.take("correlation_id")?;
     let correlation_id = correlation.as_ref().map(Field::text).transpose()?.unwrap_or_default();
     if let (Some(field), Ok(bytes)) = (&correlation, u64::try_from(correlation_id.len()))
-        && bytes > MOST_CORRELATION_BYTES
+        && bytes > MAX_CORRELATION_BYTES
     {
-        return Err(field.must_be(&format!("a string of at most {MOST_CORRELATION_BYTES} bytes")));
+        return Err(field.must_be(&format!("a string of at most {MAX_CORRELATION_BYTES} bytes")));
     }
     Ok(ToolCall {
         intent: intent(id),
@@ -262,7 +262,7 @@ fn call(mut members: Object<'_>, id: &str) -> Result<ToolCall, Fault> {
         arguments: members.need("arguments")?.map()?,
         correlation_id,
         streaming: flag(&mut members, "streaming")?,
-        timeout: seconds(&mut members, DEFAULT_TIMEOUT, Timeout::MOST_SECONDS)?,
+        timeout: seconds(&mut members, DEFAULT_TIMEOUT, Timeout::MAX_SECONDS)?,
     })
 }
 

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 /// The most bytes of an artifact in one event.
-pub const MOST_CHUNK_BYTES: usize = 192 << 10;
+pub const MAX_CHUNK_BYTES: usize = 192 << 10;
 
 /// Why a handshake is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -253,7 +253,7 @@ fn chunks(artifact: &Artifact) -> Vec<(&'static str, Value)> {
         let chunk = STANDARD.encode(bytes);
         ("artifact", json!({ "name": name, "mime": mime, "chunk": chunk, "final": last }))
     };
-    let mut pieces = content.chunks(MOST_CHUNK_BYTES).peekable();
+    let mut pieces = content.chunks(MAX_CHUNK_BYTES).peekable();
     let mut events = Vec::new();
     while let Some(piece) = pieces.next() {
         events.push(chunk(piece, pieces.peek().is_none()));

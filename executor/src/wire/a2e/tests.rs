@@ -1,7 +1,7 @@
 //! The A2E door against the examples of its authors, against bad input, and against itself.
 
 use super::decode::{self, Body, Handshake, Malformed, Message, ToolCall, ToolFilter};
-use super::encode::{self, Accepted, Happened, MOST_CHUNK_BYTES, Reason};
+use super::encode::{self, Accepted, Happened, MAX_CHUNK_BYTES, Reason};
 use super::fault::{self, Code, Failure};
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -117,9 +117,9 @@ fn what_is_no_message_is_refused_by_its_own_code() {
         let (answered, said, failure) = refused(line);
         assert_eq!((answered.as_deref(), said), (id, code), "{line}: {failure:?}");
     }
-    let long = ping(&json!({ "id": "x".repeat(decode::MOST_ID_BYTES + 1) }));
+    let long = ping(&json!({ "id": "x".repeat(decode::MAX_ID_BYTES + 1) }));
     assert_eq!(refused(&long).1, Code::SchemaViolation);
-    assert!(read(&ping(&json!({ "id": "x".repeat(decode::MOST_ID_BYTES) }))).is_ok());
+    assert!(read(&ping(&json!({ "id": "x".repeat(decode::MAX_ID_BYTES) }))).is_ok());
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn body() -> impl Strategy<Value = Body> {
     });
     let filter = (text(), vec(text(), 0..4), text())
         .prop_map(|(kind, tags, query)| Body::ToolList(ToolFilter { kind, tags, query }));
-    let call = (text(), text(), map(), text(), any::<bool>(), seconds(Timeout::MOST_SECONDS)).prop_map(
+    let call = (text(), text(), map(), text(), any::<bool>(), seconds(Timeout::MAX_SECONDS)).prop_map(
         |(session_id, tool_name, arguments, correlation_id, streaming, timeout)| {
             let intent = None;
             let call =
@@ -315,7 +315,7 @@ proptest! {
     }
 
     #[test]
-    fn an_artifact_comes_whole_in_pieces(length in 0..3 * MOST_CHUNK_BYTES, first in 0..10_u64) {
+    fn an_artifact_comes_whole_in_pieces(length in 0..3 * MAX_CHUNK_BYTES, first in 0..10_u64) {
         let content = (0..length).map(|n| u8::try_from(n % 251).unwrap()).collect::<Vec<_>>();
         let made = Artifact { name: "a".into(), mime: "m/t".into(), content: content.clone() };
         let events = encode::events("r", first, Happened::Artifact(&made), TS);
@@ -457,7 +457,7 @@ fn a_result_says_what_became_of_the_run() {
         artifacts: vec![Artifact {
             name: "a".into(),
             mime: "m".into(),
-            content: vec![0; MOST_CHUNK_BYTES + 1],
+            content: vec![0; MAX_CHUNK_BYTES + 1],
         }],
         truncated: true,
     };

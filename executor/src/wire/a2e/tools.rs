@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 use std::collections::HashSet;
 
 /// How deep objects inside parameters are described.
-const DEEPEST: usize = 4;
+const MAX_DEPTH: usize = 4;
 /// The most parameters of one tool. A schema that refers to itself would have its own number of them to the power of
-/// [`DEEPEST`].
+/// [`MAX_DEPTH`].
 const MAX_PARAMETERS: usize = 1_000;
 
 /// The tools that a filter lets through.
@@ -89,7 +89,7 @@ fn parameter(
     let schema = meant(written, whole);
     let described = [written, schema].into_iter().find_map(|schema| schema.get("description")?.as_str());
     let kind = kind(schema);
-    let inside = if kind == "object" && depth < DEEPEST {
+    let inside = if kind == "object" && depth < MAX_DEPTH {
         parameters(schema, whole, depth + 1, left)
     } else {
         Vec::new()

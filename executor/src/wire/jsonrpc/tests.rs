@@ -32,7 +32,7 @@ fn only_an_absent_id_makes_a_notification() {
 
 #[test]
 fn an_id_comes_back_exactly_as_it_came() {
-    let longest = format!("\"{}\"", "x".repeat(Id::MOST_BYTES - 2));
+    let longest = format!("\"{}\"", "x".repeat(Id::MAX_BYTES - 2));
     for id in ["1", "-0", "1.50", "1e400", "18446744073709551616", r#""\u0061""#, "null", &longest] {
         let text = format!(r#"{{"jsonrpc":"2.0","method":"m","id": {id} }}"#);
         let read = one(&text).unwrap().id.unwrap();
@@ -43,7 +43,7 @@ fn an_id_comes_back_exactly_as_it_came() {
 
 #[test]
 fn an_id_of_another_kind_is_refused_without_an_id() {
-    let long = format!("\"{}\"", "x".repeat(Id::MOST_BYTES - 1));
+    let long = format!("\"{}\"", "x".repeat(Id::MAX_BYTES - 1));
     for id in ["true", "false", "[]", "{}", "[1]", &long] {
         let text = format!(r#"{{"jsonrpc":"2.0","method":"m","id":{id}}}"#);
         let (read, fault) = one(&text).unwrap_err();

@@ -3,7 +3,7 @@
 use super::fault::{self, Code, Failure};
 use super::keys::{AgentKeys, Sealed};
 use super::message::{
-    AGENT_TYPES, ALGORITHM, EventName, Guarantee, Kind, LONGEST_TTL_MS, PRIORITIES, Question, Resource,
+    AGENT_TYPES, ALGORITHM, EventName, Guarantee, Kind, MAX_TTL_MS, PRIORITIES, Question, Resource,
     SignatureScope, Status, VERSION,
 };
 use crate::call::Priority;
@@ -19,9 +19,9 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
 /// The longest id of an agent, in bytes.
-const LONGEST_AGENT: usize = 200;
+const MAX_AGENT_BYTES: usize = 200;
 /// The largest integer that every reader of JSON has exactly.
-const LARGEST_INTEGER: u64 = (1 << 53) - 1;
+const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 
 /// A message whose signature nobody has looked at. What it says of itself can be read, and nothing else.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
     }
     let timestamp = body.need("timestamp")?;
     let timestamp_raw = timestamp.raw();
-    let timestamp_ms = timestamp.integer(1, LARGEST_INTEGER)?;
+    let timestamp_ms = timestamp.integer(1, MAX_EXACT_INTEGER)?;
     let (from, to) = (body.need("from")?, body.need("to")?);
     let (from_raw, to_raw) = (from.raw(), to.raw());
     let (from, to) = (identity(from)?, identity(to)?);
@@ -196,7 +196,7 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
         event,
         signature: body.take_unless_null("signature")?.map(|signature| signature.text()).transpose()?,
         priority: body.need("priority")?.word(&PRIORITIES)?,
-        ttl_ms: body.need("ttl")?.integer(1, LONGEST_TTL_MS)?,
+        ttl_ms: body.need("ttl")?.integer(1, MAX_TTL_MS)?,
         requires_ack: body.need("requiresAck")?.boolean()?,
         header,
         full,
@@ -216,8 +216,8 @@ fn identity(field: Field<'_>) -> Result<String, Fault> {
     let mut identity = field.object()?;
     let id = identity.need("id")?;
     let name = id.text()?;
-    if name.is_empty() || name.len() > LONGEST_AGENT {
-        return Err(id.must_be(&format!("1 to {LONGEST_AGENT} bytes long")));
+    if name.is_empty() || name.len() > MAX_AGENT_BYTES {
+        return Err(id.must_be(&format!("1 to {MAX_AGENT_BYTES} bytes long")));
     }
     identity.need("type")?.word(&AGENT_TYPES)?;
     identity.need("version")?.text()?;

@@ -8,7 +8,7 @@ pub const VERSION: &str = "1.0.0";
 /// The only algorithm of a sealed payload.
 pub const ALGORITHM: &str = "AES-256-GCM";
 /// The longest `ttl`, in milliseconds: for so long at least an `id` is remembered.
-pub const LONGEST_TTL_MS: u64 = 60 * 60 * 1000;
+pub const MAX_TTL_MS: u64 = 60 * 60 * 1000;
 
 /// What a message is (`type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

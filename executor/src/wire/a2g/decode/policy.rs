@@ -9,11 +9,11 @@ use crate::wire::strict_json::{self, JsonBounds};
 use std::collections::BTreeMap;
 
 /// The most requests a minute that a policy can name.
-const MOST_REQUESTS_PER_MINUTE: u64 = 1_000_000;
+const MAX_REQUESTS_PER_MINUTE: u64 = 1_000_000;
 /// The most disk that a policy can name: 1 PiB.
-const MOST_DISK_MB: u64 = 1 << 30;
+const MAX_DISK_MB: u64 = 1 << 30;
 /// The longest argument that a policy can name: 1 PiB, so that "no limit" is sayable as a number.
-const MOST_SIZE_BYTES: u64 = 1 << 50;
+const MAX_SIZE_BYTES: u64 = 1 << 50;
 
 /// Who may stand in `agent_did`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +116,7 @@ fn tool(field: Field<'_>) -> Result<ToolRule, Fault> {
         paths: object.take("paths")?.map(Field::texts).transpose()?,
         blocked_paths: texts(&mut object, "blocked_paths")?,
         blocked_patterns: texts(&mut object, "blocked_patterns")?,
-        max_size_bytes: size.map(|field| field.integer(1, MOST_SIZE_BYTES)).transpose()?,
+        max_size_bytes: size.map(|field| field.integer(1, MAX_SIZE_BYTES)).transpose()?,
         timeout: timeout.map(|field| field.quantity(Timeout::from_seconds)).transpose()?,
     };
     object.end()?;
@@ -130,7 +130,7 @@ fn network(field: Field<'_>) -> Result<NetworkRule, Fault> {
         allowed_domains: object.take("allowed_domains")?.map(Field::texts).transpose()?,
         blocked_domains: texts(&mut object, "blocked_domains")?,
         max_requests_per_minute: requests
-            .map(|field| field.integer(1, MOST_REQUESTS_PER_MINUTE))
+            .map(|field| field.integer(1, MAX_REQUESTS_PER_MINUTE))
             .transpose()?,
     };
     object.end()?;
@@ -146,7 +146,7 @@ fn resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
     Ok(ResourceRule {
         max_memory: memory.map(|field| field.quantity(MemoryLimit::from_mb)).transpose()?,
         max_cpu: cpu.map(|field| field.quantity(CpuPercent::new)).transpose()?,
-        max_disk_mb: disk.map(|field| field.integer(1, MOST_DISK_MB)).transpose()?,
+        max_disk_mb: disk.map(|field| field.integer(1, MAX_DISK_MB)).transpose()?,
     })
 }
 

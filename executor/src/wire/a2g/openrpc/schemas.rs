@@ -134,9 +134,9 @@ fn manifest() -> Value {
     closed(
         &[],
         json!({
-            "max_memory_mb": integer(MemoryLimit::MOST_MB),
-            "max_cpu_percent": integer(CpuPercent::MOST),
-            "timeout_seconds": integer(Timeout::MOST_SECONDS),
+            "max_memory_mb": integer(MemoryLimit::MAX_MB),
+            "max_cpu_percent": integer(CpuPercent::MAX),
+            "timeout_seconds": integer(Timeout::MAX_SECONDS),
             "network_allowed": { "type": "boolean" },
             "filesystem_scope": texts(),
         }),
@@ -249,7 +249,7 @@ fn limits() -> Value {
     let at_once = || {
         object(
             &["granted", "set_by"],
-            json!({ "granted": integer(Budgets::MOST_HANDLES), "set_by": schema("SetBy") }),
+            json!({ "granted": integer(Budgets::MAX_HANDLES), "set_by": schema("SetBy") }),
         )
     };
     let blocked =
@@ -280,15 +280,15 @@ fn limits() -> Value {
             "filesystem_scope",
         ],
         json!({
-            "max_memory_mb": limit(integer(MemoryLimit::MOST_MB)),
-            "max_cpu_percent": limit(integer(CpuPercent::MOST)),
-            "timeout_seconds": limit(integer(Timeout::MOST_SECONDS)),
-            "max_output_bytes": limit(integer(OutputLimit::MOST_BYTES)),
-            "max_written_mb": budget(integer(MemoryLimit::MOST_MB)),
-            "max_created": budget(integer(Budgets::MOST)),
-            "max_random_bytes": budget(integer(Budgets::MOST)),
-            "max_directory_entries": budget(integer(Budgets::MOST)),
-            "max_fuel": budget(integer(Budgets::MOST_FUEL)),
+            "max_memory_mb": limit(integer(MemoryLimit::MAX_MB)),
+            "max_cpu_percent": limit(integer(CpuPercent::MAX)),
+            "timeout_seconds": limit(integer(Timeout::MAX_SECONDS)),
+            "max_output_bytes": limit(integer(OutputLimit::MAX_BYTES)),
+            "max_written_mb": budget(integer(MemoryLimit::MAX_MB)),
+            "max_created": budget(integer(Budgets::MAX)),
+            "max_random_bytes": budget(integer(Budgets::MAX)),
+            "max_directory_entries": budget(integer(Budgets::MAX)),
+            "max_fuel": budget(integer(Budgets::MAX_FUEL)),
             "max_handles": at_once(),
             "max_subscriptions": at_once(),
             "network_allowed": object(&["granted", "linked", "set_by"], json!({
@@ -349,8 +349,8 @@ fn capabilities() -> Value {
                 "max_requests_per_minute": { "type": "integer", "minimum": 1 },
             })),
             "resources": closed(&[], json!({
-                "max_memory_mb": integer(MemoryLimit::MOST_MB),
-                "max_cpu_percent": integer(CpuPercent::MOST),
+                "max_memory_mb": integer(MemoryLimit::MAX_MB),
+                "max_cpu_percent": integer(CpuPercent::MAX),
                 "max_disk_mb": { "type": "integer", "minimum": 1 },
             })),
         }),
@@ -367,7 +367,7 @@ fn tool_rule() -> Value {
                 "blocked_paths": texts(),
                 "blocked_patterns": texts(),
                 "max_size_bytes": { "type": "integer", "minimum": 1 },
-                "timeout_seconds": integer(Timeout::MOST_SECONDS),
+                "timeout_seconds": integer(Timeout::MAX_SECONDS),
             })),
         }),
     )
@@ -379,9 +379,9 @@ fn tool() -> Value {
         json!({
             "filesystem": { "enum": ["none", "read", "read-write"] },
             "network": { "type": "boolean" },
-            "max_memory_mb": integer(MemoryLimit::MOST_MB),
-            "max_cpu_percent": integer(CpuPercent::MOST),
-            "timeout_seconds": integer(Timeout::MOST_SECONDS),
+            "max_memory_mb": integer(MemoryLimit::MAX_MB),
+            "max_cpu_percent": integer(CpuPercent::MAX),
+            "timeout_seconds": integer(Timeout::MAX_SECONDS),
         }),
     );
     object(

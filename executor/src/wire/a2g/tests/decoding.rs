@@ -62,9 +62,9 @@ type Decoder = fn(&str) -> Result<(), Fault>;
 /// and its largest value.
 fn limit_fields() -> Vec<(Decoder, Value, String, u64)> {
     const MANIFEST: [(&str, u64); 3] = [
-        ("max_memory_mb", MemoryLimit::MOST_MB),
-        ("max_cpu_percent", CpuPercent::MOST),
-        ("timeout_seconds", Timeout::MOST_SECONDS),
+        ("max_memory_mb", MemoryLimit::MAX_MB),
+        ("max_cpu_percent", CpuPercent::MAX),
+        ("timeout_seconds", Timeout::MAX_SECONDS),
     ];
     let policy: Decoder = |text| decode::policy(text).map(drop);
     let file: Decoder = |text| decode::policy_file(text).map(drop);
@@ -81,11 +81,11 @@ fn limit_fields() -> Vec<(Decoder, Value, String, u64)> {
     }
     for decoder in [policy, file] {
         let standing = [
-            ("resources/max_memory_mb", MemoryLimit::MOST_MB),
-            ("resources/max_cpu_percent", CpuPercent::MOST),
+            ("resources/max_memory_mb", MemoryLimit::MAX_MB),
+            ("resources/max_cpu_percent", CpuPercent::MAX),
             ("resources/max_disk_mb", 1 << 30),
             ("network/max_requests_per_minute", 1_000_000),
-            ("tools/write_file/constraints/timeout_seconds", Timeout::MOST_SECONDS),
+            ("tools/write_file/constraints/timeout_seconds", Timeout::MAX_SECONDS),
             ("tools/write_file/constraints/max_size_bytes", 1 << 50),
         ];
         for (name, most) in standing {

@@ -53,15 +53,15 @@ fn texts() -> impl Strategy<Value = Vec<String>> {
 }
 
 fn memory() -> impl Strategy<Value = MemoryLimit> {
-    (1..=MemoryLimit::MOST_MB).prop_map(|mb| MemoryLimit::from_mb(mb).unwrap())
+    (1..=MemoryLimit::MAX_MB).prop_map(|mb| MemoryLimit::from_mb(mb).unwrap())
 }
 
 fn cpu() -> impl Strategy<Value = CpuPercent> {
-    (1..=CpuPercent::MOST).prop_map(|percent| CpuPercent::new(percent).unwrap())
+    (1..=CpuPercent::MAX).prop_map(|percent| CpuPercent::new(percent).unwrap())
 }
 
 fn timeout() -> impl Strategy<Value = Timeout> {
-    (1..=Timeout::MOST_SECONDS).prop_map(|seconds| Timeout::from_seconds(seconds).unwrap())
+    (1..=Timeout::MAX_SECONDS).prop_map(|seconds| Timeout::from_seconds(seconds).unwrap())
 }
 
 fn call() -> impl Strategy<Value = Call> {
