@@ -5,7 +5,7 @@ use super::standing::{Claimed, Ended, Standing};
 use super::store::Run;
 use super::tasks::KeptTask;
 use super::writer::Entry;
-use super::{AT_ONCE_BYTES, Condition, Denial, Journal, JournalError, aside, micros, text};
+use super::{AT_ONCE_BYTES, Condition, Denial, IfFull, Journal, JournalError, aside, micros, text};
 use crate::call::Call;
 use crate::ident::{AgentDid, IntentId, ProofId, ToolName};
 use crate::outcome::Receipt;
@@ -129,7 +129,7 @@ impl Journal {
     /// the intent known until it has expired as well.
     ///
     /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] when the journal cannot be read.
     pub async fn find(
         &self,
         call: &Call,
@@ -150,7 +150,7 @@ impl Journal {
                 if let Some(later) = expires_at.map(micros).filter(|until| *until > claimed.keep_until) {
                     self.say(Entry::Keep(call.intent, later));
                 }
-                let over = self.ended(claimed.end).await?;
+                let over = self.ended(claimed.end, IfFull::Refuse).await?;
                 Ok(Some(Known::Same(Followed::Over(over), verdict(&claimed)?.map(Arc::new))))
             }
             Standing::Denied(_) | Standing::Claimed(_) => Ok(Some(Known::Conflict)),
@@ -162,7 +162,7 @@ impl Journal {
     }
 
     /// The stage of an intent that is not open in this process.
-    async fn ended(&self, end: Ended) -> Result<Stage, JournalError> {
+    async fn ended(&self, end: Ended, if_full: IfFull) -> Result<Stage, JournalError> {
         let receipt = match end {
             // An earlier process started it, and opening the journal gave every such intent a receipt. So this cannot
             // happen, and is an error instead of an end.
@@ -170,7 +170,7 @@ impl Journal {
                 return Err(JournalError::Broken("an intent is neither open nor over".into()));
             }
             Ended::Pruned => None,
-            Ended::Receipt(number) => self.receipt(number).await?,
+            Ended::Receipt(number) => self.receipt(number, if_full).await?,
         };
         Ok(receipt.map_or(Stage::Forgotten, Stage::Finished))
     }
@@ -287,8 +287,12 @@ impl Journal {
     /// The agent and the stage of an intent that was claimed.
     ///
     /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
-    pub async fn stage(&self, intent: IntentId) -> Result<Option<(AgentDid, Stage)>, JournalError> {
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] when the journal cannot be read.
+    pub async fn stage(
+        &self,
+        intent: IntentId,
+        if_full: IfFull,
+    ) -> Result<Option<(AgentDid, Stage)>, JournalError> {
         if let Some(open) = self.lock().get(&intent) {
             let stage = open.stage.borrow().clone();
             return Ok(Some((open.agent.clone(), stage)));
@@ -296,7 +300,7 @@ impl Journal {
         let Standing::Claimed(claimed) = self.standing(intent)? else { return Ok(None) };
         let agent = AgentDid::parse(&claimed.agent);
         let agent = agent.map_err(|error| JournalError::Broken(error.to_string().into()))?;
-        Ok(Some((agent, self.ended(claimed.end).await?)))
+        Ok(Some((agent, self.ended(claimed.end, if_full).await?)))
     }
 
     /// The governor's verdict for an intent that has started, when the executor asked for it.

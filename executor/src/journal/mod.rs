@@ -27,6 +27,7 @@ pub mod history;
 mod log;
 mod outbox;
 mod prune;
+mod readers;
 mod record;
 mod standing;
 mod state;
@@ -44,8 +45,9 @@ pub use error::OpenError;
 pub use files::IfMissing;
 pub use outbox::Due;
 pub use prune::{PruneError, Pruned, prune};
+pub use readers::IfFull;
 pub use store::Opening;
-pub use tasks::{KeptTask, ListedTask, MAX_TASK_BYTES, MAX_TASKS, Pace};
+pub use tasks::{KeptTask, ListedTask, MAX_TASK_BYTES, MAX_TASKS, Pace, TaskKey, TaskQuery};
 
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId};
@@ -56,20 +58,20 @@ use chain::Head;
 use claims::{AllOpen, Open, close};
 use error::Trouble;
 use outbox::Outbox;
+use readers::Readers;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
 use store::{Reader, Store, Undelivered, Will};
 use time::OffsetDateTime;
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use writer::Entry;
 
-/// A receipt up to this many bytes of JSON is read and written where it is needed; a longer one would
+/// A receipt or a task up to this many bytes of JSON is read and written where it is needed; a longer one would
 /// keep others waiting.
 const AT_ONCE_BYTES: usize = 256 << 10;
-/// Long receipts that are brought into memory at once.
-const MAX_LONG_READS: usize = 2;
 
 /// Why something was not written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -80,6 +82,9 @@ pub enum JournalError {
     /// There is no room, or the file is locked; it may work later. What the system said is for the log.
     #[error("the journal has no room for another run on its disk, or another program holds its file")]
     NoRoom,
+    /// Too many long questions wait to be read.
+    #[error("too many lists and long receipts wait to be read from the journal")]
+    Busy,
     /// What is on the disk is not known. The process has to end.
     #[error("the journal is broken: {0}")]
     Broken(Arc<str>),
@@ -116,8 +121,6 @@ pub struct Journal {
     condition: watch::Receiver<Condition>,
     /// Says that it is broken, where it is in a file.
     breaks: Option<Arc<watch::Sender<Condition>>>,
-    /// Turns to bring a long receipt into memory.
-    long_reads: Semaphore,
     waiting: Mutex<Vec<HeldIntent>>,
     metrics: JournalMetrics,
     /// Ends the check that goes on in the background.
@@ -126,8 +129,8 @@ pub struct Journal {
 
 /// Where it is kept.
 enum Place {
-    /// In a file, which one thread writes.
-    Disk { path: PathBuf, reader: Mutex<Reader>, entries: mpsc::Sender<Entry> },
+    /// In a file, which one thread writes. The connection `reader` answers point look-ups.
+    Disk { path: PathBuf, reader: Mutex<Reader>, readers: Readers, entries: mpsc::Sender<Entry> },
     /// Nowhere; with the number of what was said to it.
     Memory(AtomicI64),
 }
@@ -160,7 +163,8 @@ impl Journal {
         let recovered = Recovered { aborted, undelivered: undelivered.len() + left.len() };
         let held = store.waiting().map_err(&of_sqlite)?;
         let (entries, to_write) = mpsc::channel();
-        let place = Place::Disk { path: path.to_owned(), reader: Mutex::new(Reader::open(path)?), entries };
+        let (reader, readers) = (Mutex::new(Reader::open(path)?), Readers::open(path)?);
+        let place = Place::Disk { path: path.to_owned(), reader, readers, entries };
         let (head_is, head) = watch::channel(store.head());
         let (condition_is, condition) = watch::channel(Condition::Works);
         let condition_is = Arc::new(condition_is);
@@ -173,7 +177,6 @@ impl Journal {
             head,
             condition,
             breaks: Some(Arc::clone(&condition_is)),
-            long_reads: Semaphore::new(MAX_LONG_READS),
             waiting: Mutex::new(held),
             metrics: JournalMetrics::new(opening.durability),
             is_closed: Arc::default(),
@@ -206,7 +209,6 @@ impl Journal {
             head: watch::channel(Head::START).1,
             condition: watch::channel(Condition::Works).1,
             breaks: None,
-            long_reads: Semaphore::new(MAX_LONG_READS),
             waiting: Mutex::default(),
             metrics: JournalMetrics::new(Durability::default()),
             is_closed: Arc::default(),
@@ -235,21 +237,34 @@ impl Journal {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the disk; without one, nothing is known.
+    /// Looks up one row on the disk, here and now; without a disk, nothing is known.
     fn read<T: Default>(
         &self,
         question: impl FnOnce(&Reader) -> rusqlite::Result<T>,
     ) -> Result<T, JournalError> {
         let Place::Disk { reader, .. } = &self.place else { return Ok(T::default()) };
         let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-        question(&reader).map_err(|error| {
-            let reason = Arc::from(error.to_string());
-            if let (true, Some(breaks)) = (is_damage(&error), &self.breaks) {
-                tracing::error!(%reason, "the journal cannot be read");
-                breaks.send_replace(Condition::Broken(Arc::clone(&reason)));
-            }
-            JournalError::Broken(reason)
-        })
+        question(&reader).map_err(|error| self.unreadable(&error))
+    }
+
+    /// As [`Self::read`], on a thread of its own: for what reads many rows or a long one.
+    async fn read_long<T: Default + Send + 'static>(
+        &self,
+        if_full: IfFull,
+        question: impl FnOnce(&Reader) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, JournalError> {
+        let Place::Disk { readers, .. } = &self.place else { return Ok(T::default()) };
+        readers.ask(if_full, question).await?.map_err(|error| self.unreadable(&error))
+    }
+
+    /// A file that is no journal any more breaks the journal, whichever connection finds it.
+    fn unreadable(&self, error: &rusqlite::Error) -> JournalError {
+        let reason = Arc::from(error.to_string());
+        if let (true, Some(breaks)) = (is_damage(error), &self.breaks) {
+            tracing::error!(%reason, "the journal cannot be read");
+            breaks.send_replace(Condition::Broken(Arc::clone(&reason)));
+        }
+        JournalError::Broken(reason)
     }
 
     /// Says something to the writer, whose answer can be waited for.
@@ -274,13 +289,15 @@ impl Journal {
     }
 
     /// The receipt of a record; `None` when it was pruned.
-    async fn receipt(&self, record: i64) -> Result<Option<Arc<Receipt>>, JournalError> {
+    async fn receipt(&self, record: i64, if_full: IfFull) -> Result<Option<Arc<Receipt>>, JournalError> {
         let Some(length) = self.read(|reader| reader.body_length(record))? else { return Ok(None) };
-        let long = length > AT_ONCE_BYTES as u64;
-        let _turn = if long { self.long_reads.acquire().await.ok() } else { None };
-        let Some(body) = self.read(|reader| reader.body(record))? else { return Ok(None) };
-        let receipt = aside(long, move || serde_json::from_slice(&body)).await?;
-        Ok(Some(Arc::new(receipt)))
+        let read = move |reader: &Reader| {
+            let body = reader.body(record)?;
+            Ok(body.map(|body| serde_json::from_slice::<Receipt>(&body).map(Arc::new)))
+        };
+        let is_long = length > AT_ONCE_BYTES as u64;
+        let receipt = if is_long { self.read_long(if_full, read).await? } else { self.read(read)? };
+        receipt.transpose().map_err(|error| JournalError::Broken(error.to_string().into()))
     }
 
     /// The next report to deliver, with its receipt; waits until there is one.
@@ -293,7 +310,7 @@ impl Journal {
             Some(receipt) => receipt,
             None => {
                 let gone = || JournalError::Broken("a report is gone that was not delivered".into());
-                self.receipt(due.record).await?.ok_or_else(gone)?
+                self.receipt(due.record, IfFull::Wait).await?.ok_or_else(gone)?
             }
         };
         Ok((due, receipt))
@@ -327,9 +344,12 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Broken`] when the journal cannot be read.
-    pub fn oldest_undelivered(&self) -> Result<Option<OffsetDateTime>, JournalError> {
+    pub async fn oldest_undelivered(&self) -> Result<Option<OffsetDateTime>, JournalError> {
         // What was delivered just now may be on the disk yet.
-        let oldest = if self.undelivered() > 0 { self.read(Reader::oldest_undelivered)? } else { None };
+        if self.undelivered() == 0 {
+            return Ok(None);
+        }
+        let oldest = self.read_long(IfFull::Wait, Reader::oldest_undelivered).await?;
         Ok(oldest.map(moment))
     }
 
@@ -440,12 +460,12 @@ fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), String> {
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, String> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-    spawned.map(drop).map_err(|error| error.to_string())
+    spawned.map_err(|error| error.to_string())
 }
 
-/// Turns something into JSON or back, on another thread when it is long.
+/// Turns something into JSON, on another thread when it is long.
 async fn aside<T: Send + 'static>(
     long: bool,
     work: impl FnOnce() -> serde_json::Result<T> + Send + 'static,

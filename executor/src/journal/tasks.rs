@@ -7,15 +7,16 @@ use super::batch::Batch;
 use super::chain::Hash;
 use super::error::Trouble;
 use super::record::Kind;
-use super::store::{Reader, number, stored};
+use super::store::{Reader, number};
 use super::writer::Entry;
-use super::{Journal, JournalError, micros, moment};
+use super::{AT_ONCE_BYTES, IfFull, Journal, JournalError, micros, moment};
 use crate::ident::{AgentDid, IntentId};
 use rusqlite::types::ValueRef;
 use rusqlite::{OptionalExtension as _, Row, ToSql, params};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use time::OffsetDateTime;
 
 /// The table. Its rows stand in the order in which they were written, so that those which are written now are on
@@ -106,6 +107,39 @@ pub struct ListedTask {
     pub status: String,
 }
 
+impl ListedTask {
+    /// Its place in lists.
+    #[must_use]
+    pub fn key(&self) -> TaskKey {
+        TaskKey { created: self.created, task: self.task }
+    }
+}
+
+/// The place of a task in lists, which are in descending order of it. It never changes, so that a page that begins after
+/// one neither repeats nor leaves out a task, however many are added meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TaskKey {
+    /// The time at which the task was made, in whole microseconds.
+    pub created: OffsetDateTime,
+    /// Its id, which orders tasks of one moment.
+    pub task: IntentId,
+}
+
+/// A page of the list of tasks.
+#[derive(Debug, Clone, Default)]
+pub struct TaskQuery {
+    /// The agent whose tasks are listed; of every agent when it is `None`.
+    pub owner: Option<AgentDid>,
+    /// The conversation; every conversation when it is `None`.
+    pub context: Option<String>,
+    /// The key after which the page begins; at the newest task when it is `None`.
+    pub after: Option<TaskKey>,
+    /// The most tasks of the page.
+    pub limit: usize,
+    /// The tasks of this owner and conversation that the journal may not have yet. Those that it has count once.
+    pub unkept: Vec<ListedTask>,
+}
+
 impl Journal {
     /// Keeps a task as it is now. What is kept is written in the order of these calls, however late their
     /// answers are waited for. While there is no room, what has to be kept [`Pace::AtOnce`] is tried on.
@@ -121,35 +155,35 @@ impl Journal {
         async { kept.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
 
-    /// A task.
+    /// A task, as `read` understands it. A long one is read on a thread of its own, and understood there.
     ///
     /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
-    pub fn task(&self, task: IntentId) -> Result<Option<KeptTask>, JournalError> {
-        self.read(|reader| reader.task(task))
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] when the journal cannot be read.
+    pub async fn task<T: Send + 'static>(
+        &self,
+        task: IntentId,
+        read: impl FnOnce(&KeptTask) -> T + Send + 'static,
+    ) -> Result<Option<T>, JournalError> {
+        let Some(bytes) = self.read(|reader| reader.task_bytes(task))? else { return Ok(None) };
+        let found = move |reader: &Reader| Ok(reader.task(task)?.as_ref().map(read));
+        let is_long = bytes > AT_ONCE_BYTES as u64;
+        if is_long { self.read_long(IfFull::Refuse, found).await } else { self.read(found) }
     }
 
-    /// Tasks, newest first, and how many there are: those of an owner, or everybody's; of a conversation, or of
-    /// all.
+    /// A page of tasks, newest first, and how many tasks there are of that owner and conversation.
     ///
     /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
-    pub fn tasks(
-        &self,
-        owner: Option<&AgentDid>,
-        context: Option<&str>,
-        limit: u64,
-        offset: u64,
-    ) -> Result<(Vec<ListedTask>, u64), JournalError> {
-        self.read(|reader| reader.tasks(owner, context, limit, offset))
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] when the journal cannot be read.
+    pub async fn tasks(&self, query: TaskQuery) -> Result<(Vec<ListedTask>, u64), JournalError> {
+        self.read_long(IfFull::Refuse, move |reader| reader.tasks(query)).await
     }
 
     /// The tasks that are not over, by their ids and owners alone: one of them may be long.
     ///
     /// # Errors
     /// [`JournalError::Broken`] when the journal cannot be read.
-    pub fn open_tasks(&self) -> Result<Vec<(IntentId, AgentDid)>, JournalError> {
-        self.read(Reader::open_tasks)
+    pub async fn open_tasks(&self) -> Result<Vec<(IntentId, AgentDid)>, JournalError> {
+        self.read_long(IfFull::Wait, Reader::open_tasks).await
     }
 }
 
@@ -239,27 +273,81 @@ impl Reader {
             .optional()
     }
 
-    fn tasks(
-        &self,
-        owner: Option<&AgentDid>,
-        context: Option<&str>,
-        limit: u64,
-        offset: u64,
-    ) -> rusqlite::Result<(Vec<ListedTask>, u64)> {
-        let whose = "(?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR context = ?2)";
-        let owner = owner.map(AgentDid::as_str);
-        // Both questions are about the same moment.
+    /// The bytes of a task's document.
+    fn task_bytes(&self, task: IntentId) -> rusqlite::Result<Option<u64>> {
+        self.connection()
+            .prepare_cached("SELECT bytes FROM tasks WHERE task = ?1")?
+            .query_row([task.as_bytes()], |row| row.get(0).map(number))
+            .optional()
+    }
+
+    /// The cost is that of the owners: each has about [`MAX_TASKS`], and a page of many owners is merged from theirs.
+    fn tasks(&self, query: TaskQuery) -> rusqlite::Result<(Vec<ListedTask>, u64)> {
+        let TaskQuery { owner, context, after, limit, mut unkept } = query;
+        // All questions are about the same moment.
         let _moment = self.connection().unchecked_transaction()?;
-        let total = self
-            .connection()
-            .prepare_cached(&format!("SELECT count(*) FROM tasks WHERE {whose}"))?
-            .query_row(params![owner, context], |row| row.get(0))?;
-        let sql = format!(
-            "SELECT task, context, created, status FROM tasks WHERE {whose} ORDER BY created DESC, number DESC LIMIT ?3 OFFSET ?4"
-        );
-        let mut statement = self.connection().prepare_cached(&sql)?;
-        let rows = statement.query_map(params![owner, context, stored(limit), stored(offset)], listed)?;
-        Ok((rows.collect::<rusqlite::Result<_>>()?, number(total)))
+        for task in std::mem::take(&mut unkept) {
+            if self.task_bytes(task.task)?.is_none() {
+                unkept.push(task);
+            }
+        }
+        let mut total = unkept.len() as u64;
+        let mut page = unkept;
+        page.retain(|task| after.is_none_or(|after| task.key() < after));
+        keep_newest(&mut page, limit);
+        let owners = match owner {
+            Some(owner) => vec![owner.as_str().to_owned()],
+            None => self.owners()?,
+        };
+        for owner in owners {
+            total += self.count_tasks(&owner, context.as_deref())?;
+            // A task that is older than the last one of a full page is not on it.
+            let oldest = page.get(limit.saturating_sub(1)).map_or(i64::MIN, |last| micros(last.created));
+            page.extend(self.tasks_of(&owner, context.as_deref(), after, oldest, limit)?);
+            keep_newest(&mut page, limit);
+        }
+        Ok((page, total))
+    }
+
+    /// The newest tasks of an owner after a key, down to those that were made at `oldest`.
+    fn tasks_of(
+        &self,
+        owner: &str,
+        context: Option<&str>,
+        after: Option<TaskKey>,
+        oldest: i64,
+        limit: usize,
+    ) -> rusqlite::Result<Vec<ListedTask>> {
+        let newest = after.map_or(i64::MAX, |after| micros(after.created));
+        let before = after.map_or([0; 16], |after| *after.task.as_bytes());
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut statement = self.connection().prepare_cached(
+            "SELECT task, context, created, status FROM tasks
+             WHERE owner = ?1 AND created BETWEEN ?2 AND ?3 AND (created < ?3 OR task < ?4)
+               AND (?5 IS NULL OR context = ?5)
+             ORDER BY created DESC, task DESC LIMIT ?6",
+        )?;
+        let rows = statement.query_map(params![owner, oldest, newest, before, context, limit], listed)?;
+        rows.collect()
+    }
+
+    fn count_tasks(&self, owner: &str, context: Option<&str>) -> rusqlite::Result<u64> {
+        self.connection()
+            .prepare_cached("SELECT count(*) FROM tasks WHERE owner = ?1 AND (?2 IS NULL OR context = ?2)")?
+            .query_row(params![owner, context], |row| row.get(0).map(number))
+    }
+
+    /// Everybody who has tasks: one look into the index for each, and not one for each task.
+    fn owners(&self) -> rusqlite::Result<Vec<String>> {
+        let mut statement = self.connection().prepare_cached(
+            "WITH RECURSIVE owners(owner) AS (
+                 SELECT min(owner) FROM tasks
+                 UNION ALL
+                 SELECT (SELECT min(owner) FROM tasks WHERE owner > owners.owner) FROM owners
+                 WHERE owners.owner IS NOT NULL
+             ) SELECT owner FROM owners WHERE owner IS NOT NULL",
+        )?;
+        statement.query_map([], |row| row.get(0))?.collect()
     }
 
     fn open_tasks(&self) -> rusqlite::Result<Vec<(IntentId, AgentDid)>> {
@@ -268,6 +356,11 @@ impl Reader {
             .prepare("SELECT task, owner FROM tasks INDEXED BY tasks_open_of WHERE over IS NULL")?;
         statement.query_map([], |row| Ok((IntentId::from_bytes(row.get(0)?), owner(row.get(1)?)?)))?.collect()
     }
+}
+
+fn keep_newest(page: &mut Vec<ListedTask>, limit: usize) {
+    page.sort_unstable_by_key(|task| Reverse(task.key()));
+    page.truncate(limit);
 }
 
 /// The owner of a task, which is the second column of each question.

@@ -98,7 +98,7 @@ impl Executor {
     /// The answer about a decision that holds here, though the journal does not say so yet.
     fn not_recorded(&self, error: &JournalError) -> Fault {
         match error {
-            JournalError::Backlog | JournalError::NoRoom => self.busy(
+            JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => self.busy(
                 "it is done, and the journal has no room to say so on its disk: until it has, a restart could undo it",
             ),
             JournalError::Broken(_) => Fault::Internal(error.to_string()),

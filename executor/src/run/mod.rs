@@ -32,7 +32,9 @@ use crate::govern::{
 };
 use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::Isolate;
-use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
+use crate::journal::{
+    Asked, Beginning, Claim, Followed, IfFull, Intended, Journal, JournalError, Known, Stage,
+};
 use crate::memory;
 use crate::metrics::{CallerMetrics, Levels, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
@@ -254,9 +256,10 @@ impl Executor {
     ///
     /// # Errors
     /// When the journal cannot be read.
-    pub fn figures(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
+    pub async fn figures(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
         let (running, queued) = self.load();
-        let oldest = self.journal.oldest_undelivered().map_err(|error| self.unrecorded(&error))?;
+        let oldest = self.journal.oldest_undelivered().await;
+        let oldest = oldest.map_err(|error| self.unrecorded(&error))?;
         let now = self.clock.now();
         let waited = oldest.and_then(|since| Duration::try_from(now - since).ok());
         let levels = Levels {
@@ -461,7 +464,8 @@ impl Executor {
             return Ok(Some((agent, Whereabouts::Escalated)));
         }
         self.check_room()?;
-        let stage = self.journal.stage(intent).await.map_err(|error| self.unrecorded(&error))?;
+        let stage =
+            self.journal.stage(intent, IfFull::Refuse).await.map_err(|error| self.unrecorded(&error))?;
         Ok(stage.and_then(|(agent, stage)| {
             let whereabouts = match stage {
                 Stage::Queued => Whereabouts::Queued,
@@ -506,7 +510,8 @@ impl Executor {
                 looked_again = false;
                 continue;
             }
-            match self.journal.stage(intent).await.map_err(|error| self.unrecorded(&error))? {
+            let stage = self.journal.stage(intent, IfFull::Wait).await;
+            match stage.map_err(|error| self.unrecorded(&error))? {
                 Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                 Some((_, Stage::Forgotten)) => return Ok(None),
                 Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
@@ -647,7 +652,9 @@ impl Executor {
     /// What cannot be recorded is not run.
     fn unrecorded(&self, error: &JournalError) -> Fault {
         match error {
-            JournalError::Backlog | JournalError::NoRoom => self.busy(&error.to_string()),
+            JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => {
+                self.busy(&error.to_string())
+            }
             JournalError::Broken(_) => Fault::Internal(error.to_string()),
         }
     }

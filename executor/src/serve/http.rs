@@ -236,7 +236,7 @@ async fn metrics(State(door): State<Arc<Door>>, Extension(caller): Extension<Arc
         return (StatusCode::FORBIDDEN, "the figures are for callers with the role `operator`\n")
             .into_response();
     }
-    match executor.figures(door.connections.open(), door.settings.callers.metrics()) {
+    match executor.figures(door.connections.open(), door.settings.callers.metrics()).await {
         Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
         Err(fault) => {
             tracing::error!(?fault, "the figures cannot be read");

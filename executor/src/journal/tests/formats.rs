@@ -61,13 +61,14 @@ async fn a_journal_of_format_2_goes_on_in_this_one() {
     let kept = folder.path().join("journal.db.format-2");
     assert_eq!(std::fs::read(&kept).unwrap(), before);
     assert_eq!(kept.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!((journal.held().len(), journal.tasks(None, None, 10, 0).unwrap().1), (2, 2));
+    let all = TaskQuery { limit: 9, ..TaskQuery::default() };
+    assert_eq!((journal.held().len(), journal.tasks(all).await.unwrap().1), (2, 2));
     let history = History::open(&path).unwrap();
     assert_eq!(history.refusals(&Filter::default(), 10).unwrap().len(), 4);
     let stages = ["0064c4ae-fb75-4e62-a3ad-746e87c8473b", "229e24d1-7643-48a0-819b-ff31625359c4"];
     let mut stage = Vec::new();
     for intent in stages {
-        stage.push(journal.stage(IntentId::parse(intent).unwrap()).await.unwrap().unwrap().1);
+        stage.push(journal.stage(IntentId::parse(intent).unwrap(), IfFull::Wait).await.unwrap().unwrap().1);
     }
     assert!(matches!(stage[..], [Stage::Forgotten, Stage::Finished(_)]), "{stage:?}");
     run(&journal, &another()).await;
@@ -127,8 +128,8 @@ fn a_journal_of_format_2_that_is_damaged_is_left_as_it_is() {
 }
 
 /// Format 2 had no tasks in its first days, and then had them in the order of their ids.
-#[test]
-fn the_first_journals_of_format_2_are_converted_as_well() {
+#[tokio::test]
+async fn the_first_journals_of_format_2_are_converted_as_well() {
     let by_id = "
         DROP TABLE tasks;
         CREATE TABLE tasks(
@@ -146,7 +147,8 @@ fn the_first_journals_of_format_2_are_converted_as_well() {
         Connection::open(&path).unwrap().execute_batch(sql).unwrap();
         let (journal, recovered) = open(&path).unwrap();
         assert_eq!(recovered.aborted, 1);
-        let (tasks, _) = journal.tasks(None, None, 9, 0).unwrap();
+        let all = TaskQuery { limit: 9, ..TaskQuery::default() };
+        let (tasks, _) = journal.tasks(all).await.unwrap();
         let status = tasks.iter().map(|task| &*task.status).collect::<Vec<_>>();
         assert_eq!(status, expected, "newest first");
         assert!(super::holds(&path));

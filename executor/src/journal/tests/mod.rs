@@ -199,7 +199,8 @@ async fn what_was_cut_off_is_aborted_and_what_was_written_is_there() {
     assert!(journal.find(&released, None).await.unwrap().is_none());
     let Some(Known::Same(_, Some(found))) = journal.find(&done, None).await.unwrap() else { panic!() };
     assert_eq!(found, verdict);
-    let Some((_, Stage::Finished(aborted))) = journal.stage(lost.intent).await.unwrap() else { panic!() };
+    let stage = journal.stage(lost.intent, IfFull::Wait).await.unwrap();
+    let Some((_, Stage::Finished(aborted))) = stage else { panic!() };
     assert_eq!(aborted.outcome.end, End::Aborted(AbortReason::Lost));
     let (first, receipt) = journal.next_report().await.unwrap();
     assert_eq!(receipt.intent, done.intent);

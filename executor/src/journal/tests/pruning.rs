@@ -95,7 +95,7 @@ async fn what_is_promised_by_pruned_records_is_written_again() {
             denied_by_anna(&journal, &denied).await,
             Some(Denial { by: "anna".to_owned(), risk_score: Some(0.5) })
         );
-        assert_eq!(journal.task(waits.intent).unwrap(), Some(task.clone()));
+        assert_eq!(journal.task(waits.intent, KeptTask::clone).await.unwrap(), Some(task.clone()));
         run(&journal, &another()).await;
     }
     drop(journal);

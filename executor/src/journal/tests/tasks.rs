@@ -1,6 +1,7 @@
 //! The tasks of the A2A door.
 
 use super::*;
+use crate::clock::{Clock as _, SystemClock};
 use crate::journal::prune;
 
 pub(super) fn task(owner: &str, created: OffsetDateTime, over: bool, document: &str) -> KeptTask {
@@ -27,6 +28,10 @@ fn in_list(task: &KeptTask) -> ListedTask {
     ListedTask { task, context, created, status }
 }
 
+async fn look_up(journal: &Journal, task: IntentId) -> Option<KeptTask> {
+    journal.task(task, KeptTask::clone).await.unwrap()
+}
+
 #[tokio::test]
 async fn a_task_is_kept_as_it_was_said_last_and_found_by_owner_and_conversation() {
     let folder = tempfile::tempdir().unwrap();
@@ -44,22 +49,23 @@ async fn a_task_is_kept_as_it_was_said_last_and_found_by_owner_and_conversation(
     }
     drop(journal);
     let journal = opened(&path).0;
-    assert_eq!(journal.task(first.task).unwrap(), Some(ended.clone()));
-    assert_eq!(journal.task(IntentId::random()).unwrap(), None);
+    assert_eq!(look_up(&journal, first.task).await, Some(ended.clone()));
+    assert_eq!(look_up(&journal, IntentId::random()).await, None);
     let open = [(other.task, other.owner.clone())];
-    assert_eq!(journal.open_tasks().unwrap(), open);
-    let of = |owner: Option<&AgentDid>, context, limit, offset| {
-        journal.tasks(owner, context, limit, offset).unwrap()
-    };
-    assert_eq!(of(Some(&first.owner), None, 10, 0), (vec![in_list(&other), in_list(&ended)], 2));
-    assert_eq!(of(Some(&first.owner), None, 1, 1), (vec![in_list(&ended)], 2));
-    assert_eq!(of(Some(&first.owner), Some("d"), 10, 0), (vec![in_list(&other)], 1));
-    assert_eq!(of(None, None, 10, 0).1, 3);
+    assert_eq!(journal.open_tasks().await.unwrap(), open);
+    let of = async |query: TaskQuery| journal.tasks(query).await.unwrap();
+    let mine = TaskQuery { owner: Some(first.owner.clone()), limit: 10, ..TaskQuery::default() };
+    assert_eq!(of(mine.clone()).await, (vec![in_list(&other), in_list(&ended)], 2));
+    let after = Some(in_list(&other).key());
+    assert_eq!(of(TaskQuery { after, ..mine.clone() }).await, (vec![in_list(&ended)], 2));
+    let context = Some("d".to_owned());
+    assert_eq!(of(TaskQuery { context, ..mine.clone() }).await, (vec![in_list(&other)], 1));
+    assert_eq!(of(TaskQuery { owner: None, ..mine }).await.1, 3);
     drop(journal);
     // A task that ended before goes, and one that is open stays.
     assert_eq!(prune(&path, NOW + Duration::SECOND, NOW).unwrap().tasks, 1);
     assert_eq!(prune(&path, LATER + Duration::DAY, NOW).unwrap().tasks, 1);
-    assert_eq!(opened(&path).0.open_tasks().unwrap(), open);
+    assert_eq!(opened(&path).0.open_tasks().await.unwrap(), open);
 }
 
 #[tokio::test]
@@ -76,17 +82,24 @@ async fn of_each_owner_the_latest_tasks_are_kept_and_all_that_are_open() {
     for kept in kept {
         kept.await.unwrap();
     }
-    let (_, left) = journal.tasks(Some(&open.owner), None, 1, 0).unwrap();
+    let of = async |owner: &AgentDid| {
+        journal
+            .tasks(TaskQuery { owner: Some(owner.clone()), limit: 1, ..TaskQuery::default() })
+            .await
+            .unwrap()
+            .1
+    };
+    let left = of(&open.owner).await;
     assert_eq!(left, u64::try_from(MAX_TASKS).unwrap() + 1);
-    assert!(journal.task(open.task).unwrap().is_some() && journal.task(theirs.task).unwrap().is_some());
-    assert_eq!(journal.task(all[2].task).unwrap(), None, "the oldest");
+    assert!(look_up(&journal, open.task).await.is_some() && look_up(&journal, theirs.task).await.is_some());
+    assert_eq!(look_up(&journal, all[2].task).await, None, "the oldest");
     // And as many as there is room for.
     let large = "x".repeat(usize::try_from(MAX_TASK_BYTES).unwrap() / 2 + 1);
     for n in 0..2 {
         let task = looking(task("did:x:y", NOW + Duration::seconds(n), true, &large));
         journal.keep_task(task, Pace::AtOnce).await.unwrap();
     }
-    assert_eq!(journal.tasks(Some(&theirs.owner), None, 9, 0).unwrap().1, 1);
+    assert_eq!(of(&theirs.owner).await, 1);
 }
 
 #[tokio::test]
@@ -108,7 +121,87 @@ async fn a_task_that_was_written_by_itself_is_newer_than_its_will() {
     }
     drop(journal);
     let journal = opened(&path).0;
-    let (kept, _) = journal.tasks(None, None, 9, 0).unwrap();
-    let kept = kept.iter().map(|one| journal.task(one.task).unwrap().unwrap().document).collect::<Vec<_>>();
-    assert_eq!(kept, ["will", "newer"], "the latest first");
+    let (listed, _) = journal.tasks(TaskQuery { limit: 9, ..TaskQuery::default() }).await.unwrap();
+    let mut documents = Vec::new();
+    for one in listed {
+        documents.push(look_up(&journal, one.task).await.unwrap().document);
+    }
+    documents.sort();
+    assert_eq!(documents, ["newer", "will"]);
+}
+
+/// As `tasks_of` and the merge of owners have it: each task once, in one order, whatever is added between two pages.
+#[tokio::test]
+async fn pages_of_tasks_are_complete_and_without_repeats_while_tasks_are_added() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = opened(&folder.path().join("journal.db")).0;
+    let owners = ["did:a:b", "did:a:c", "did:x:y"];
+    // Seven tasks of each moment, so that pages end between tasks that were made at once.
+    let of_moment =
+        |n: i64| task(owners[usize::try_from(n % 3).unwrap()], NOW + Duration::seconds(n / 7), true, "");
+    let mut all = Vec::new();
+    for n in 0..60 {
+        all.push(of_moment(n));
+        journal.keep_task(all.last().unwrap().clone(), Pace::AtOnce).await.unwrap();
+    }
+    let unkept = (0..9).map(|n| in_list(&of_moment(n * 6))).collect::<Vec<_>>();
+    let known = unkept.iter().cloned().chain(all.iter().map(in_list)).collect::<Vec<_>>();
+    for (owner, limit) in [(None, 1), (None, 4), (None, 100), (Some(owners[1]), 3)] {
+        let owner = owner.map(|owner| AgentDid::parse(owner).unwrap());
+        let is_meant = |listed: &&ListedTask| {
+            owner.is_none()
+                || all.iter().any(|kept| kept.task == listed.task && Some(&kept.owner) == owner.as_ref())
+        };
+        let mut expected = known.iter().filter(is_meant).map(ListedTask::key).collect::<Vec<_>>();
+        expected.sort_unstable_by(|a, b| b.cmp(a));
+        // What the door has in memory is of the owner that is meant; what the journal has as well counts once.
+        let in_memory =
+            if owner.is_none() { [unkept.clone(), vec![in_list(&all[30])]].concat() } else { Vec::new() };
+        let mut query = TaskQuery { owner, limit, unkept: in_memory, ..TaskQuery::default() };
+        let mut seen = Vec::new();
+        loop {
+            let (page, total) = journal.tasks(query.clone()).await.unwrap();
+            assert!(total >= expected.len() as u64 && page.len() <= limit);
+            let Some(last) = page.last() else { break };
+            query.after = Some(last.key());
+            seen.extend(page.iter().map(ListedTask::key));
+            journal.keep_task(task(owners[1], LATER + Duration::DAY, true, ""), Pace::AtOnce).await.unwrap();
+        }
+        // What was added while an earlier list was read is newer than all of this one.
+        seen.retain(|key| key.created <= LATER);
+        assert_eq!(seen, expected);
+    }
+}
+
+/// A list is answered on a thread of its own, so that a look-up waits for none; and one list too many is refused.
+#[tokio::test]
+async fn a_look_up_waits_for_no_list_and_a_full_queue_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Arc::new(opened(&folder.path().join("journal.db")).0);
+    let one = task("did:a:b", NOW, true, "1");
+    journal.keep_task(one.clone(), Pace::AtOnce).await.unwrap();
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    let gate = Arc::new(Mutex::new(gate));
+    // A list that holds up what opens the gate ends by itself, and the test fails.
+    let end = SystemClock.monotonic() + std::time::Duration::from_secs(20);
+    let list = || {
+        let (journal, gate) = (Arc::clone(&journal), Arc::clone(&gate));
+        let wait = move |_: &Reader| {
+            let left = end.saturating_duration_since(SystemClock.monotonic());
+            let _opened = gate.lock().unwrap().recv_timeout(left);
+            Ok(())
+        };
+        async move { journal.read_long(IfFull::Refuse, wait).await }
+    };
+    let mut lists = tokio::task::JoinSet::new();
+    // As many as the threads and the queue hold, and more.
+    for _ in 0..readers::MAX_QUEUED + 9 {
+        lists.spawn(list());
+    }
+    assert!(matches!(lists.join_next().await.unwrap().unwrap(), Err(JournalError::Busy)));
+    assert_eq!(look_up(&journal, one.task).await, Some(one.clone()));
+    assert!(matches!(journal.tasks(TaskQuery::default()).await, Err(JournalError::Busy)));
+    drop(open);
+    while lists.join_next().await.is_some() {}
+    assert_eq!(journal.tasks(TaskQuery::default()).await.unwrap().1, 1);
 }

@@ -201,7 +201,7 @@ impl A2a {
     pub(super) async fn resume(self: &Arc<Self>) -> Result<(), Fault> {
         // One after the other: each may be long.
         for task in self.board.open() {
-            let Some(live) = self.board.find(task)? else { continue };
+            let Some(live) = self.board.find(task).await? else { continue };
             let record = live.record();
             let asks_for_a_message = record.state() == State::InputRequired && !record.is_prompting();
             if asks_for_a_message {

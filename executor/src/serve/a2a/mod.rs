@@ -18,7 +18,7 @@ use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Approver, Governor, Operator};
 use crate::ident::{AgentDid, IntentId};
-use crate::journal::ListedTask;
+use crate::journal::{ListedTask, TaskKey, TaskQuery};
 use crate::memory::Charge;
 use crate::run::Executor;
 use crate::verdict::Directive;
@@ -27,6 +27,7 @@ use crate::wire::a2a::decode::{self, Malformed, Request, Sent, Streaming};
 use crate::wire::a2a::fault::Problem;
 use crate::wire::a2a::governance::PermissionDecision;
 use crate::wire::a2a::message::{Message, Part, State as TaskState};
+use crate::wire::a2a::page::PageToken;
 use crate::wire::a2a::push::{self, PushConfig, Webhooks};
 use crate::wire::a2a::{Dialect, encode, fault};
 use crate::wire::jsonrpc::Id;
@@ -38,7 +39,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use limits::{Limiter, Pass};
-use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 use stream::{Beginning, Stream};
@@ -105,7 +105,7 @@ pub async fn doorways(
     let open_to = settings.door.open_to;
     let limiter = Arc::new(Limiter::new(settings.limits, Arc::clone(executor.clock())));
     let hooks = webhooks.clone().map(|post| Hooks { post, dialect: settings.dialect });
-    let board = Board::new(Arc::clone(&executor), hooks)?;
+    let board = Board::new(Arc::clone(&executor), hooks).await?;
     let door = Arc::new(A2a { executor, settings, port, webhooks, board });
     door.resume().await?;
     let public = Router::new().route("/.well-known/agent-card.json", get(public_card));
@@ -153,7 +153,7 @@ async fn governor_history(
     Extension(caller): Extension<Arc<Caller>>,
     Path(task): Path<String>,
 ) -> Response {
-    match door.visible(&caller, &task) {
+    match door.visible(&caller, &task).await {
         Ok(live) => {
             let history = serde_json::to_string(&live.record().governance).unwrap_or_default();
             json(StatusCode::OK, history)
@@ -170,7 +170,7 @@ async fn task_stream(
     Extension(pass): Extension<Arc<Pass>>,
     Path(task): Path<String>,
 ) -> Response {
-    match door.visible(&caller, &task) {
+    match door.visible(&caller, &task).await {
         Ok(live) => door.streamed(&live, Id::null(), pass, &connection),
         Err(problem) => door.http_problem(&problem),
     }
@@ -267,19 +267,23 @@ impl A2a {
                 }
             }
             Request::Get { task, history } => {
-                let record = self.visible(caller, &task)?.record();
+                let record = self.visible(caller, &task).await?.record();
                 ok(encode::task_response(id, &record.task, history, dialect))
             }
-            Request::List { context, limit, offset } => {
-                self.list(caller, id, context.as_deref(), limit, offset)?
+            Request::List { context, limit, offset, after } => {
+                let owner = if caller.is_any_of(&SEES_ALL) { None } else { Some(self.agent(caller)?) };
+                let unkept = self.unkept(owner.as_ref(), context.as_deref());
+                let after = after.map(|PageToken { created, task }| TaskKey { created, task });
+                let query = TaskQuery { owner, context, after, limit: 0, unkept };
+                self.list(id, query, limit, offset).await?
             }
             Request::Cancel { task } => {
-                let live = self.changeable(caller, &task, &[Governor, Operator])?;
+                let live = self.changeable(caller, &task, &[Governor, Operator]).await?;
                 let record = self.cancel(caller, &live).await?;
                 ok(encode::canceled(id, &record.task, dialect))
             }
             Request::Resubscribe { task } => {
-                let live = self.visible(caller, &task)?;
+                let live = self.visible(caller, &task).await?;
                 self.streamed(&live, id.clone(), asker.pass, &asker.connection)
             }
             Request::Permit { task, approved } => {
@@ -288,17 +292,17 @@ impl A2a {
             }
             Request::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
             Request::GetPush { task, config } => {
-                let record = self.pushing(caller, &task)?.record();
+                let record = self.pushing(caller, &task).await?.record();
                 let wanted = |found: &&PushConfig| config.as_ref().is_none_or(|id| found.id == *id);
                 let found = record.pushes.iter().find(wanted).ok_or(Problem::PushNotFound)?;
                 ok(push::get_response(id, &task, found))
             }
             Request::ListPush { task } => {
-                let record = self.pushing(caller, &task)?.record();
+                let record = self.pushing(caller, &task).await?.record();
                 ok(push::list_response(id, &task, &record.pushes))
             }
             Request::DeletePush { task, config } => {
-                let live = self.pushing(caller, &task)?;
+                let live = self.pushing(caller, &task).await?;
                 let keeping = live.try_change(self.executor.journal(), |record| {
                     let before = record.pushes.len();
                     record.pushes.retain(|found| found.id != config);
@@ -329,23 +333,23 @@ impl A2a {
     }
 
     /// A task that a caller may know of. Another's is not there.
-    fn visible(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
-        self.changeable(caller, task, &SEES_ALL)
+    async fn visible(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
+        self.changeable(caller, task, &SEES_ALL).await
     }
 
     /// A task of the caller's own, or any for a caller with one of these roles.
-    fn changeable(&self, caller: &Caller, task: &str, roles: &[Role]) -> Result<Arc<Live>, Problem> {
+    async fn changeable(&self, caller: &Caller, task: &str, roles: &[Role]) -> Result<Arc<Live>, Problem> {
         // Its id is a UUID, so that a text that is none names nothing.
         let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
-        let live = self.board.find(id)?.ok_or(Problem::TaskNotFound)?;
+        let live = self.board.find(id).await?.ok_or(Problem::TaskNotFound)?;
         let theirs = caller.speaks_for(&live.record().owner) || caller.is_any_of(roles);
         if theirs { Ok(live) } else { Err(Problem::TaskNotFound) }
     }
 
     /// A task of the caller's own, of which somebody may be told.
-    fn pushing(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
+    async fn pushing(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
         match self.webhooks {
-            Some(_) => self.changeable(caller, task, &[]),
+            Some(_) => self.changeable(caller, task, &[]).await,
             None => Err(Problem::PushUnsupported),
         }
     }
@@ -365,7 +369,7 @@ impl A2a {
         task: &str,
         config: PushConfig,
     ) -> Result<Response, Problem> {
-        let live = self.pushing(caller, task)?;
+        let live = self.pushing(caller, task).await?;
         let config = self.named(config, "/pushNotificationConfig/url")?;
         let set = config.clone();
         let keeping = live.try_change(self.executor.journal(), |record| {
@@ -412,7 +416,7 @@ impl A2a {
         }
         let agent = self.agent(caller)?;
         let going_on = match &message.task_id {
-            Some(task) => Some(self.changeable(caller, task, &[])?),
+            Some(task) => Some(self.changeable(caller, task, &[]).await?),
             None => None,
         };
         let id = going_on.as_ref().map_or_else(IntentId::random, |live| live.id);
@@ -505,29 +509,24 @@ impl A2a {
         Ok(live)
     }
 
-    fn list(
+    /// A page of the list of tasks that a query is about.
+    async fn list(
         &self,
-        caller: &Caller,
         id: &Id,
-        context: Option<&str>,
-        limit: u64,
-        offset: u64,
+        query: TaskQuery,
+        limit: usize,
+        offset: usize,
     ) -> Result<Response, Problem> {
-        let owner = if caller.is_any_of(&SEES_ALL) { None } else { Some(self.agent(caller)?) };
-        let mut unkept = self.unkept(owner.as_ref(), context);
-        // As many more are read as may come before the first of the page.
-        let before = offset.min(u64::try_from(unkept.len()).unwrap_or(u64::MAX));
-        let listed = self.executor.journal().tasks(owner.as_ref(), context, limit + before, offset - before);
-        let (mut tasks, kept) = listed.map_err(|error| tasks::broken(&error))?;
-        unkept.retain(|one| tasks.iter().all(|kept| kept.task != one.task));
-        let total = kept.saturating_add(u64::try_from(unkept.len()).unwrap_or(u64::MAX));
-        tasks.extend(unkept);
-        tasks.sort_by_key(|task| Reverse(task.created));
-        let page = tasks.iter().skip(usize::try_from(before).unwrap_or(usize::MAX));
-        let page = page.take(usize::try_from(limit).unwrap_or(usize::MAX));
-        let listed = page.map(|task| self.listed(task)).collect::<Vec<_>>();
-        let more = offset.saturating_add(u64::try_from(listed.len()).unwrap_or(u64::MAX)) < total;
-        Ok(ok(encode::list(id, &listed, total, more)))
+        // One more says whether there are more.
+        let query = TaskQuery { limit: offset + limit + 1, ..query };
+        let listed = self.executor.journal().tasks(query).await;
+        let (tasks, total) = listed.map_err(|error| tasks::broken(&error))?;
+        let mut tasks = tasks.into_iter().skip(offset);
+        let page = tasks.by_ref().take(limit).collect::<Vec<_>>();
+        let next =
+            tasks.next().and(page.last()).map(|last| PageToken { created: last.created, task: last.task });
+        let page = page.iter().map(|task| self.listed(task)).collect::<Vec<_>>();
+        Ok(ok(encode::list(id, &page, total, next.as_ref())))
     }
 
     /// The tasks that the journal does not have yet, of an owner and a conversation.
@@ -608,7 +607,7 @@ impl A2a {
 
     /// Answers the permission prompt of a task.
     async fn permit(&self, caller: &Caller, task: &str, approved: bool) -> Result<Arc<Record>, Problem> {
-        let live = self.visible(caller, task)?;
+        let live = self.visible(caller, task).await?;
         if !caller.is_any_of(&[Approver, Governor]) {
             let message = format!(
                 "a permission is for callers with the role `approver` or `governor`, and `{}` has neither",

@@ -473,11 +473,17 @@ impl Live {
     }
 }
 
+/// Held by the one request that brings a task into memory: a second one could bring an older state of it into the place
+/// of what was changed meanwhile.
+type LoadingLock = tokio::sync::Mutex<()>;
+
 /// All tasks.
 pub(super) struct Board {
     executor: Arc<Executor>,
     webhooks: Option<Hooks>,
     live: Mutex<HashMap<IntentId, Weak<Live>>>,
+    /// The locks of the tasks that are being read from the journal.
+    loading: Mutex<HashMap<IntentId, Weak<LoadingLock>>>,
     open: Arc<OpenTasks>,
 }
 
@@ -486,13 +492,13 @@ impl Board {
     ///
     /// # Errors
     /// When the journal cannot be read.
-    pub(super) fn new(executor: Arc<Executor>, webhooks: Option<Hooks>) -> Result<Self, Fault> {
+    pub(super) async fn new(executor: Arc<Executor>, webhooks: Option<Hooks>) -> Result<Self, Fault> {
         let mut open = HashMap::<AgentDid, HashSet<IntentId>>::new();
-        for (task, owner) in executor.journal().open_tasks().map_err(|error| broken(&error))? {
+        for (task, owner) in executor.journal().open_tasks().await.map_err(|error| broken(&error))? {
             open.entry(owner).or_default().insert(task);
         }
         let open = Arc::new(OpenTasks(Mutex::new(open)));
-        Ok(Self { executor, webhooks, live: Mutex::default(), open })
+        Ok(Self { executor, webhooks, live: Mutex::default(), loading: Mutex::default(), open })
     }
 
     /// Makes a task.
@@ -544,19 +550,33 @@ impl Board {
         lives.into_iter().filter(|live| !live.is_kept()).collect()
     }
 
-    /// A task, wherever it is.
+    /// A task, wherever it is. The lock of all live tasks is not held while the journal is read.
     ///
     /// # Errors
-    /// When the journal cannot be read.
-    pub(super) fn find(&self, id: IntentId) -> Result<Option<Arc<Live>>, Fault> {
-        let mut all = self.lock();
-        if let Some(live) = all.get(&id).and_then(Weak::upgrade) {
+    /// When the journal cannot be read, or too much waits to be read from it.
+    pub(super) async fn find(&self, id: IntentId) -> Result<Option<Arc<Live>>, Fault> {
+        if let Some(live) = self.at_hand(id) {
             return Ok(Some(live));
         }
-        let Some(kept) = self.executor.journal().task(id).map_err(|error| broken(&error))? else {
-            return Ok(None);
-        };
-        Ok(Some(self.live(&mut all, id, read(&kept)?, true)))
+        let loading = self.loading_lock(id);
+        let _loads_alone = loading.lock().await;
+        if let Some(live) = self.at_hand(id) {
+            return Ok(Some(live));
+        }
+        let found = self.executor.journal().task(id, read).await.map_err(|error| broken(&error))?;
+        let Some(record) = found.transpose()? else { return Ok(None) };
+        Ok(Some(self.live(&mut self.lock(), id, record, true)))
+    }
+
+    fn loading_lock(&self, id: IntentId) -> Arc<LoadingLock> {
+        let mut all = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = all.get(&id).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::default();
+        all.insert(id, Arc::downgrade(&lock));
+        lock
     }
 
     /// A task that somebody has to do with.
@@ -578,7 +598,7 @@ pub(super) fn read(kept: &KeptTask) -> Result<Record, Fault> {
 
 pub(super) fn broken(error: &JournalError) -> Fault {
     match error {
-        JournalError::Backlog | JournalError::NoRoom => {
+        JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => {
             Fault::Busy { message: error.to_string(), retry_after_ms: 500 }
         }
         JournalError::Broken(_) => Fault::Internal(error.to_string()),

@@ -5,6 +5,7 @@
 use super::Dialect;
 use super::governance::{APPROVED, DENIED};
 use super::message::{File, FileContent, Message, Metadata, Part, Role};
+use super::page::PageToken;
 use super::push::{self, PushConfig};
 use crate::fault::Fault;
 use crate::ident::{ToolName, did_you_mean, excerpt};
@@ -20,11 +21,14 @@ use std::collections::BTreeSet;
 const MAX_NAME_BYTES: usize = 256;
 /// The most parts of one message.
 const MAX_PARTS: usize = 256;
-/// The most messages of a history, or tasks of a list, that can be asked for.
+/// The most messages of a history that can be asked for.
 const MAX_HISTORY_LENGTH: u64 = 1_000_000;
 /// The most tasks of one answer to `tasks/list`, and how many when it does not say.
 const MAX_PAGE_SIZE: u64 = 100;
 const LISTED: u64 = 20;
+/// The most tasks that `offset` skips: about as many as are kept of one agent. They are read to be skipped, which a
+/// `pageToken` is not.
+const MAX_OFFSET: u64 = 1_000;
 
 /// A request.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,9 +49,11 @@ pub enum Request {
         /// Those of this conversation.
         context: Option<String>,
         /// How many.
-        limit: u64,
-        /// After how many.
-        offset: u64,
+        limit: usize,
+        /// The number of tasks to skip first.
+        offset: usize,
+        /// The task after which the page begins.
+        after: Option<PageToken>,
     },
     /// `tasks/cancel`.
     Cancel {
@@ -358,12 +364,24 @@ fn get(mut params: Object<'_>) -> Result<Request, Fault> {
 }
 
 fn list(mut params: Object<'_>) -> Result<Request, Fault> {
+    let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let limit = params.take_unless_null("limit")?.map(|limit| limit.integer(1, MAX_PAGE_SIZE)).transpose()?;
+    let offset = count(&mut params, "offset", MAX_OFFSET)?;
+    let after = params.take_unless_null("pageToken")?.map(|token| page_token(&token, offset)).transpose()?;
     Ok(Request::List {
         context: maybe_name(&mut params, "contextId")?,
-        limit: limit.unwrap_or(LISTED),
-        offset: count(&mut params, "offset", MAX_HISTORY_LENGTH)?.unwrap_or_default(),
+        limit: size(limit.unwrap_or(LISTED)),
+        offset: size(offset.unwrap_or_default()),
+        after,
     })
+}
+
+fn page_token(token: &Field<'_>, offset: Option<u64>) -> Result<PageToken, Fault> {
+    if offset.is_some() {
+        return Err(token.refused(&"takes the place of `offset`: leave one of them out"));
+    }
+    let parsed = PageToken::parse(&token.text()?);
+    parsed.ok_or_else(|| token.refused(&"must be a `nextPageToken` that this executor gave"))
 }
 
 fn sent(mut params: Object<'_>) -> Result<Sent, Fault> {

@@ -2,6 +2,7 @@
 
 use super::Dialect;
 use super::message::{Artifact, File, FileContent, Message, Part, Role, Task, Update};
+use super::page::PageToken;
 use crate::ident::IntentId;
 use crate::outcome::{self, End, LogLine, Progress, Receipt};
 use crate::wire::jsonrpc::{self, Id};
@@ -115,10 +116,16 @@ pub fn listed(id: &str, context: &str, status: &Value, created: OffsetDateTime, 
     }
 }
 
-/// The answer to `tasks/list`.
+/// The answer to `tasks/list`: `next` is there when there are more tasks.
 #[must_use]
-pub fn list(id: &Id, tasks: &[Value], total: u64, more: bool) -> String {
-    response(id, &json!({ "tasks": tasks, "total": total, "hasMore": more }))
+pub fn list(id: &Id, tasks: &[Value], total: u64, next: Option<&PageToken>) -> String {
+    let list = match next {
+        None => json!({ "tasks": tasks, "total": total, "hasMore": false }),
+        Some(next) => {
+            json!({ "tasks": tasks, "total": total, "hasMore": true, "nextPageToken": next.to_string() })
+        }
+    };
+    response(id, &list)
 }
 
 /// A message of this executor.

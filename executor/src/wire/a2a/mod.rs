@@ -9,6 +9,7 @@ pub mod encode;
 pub mod fault;
 pub mod governance;
 pub mod message;
+pub mod page;
 pub mod push;
 
 #[cfg(test)]

@@ -221,6 +221,9 @@ fn what_is_wrong_is_named_with_its_place() {
         ("tasks/list", json!({ "limit": 0 }), "/limit"),
         ("tasks/list", json!({ "limit": 101 }), "/limit"),
         ("tasks/list", json!({ "offset": -1 }), "/offset"),
+        ("tasks/list", json!({ "offset": 1_001 }), "/offset"),
+        ("tasks/list", json!({ "pageToken": "x" }), "/pageToken"),
+        ("tasks/list", json!({ "pageToken": "A".repeat(32), "offset": 0 }), "/pageToken"),
         ("tasks/cancel", json!({ "id": "" }), "/id"),
         ("tasks/provideInputAndContinue", json!({ "taskId": "x" }), "/input"),
         (
