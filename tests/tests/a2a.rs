@@ -1,6 +1,7 @@
 //! The A2A door: `POST /a2a/rpc`, its streams, and the agent card. Every answer is checked against the schema of
 //! A2A 0.3.0 when that is there.
 
+mod ends;
 mod lists;
 
 use crate::callers::{List, agent};

@@ -3,7 +3,7 @@
 //! A decision is in the journal before its answer is sent. An approved intent runs once, at the latest when the
 //! executor starts again; a denied one never does.
 
-use super::escalations::Escalations;
+use super::escalations::{Escalations, Wait};
 use super::trace::{self, Clocked};
 use super::watcher::Watcher;
 use super::{Claimed, Executor, RETRY_AFTER_MS, Taken, Whose, anybodys};
@@ -16,7 +16,7 @@ use crate::verdict::Directive;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
 /// Why nothing came of what waited for a directive.
@@ -26,6 +26,8 @@ const REVOKED: &str = "it was revoked while it waited for a directive";
 /// The shortest and the longest pause before what was approved is tried again.
 const MIN_PAUSE: Duration = Duration::from_millis(RETRY_AFTER_MS);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// The longest wait for an expiry before the wall clock, by which verdicts expire, is read again.
+const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
 
 /// The intents that an earlier process held, without those that have expired since.
 pub(super) fn held(journal: &Journal, now: OffsetDateTime) -> Escalations {
@@ -74,8 +76,7 @@ impl Executor {
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
         let (new, held) = self.escalations.hold(escalated, now, |expired| {
-            // The record can be late: an intent that has expired cannot be approved.
-            drop(let_go(&self.journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
+            self.record_expired(expired, now);
             self.journal.hold(&call, text, until)
         })?;
         let waits = held.await;
@@ -92,6 +93,32 @@ impl Executor {
             Ok(Waits::Started) => Err(self.busy("the intent has started meanwhile: send it again")),
             Ok(Waits::Denied(denial)) => Err(denied(call.intent, &denial)),
             Err(error) => Err(self.unrecorded(&error)),
+        }
+    }
+
+    /// Lets go of the intents that nobody decided about in time, and wakes whoever waits for them.
+    fn expire(&self) {
+        let now = self.clock.now();
+        self.escalations.drop_expired(now, |expired| self.record_expired(expired, now));
+    }
+
+    fn record_expired(&self, expired: Vec<Escalated>, now: OffsetDateTime) {
+        // The record can be late: an intent that has expired cannot be approved.
+        drop(let_go(&self.journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
+    }
+
+    /// Waits until another state of the intents that wait is announced, or the wait of one ends by itself.
+    pub(super) async fn changed_or_expired(&self, wait: Wait, changes: &mut watch::Receiver<()>) {
+        match wait {
+            Wait::ForOthers => drop(changes.changed().await),
+            Wait::Until(expires_at) => {
+                let left = Duration::try_from(expires_at - self.clock.now()).unwrap_or_default();
+                // The wall clock may be set forward meanwhile.
+                let left = left.min(MAX_EXPIRY_WAIT);
+                if tokio::time::timeout(left, changes.changed()).await.is_err() {
+                    self.expire();
+                }
+            }
         }
     }
 
@@ -293,10 +320,10 @@ impl Executor {
             };
             let fault = match attempt {
                 Ok(claimed) => {
-                    self.escalations.runs(intent);
+                    self.escalations.claims(intent);
                     let clocked = Clocked::from(self.clock.monotonic());
                     match Arc::clone(&self).claimed(*claimed, clocked, Watcher::nobody()).await {
-                        Ok(_) | Err(Fault::ReceiptPending { .. }) => return,
+                        Ok(_) | Err(Fault::ReceiptPending { .. }) => return self.escalations.remove(intent),
                         Err(fault) => fault,
                     }
                 }
@@ -307,9 +334,11 @@ impl Executor {
             }
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
             tracing::warn!(?fault, detail, pause_ms = pause.as_millis(), "an approved intent cannot run yet");
-            self.escalations.wait_to_run(escalated, approval);
+            self.escalations.wait_to_run(intent, approval);
+            // It expires on time, also when it was tried for so long that the pauses are long.
+            let left = Duration::try_from(escalated.expires_at() - self.clock.now()).unwrap_or_default();
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(pause.min(left)) => {}
                 // It runs when the executor starts again.
                 () = self.closed() => return,
             }
@@ -322,7 +351,7 @@ impl Executor {
 
     /// Ends the wait of an approved intent that can run no more.
     async fn lapse(&self, escalated: &Escalated, fault: Fault) {
-        self.escalations.runs(escalated.call().intent);
+        self.escalations.remove(escalated.call().intent);
         self.refused(Some(&Asked::of(escalated.call())), fault);
         let expired = resolved(escalated, Resolution::Expired, "its verdict expired before it could start");
         if let Err(error) = self.journal.resolve(vec![expired]).await {

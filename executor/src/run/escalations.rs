@@ -1,9 +1,16 @@
 //! Intents that wait for a person, which the journal keeps as well.
 //!
 //! ```text
-//! hold ─▶ waits ─ decide ─▶ decided ─ approved ─▶ runs, or waits to run ─ resume ─▶ decided
-//!           └─ drop_one, drop_all: denied, cancelled, revoked, expired
+//! hold ─▶ waits ─ decide ─▶ taken ─ claims ─▶ claimed ─ remove ─▶ its run is over, or never can be
+//!           │ ▲               ▲ │                │
+//!           │ └── give_back ──┼─┘                │ it could not begin
+//!           │              resume                ▼
+//!           │                 └───── approved, waits to run
+//!           └─ drop_one, drop_all, drop_expired: denied, cancelled, revoked, expired
 //! ```
+//! An intent stays here until its run is over, so that one which was claimed and could not begin is never unknown.
+//! Its stage in the journal says how far a claimed intent is.
+//!
 //! Whoever changes what waits tells the journal while nobody else can change it, so that the journal hears of
 //! changes in the order in which they were made. Its answers are waited for afterwards.
 
@@ -28,7 +35,7 @@ const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
 #[derive(Debug)]
 pub(super) struct Escalations {
     waiting: Mutex<HashMap<IntentId, Held>>,
-    /// Changes whenever something waits no longer.
+    /// Changes whenever an intent waits no longer, or waits again.
     changes: watch::Sender<()>,
 }
 
@@ -36,15 +43,34 @@ pub(super) struct Escalations {
 #[derive(Debug)]
 struct Held {
     escalated: Escalated,
-    /// Somebody decides about it just now, and nobody else meanwhile.
-    decided: bool,
-    /// It was approved, and waits to run.
+    phase: Phase,
+    /// The approval, once it was approved and could not run at once.
     approval: Option<Approval>,
+}
+
+/// The phase of an intent that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It waits for a person, or to run.
+    Waiting,
+    /// Somebody decides about it, or tries to run it, and nobody else may meanwhile.
+    Taken,
+    /// It was approved and claimed. When it cannot begin, it waits to run again.
+    Claimed,
+}
+
+/// The end of an intent's wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Its verdict expires then, if nobody decides before.
+    Until(OffsetDateTime),
+    /// Somebody decides about it, or runs it, and changes it.
+    ForOthers,
 }
 
 impl Held {
     fn new(escalated: Escalated, approval: Option<Approval>) -> Self {
-        Self { escalated, decided: false, approval }
+        Self { escalated, phase: Phase::Waiting, approval }
     }
 
     fn call(&self) -> &Call {
@@ -56,7 +82,17 @@ impl Held {
     }
 
     fn is_undecided(&self) -> bool {
-        !self.decided && self.approval.is_none()
+        self.phase == Phase::Waiting && self.approval.is_none()
+    }
+
+    /// Whether it is known as waiting, whatever the journal says of it.
+    fn is_shown(&self, now: OffsetDateTime) -> bool {
+        self.phase != Phase::Claimed && self.waits(now)
+    }
+
+    /// Whether it can only wait in vain. One that was approved, or about which somebody decides, is let go by them.
+    fn has_expired(&self, now: OffsetDateTime) -> bool {
+        self.is_undecided() && !self.waits(now)
     }
 }
 
@@ -78,14 +114,14 @@ impl Escalations {
         (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
     }
 
-    /// Tells whenever something waits no longer.
+    /// Tells whenever an intent waits no longer, or waits again.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 
     /// The number of intents that wait for a person.
     pub(super) fn count(&self, now: OffsetDateTime) -> usize {
-        self.lock().values().filter(|held| held.waits(now) && held.approval.is_none()).count()
+        self.lock().values().filter(|held| held.is_shown(now) && held.approval.is_none()).count()
     }
 
     /// Those that were approved and wait to run.
@@ -103,22 +139,36 @@ impl Escalations {
     ) -> Result<(bool, T), Fault> {
         let mut waiting = self.lock();
         let intent = escalated.call().intent;
-        let gone = waiting.extract_if(|_, held| !held.waits(now)).map(|(_, held)| held.escalated).collect();
+        let gone = expired(&mut waiting, now);
         let new = !waiting.contains_key(&intent);
-        let theirs = waiting.values().filter(|held| held.call().agent == escalated.call().agent).count();
-        if new && (waiting.len() >= MAX_WAITING || theirs >= MAX_WAITING_PER_AGENT) {
+        let shown = || waiting.values().filter(|held| held.phase != Phase::Claimed);
+        let theirs = shown().filter(|held| held.call().agent == escalated.call().agent).count();
+        if new && (shown().count() >= MAX_WAITING || theirs >= MAX_WAITING_PER_AGENT) {
             return Err(Fault::Busy {
                 message: "too many intents wait for a person".to_owned(),
                 retry_after_ms: 60_000,
             });
         }
         waiting.entry(intent).or_insert_with(|| Held::new(escalated, None));
+        if !gone.is_empty() {
+            self.changes.send_replace(());
+        }
         Ok((new, said(gone)))
+    }
+
+    /// Drops what has expired without a decision, and gives it to `said`.
+    pub(super) fn drop_expired(&self, now: OffsetDateTime, said: impl FnOnce(Vec<Escalated>)) {
+        let mut waiting = self.lock();
+        let gone = expired(&mut waiting, now);
+        if !gone.is_empty() {
+            self.changes.send_replace(());
+            said(gone);
+        }
     }
 
     /// The verdict of a call that waits already.
     pub(super) fn waiting(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
-        match self.lock().get(&call.intent).filter(|held| held.waits(now)) {
+        match self.lock().get(&call.intent).filter(|held| held.is_shown(now)) {
             None => Ok(None),
             Some(held) if same(held.call(), call) => Ok(Some(held.escalated.verdict().clone())),
             Some(_) => Err(not_usable(call.intent)),
@@ -127,7 +177,20 @@ impl Escalations {
 
     /// Whose intent it is, when it waits.
     pub(super) fn whose(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
+        self.lock().get(&intent).filter(|held| held.is_shown(now)).map(|held| held.call().agent.clone())
+    }
+
+    /// Whose intent it is that the journal does not have as open: it waits, or its claim was just released and it is
+    /// about to wait again.
+    pub(super) fn whose_unopened(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
         self.lock().get(&intent).filter(|held| held.waits(now)).map(|held| held.call().agent.clone())
+    }
+
+    /// The end of an intent's wait, as far as it is known; `None` for an intent that is not here.
+    pub(super) fn wait_of(&self, intent: IntentId) -> Option<Wait> {
+        self.lock().get(&intent).map(|held| {
+            if held.is_undecided() { Wait::Until(held.escalated.expires_at()) } else { Wait::ForOthers }
+        })
     }
 
     /// One about which nobody has decided.
@@ -136,37 +199,48 @@ impl Escalations {
     }
 
     /// Takes an intent to decide about it; no one else can until it is [given back](Self::give_back) or
-    /// [runs](Self::runs).
+    /// [removed](Self::remove).
     pub(super) fn decide(&self, intent: IntentId) -> Option<Escalated> {
         let mut waiting = self.lock();
         let held = waiting.get_mut(&intent).filter(|held| held.is_undecided())?;
-        held.decided = true;
+        held.phase = Phase::Taken;
         Some(held.escalated.clone())
     }
 
     /// Takes an approved intent to run it; `None` when it was cancelled or revoked.
     pub(super) fn resume(&self, intent: IntentId) -> Option<(Escalated, Approval)> {
         let mut waiting = self.lock();
-        let held = waiting.get_mut(&intent).filter(|held| !held.decided)?;
+        let held = waiting.get_mut(&intent).filter(|held| held.phase == Phase::Waiting)?;
         let approval = held.approval.clone()?;
-        held.decided = true;
+        held.phase = Phase::Taken;
         Some((held.escalated.clone(), approval))
     }
 
-    /// It waits on: what was decided cannot be done.
+    /// Lets an intent wait on: what was decided cannot be done.
     pub(super) fn give_back(&self, intent: IntentId) {
+        self.enter(intent, |held| held.phase = Phase::Waiting);
+    }
+
+    /// Marks an approved intent as claimed.
+    pub(super) fn claims(&self, intent: IntentId) {
+        self.enter(intent, |held| held.phase = Phase::Claimed);
+    }
+
+    /// Lets an approved intent wait that cannot run now: until it is [resumed](Self::resume), it can be taken back. One
+    /// that was revoked meanwhile waits no more.
+    pub(super) fn wait_to_run(&self, intent: IntentId, approval: Approval) {
+        self.enter(intent, |held| (held.phase, held.approval) = (Phase::Waiting, Some(approval)));
+    }
+
+    fn enter(&self, intent: IntentId, change: impl FnOnce(&mut Held)) {
         if let Some(held) = self.lock().get_mut(&intent) {
-            held.decided = false;
+            change(held);
         }
+        self.changes.send_replace(());
     }
 
-    /// It was approved and cannot run now: until it is [resumed](Self::resume), it can be taken back.
-    pub(super) fn wait_to_run(&self, escalated: Escalated, approval: Approval) {
-        self.lock().insert(escalated.call().intent, Held::new(escalated, Some(approval)));
-    }
-
-    /// It waits no longer: it is among what runs, or can run no more.
-    pub(super) fn runs(&self, intent: IntentId) {
+    /// Removes an intent whose run is over, or can never be.
+    pub(super) fn remove(&self, intent: IntentId) {
         self.lock().remove(&intent);
         self.changes.send_replace(());
     }
@@ -178,7 +252,7 @@ impl Escalations {
         of: Whose<'_>,
         said: impl FnOnce(Vec<Escalated>) -> T,
     ) -> Option<T> {
-        self.drop_if(intent, |held| !held.decided && of(&held.call().agent), said)
+        self.drop_if(intent, |held| held.phase == Phase::Waiting && of(&held.call().agent), said)
     }
 
     /// Drops an intent that nobody has decided about, and gives it to `said`.
@@ -199,10 +273,10 @@ impl Escalations {
         Some(said(vec![gone.escalated]))
     }
 
-    /// Drops all of these agents, counts them and says so.
+    /// Drops all of these agents, counts them and says so. What is claimed is stopped where it runs.
     pub(super) fn drop_all<T>(&self, of: Whose<'_>, said: impl FnOnce(Vec<Escalated>) -> T) -> (usize, T) {
         let mut waiting = self.lock();
-        let theirs = |held: &Held| of(&held.call().agent);
+        let theirs = |held: &Held| held.phase != Phase::Claimed && of(&held.call().agent);
         let gone = waiting.extract_if(|_, held| theirs(held)).map(|(_, held)| held.escalated);
         let gone = gone.collect::<Vec<_>>();
         self.changes.send_replace(());
@@ -210,6 +284,113 @@ impl Escalations {
     }
 }
 
+fn expired(waiting: &mut HashMap<IntentId, Held>, now: OffsetDateTime) -> Vec<Escalated> {
+    waiting.extract_if(|_, held| held.has_expired(now)).map(|(_, held)| held.escalated).collect()
+}
+
 fn same(a: &Call, b: &Call) -> bool {
     a.agent == b.agent && a.tool == b.tool && a.arguments == b.arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{Door, Priority};
+    use crate::ident::ToolName;
+    use crate::memory::Charge;
+    use crate::verdict::{Decision, Manifest};
+    use serde_json::json;
+    use time::Duration;
+
+    const NOW: OffsetDateTime = time::macros::datetime!(2026-11-23 12:00 UTC);
+    const EXPIRED: OffsetDateTime = time::macros::datetime!(2026-11-23 12:01 UTC);
+
+    fn escalated() -> Escalated {
+        let intent = IntentId::random();
+        let call = Call {
+            door: Door::A2g,
+            agent: AgentDid::parse("did:a:b").unwrap(),
+            intent,
+            is_new: false,
+            tool: ToolName::parse("t").unwrap(),
+            arguments: serde_json::Map::new(),
+            context: None,
+            priority: Priority::Normal,
+            at_most: None,
+            charge: Charge::default(),
+        };
+        let verdict = Verdict {
+            decision: Decision::Escalate,
+            intent,
+            risk: None,
+            manifest: Manifest::default(),
+            conditions: Vec::new(),
+            expires_at: Some(EXPIRED),
+            reason: None,
+        };
+        Escalated::from_journal(&json!({ "call": call, "verdict": verdict, "proven": null }).to_string())
+            .unwrap()
+    }
+
+    fn held() -> (Escalations, IntentId) {
+        let escalations = Escalations::new(Vec::new(), NOW).0;
+        let escalated = escalated();
+        let intent = escalated.call().intent;
+        assert!(escalations.hold(escalated, NOW, drop).unwrap().0);
+        (escalations, intent)
+    }
+
+    fn approval() -> Approval {
+        Approval { by: "anna".to_owned(), manifest: None }
+    }
+
+    /// Between the release of its claim and its next wait, an approved intent is in no other place.
+    #[test]
+    fn an_approved_intent_is_known_until_its_run_is_over() {
+        let (escalations, intent) = held();
+        assert_eq!(escalations.wait_of(intent), Some(Wait::Until(EXPIRED)));
+        let changes = escalations.changes();
+        assert!(escalations.decide(intent).is_some());
+        assert_eq!(escalations.wait_of(intent), Some(Wait::ForOthers));
+        escalations.claims(intent);
+        assert!(changes.has_changed().unwrap(), "whoever waits for it looks where it runs");
+        assert_eq!(escalations.whose(intent, NOW), None, "the journal says how far it is");
+        assert!(escalations.whose_unopened(intent, NOW).is_some());
+        assert_eq!(escalations.wait_of(intent), Some(Wait::ForOthers));
+        assert_eq!(escalations.count(NOW), 0);
+        escalations.wait_to_run(intent, approval());
+        assert!(escalations.whose(intent, NOW).is_some());
+        assert!(escalations.resume(intent).is_some() && escalations.resume(intent).is_none());
+        escalations.remove(intent);
+        assert_eq!((escalations.whose_unopened(intent, NOW), escalations.wait_of(intent)), (None, None));
+    }
+
+    #[test]
+    fn what_is_claimed_is_neither_revoked_nor_expired_here() {
+        let (escalations, intent) = held();
+        assert!(escalations.decide(intent).is_some());
+        escalations.claims(intent);
+        assert_eq!(escalations.drop_all(&super::super::anybodys, |gone| gone.len()), (0, 0));
+        assert!(escalations.drop_one(intent, &super::super::anybodys, drop).is_none());
+        escalations.drop_expired(EXPIRED, |_| panic!("its run sees to its expiry"));
+        assert!(escalations.wait_of(intent).is_some());
+        // One that was revoked while it was tried again does not come back.
+        escalations.wait_to_run(intent, approval());
+        assert_eq!(escalations.drop_all(&super::super::anybodys, |gone| gone.len()), (1, 1));
+        escalations.wait_to_run(intent, approval());
+        assert_eq!(escalations.wait_of(intent), None);
+    }
+
+    #[test]
+    fn an_expiry_is_announced_as_every_other_change() {
+        let (escalations, intent) = held();
+        let changes = escalations.changes();
+        let mut expired = Vec::new();
+        escalations.drop_expired(EXPIRED - Duration::NANOSECOND, |gone| expired = gone);
+        assert!(expired.is_empty() && !changes.has_changed().unwrap());
+        escalations.drop_expired(EXPIRED, |gone| expired = gone);
+        assert!(changes.has_changed().unwrap());
+        assert_eq!(expired.len(), 1);
+        assert_eq!(escalations.wait_of(intent), None);
+    }
 }

@@ -62,12 +62,8 @@ const PREPARING_RETRY_MS: u64 = 1_000;
 /// The answer to a new call, or a question for a stored receipt, when memory is used up.
 const NO_MEMORY: &str = "the executor holds as much as it may (`server.max_memory_mb`): messages, results that are not \
                          taken, and output that is still to come";
-/// How long an intent that waits for a person is believed to wait when nothing changes.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// The time for which the caller of an ended run waits for its receipt to find room on the journal's disk.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an intent may be neither waiting nor open, between the two.
-const A_MOMENT: Duration = Duration::from_millis(300);
 
 /// What the operator decided about this executor.
 #[derive(Debug, Clone)]
@@ -466,7 +462,7 @@ impl Executor {
         self.check_room()?;
         let stage =
             self.journal.stage(intent, IfFull::Refuse).await.map_err(|error| self.unrecorded(&error))?;
-        Ok(stage.and_then(|(agent, stage)| {
+        let found = stage.and_then(|(agent, stage)| {
             let whereabouts = match stage {
                 Stage::Queued => Whereabouts::Queued,
                 Stage::Running | Stage::Ended => Whereabouts::Running,
@@ -475,7 +471,10 @@ impl Executor {
                 Stage::Released => return None,
             };
             Some((agent, whereabouts))
-        }))
+        });
+        // What was approved and could not begin is about to wait again.
+        let waits = || self.escalations.whose_unopened(intent, self.clock.now());
+        Ok(found.or_else(|| waits().map(|agent| (agent, Whereabouts::Escalated))))
     }
 
     /// Checks that a call names a tool that can run.
@@ -492,35 +491,26 @@ impl Executor {
     /// # Errors
     /// When the journal cannot be read.
     pub async fn outcome(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
-        let mut changed = self.escalations.changes();
-        let mut looked_again = false;
+        let mut changes = self.escalations.changes();
         loop {
-            changed.mark_unchanged();
-            if self.escalations.whose(intent, self.clock.now()).is_some() {
-                // What expires tells nobody.
-                let _a_while = tokio::time::timeout(LOOK_AGAIN, changed.changed()).await;
-                looked_again = false;
-                continue;
-            }
+            changes.mark_unchanged();
             if let Some(mut stage) = self.journal.follow(intent) {
                 let over = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running | Stage::Ended);
                 if let Ok(Stage::Finished(receipt)) = stage.wait_for(over).await.map(|stage| stage.clone()) {
                     return Ok(Some(receipt));
                 }
-                looked_again = false;
+                continue;
+            }
+            // Asked second: an intent is open before it waits no longer.
+            if let Some(wait) = self.escalations.wait_of(intent) {
+                self.changed_or_expired(wait, &mut changes).await;
                 continue;
             }
             let stage = self.journal.stage(intent, IfFull::Wait).await;
             match stage.map_err(|error| self.unrecorded(&error))? {
                 Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
-                Some((_, Stage::Forgotten)) => return Ok(None),
                 Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
-                // What was approved and could not be run waits again, a moment later.
-                Some((_, Stage::Released)) | None if looked_again => return Ok(None),
-                Some((_, Stage::Released)) | None => {
-                    tokio::time::sleep(A_MOMENT).await;
-                    looked_again = true;
-                }
+                Some((_, Stage::Forgotten | Stage::Released)) | None => return Ok(None),
             }
         }
     }

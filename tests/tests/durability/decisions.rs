@@ -91,7 +91,8 @@ impl Place {
     }
 }
 
-fn records(home: &Home) -> Vec<Value> {
+/// All records of a journal.
+pub fn records(home: &Home) -> Vec<Value> {
     let config: PathBuf = home.config();
     let output = run(["journal", "records", "--config", config.to_str().unwrap()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

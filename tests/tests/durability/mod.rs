@@ -7,7 +7,7 @@
 
 mod clock;
 pub(crate) mod crash;
-mod decisions;
+pub(crate) mod decisions;
 mod disk;
 mod formats;
 mod outbox;
