@@ -21,6 +21,7 @@ pub mod lines;
 pub mod memory;
 pub mod outcome;
 pub mod quantity;
+pub mod spawn;
 pub mod strict_json;
 pub mod tool;
 pub mod verdict;

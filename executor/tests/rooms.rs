@@ -10,11 +10,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-const VOCABULARY: [&str; 14] = [
+const VOCABULARY: [&str; 15] = [
     "ident",
     "quantity",
     "clock",
     "memory",
+    "spawn",
     "limit",
     "lines",
     "json",

@@ -93,7 +93,8 @@ async fn serve(folder: &Path) {
     let (loaded, journal) = (Loaded::new(catalog, isolate), Journal::in_memory());
     let executor = Executor::new(settings, loaded, governor, trust, None, journal, Arc::clone(&clock));
     let executor = Arc::new(executor);
-    tokio::spawn(deliver_reports(Arc::clone(&executor)));
+    let sessions = executor.sessions().clone();
+    sessions.spawn(deliver_reports(Arc::clone(&executor)));
     let rpc = Rpc::new(a2g::methods(executor).unwrap().into(), config.bounds, a2g::NOTIFICATIONS);
     let settings = HttpSettings {
         doorways: Vec::new(),
@@ -105,6 +106,7 @@ async fn serve(folder: &Path) {
         connections: config.connections,
         pushes: None,
         executor: None,
+        sessions,
     };
     let door = HttpDoor::bind(&"127.0.0.1:0".parse().unwrap(), rpc, settings).await.unwrap();
     eprintln!("listens on {}", door.url());

@@ -2,11 +2,12 @@
 
 use super::Usage;
 use super::arguments::Governor;
-use super::serve::{local_governor, records, stop_signal};
+use super::serve::{end_sessions, local_governor, records, stop_signal};
 use crate::clock::SystemClock;
 use crate::govern::{Callers, KeyPair};
 use crate::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
 use crate::serve::{ConnectionLimits, HttpDoor, HttpSettings, KnownCallers, Rpc};
+use crate::spawn::SessionTasks;
 use crate::wire::strict_json::JsonBounds;
 use anyhow::{Context as _, bail};
 use std::process::ExitCode;
@@ -35,7 +36,9 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     let methods = methods(GovernorDoor { governor, key, records, pushes: pushes.clone() })?;
     let bounds = JsonBounds { max_bytes: MAX_MESSAGE_BYTES, ..JsonBounds::default() };
     let rpc = Rpc::new(methods.into(), bounds, NOTIFICATIONS);
+    let sessions = SessionTasks::default();
     let settings = HttpSettings {
+        sessions: sessions.clone(),
         doorways: Vec::new(),
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
@@ -52,6 +55,7 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("cannot listen on {listen}"))?;
         tracing::info!("the governor listens on {}", door.url());
         door.serve(stop_signal()).await;
+        end_sessions(&sessions).await;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -21,6 +21,7 @@ use crate::memory;
 use crate::run::{Capacity, Executor, Settings};
 use crate::serve::a2e::{A2eSettings, serve_a2e_stdio};
 use crate::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2g, serve_stdio};
+use crate::spawn::SessionTasks;
 use anyhow::{Context as _, bail};
 use std::path::Path;
 use std::process::ExitCode;
@@ -37,6 +38,9 @@ const TRIM_BYTES: u64 = 4 << 20;
 const LAST_DELIVERIES: Duration = Duration::from_secs(5);
 /// How long the last receipts may still find no room on the disk.
 const LAST_RECEIPTS: Duration = Duration::from_secs(5);
+/// The time for connections to take their last answers, and then for the tasks of sessions to end.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+const SESSIONS_END: Duration = Duration::from_secs(1);
 /// How long a thread that ran a guest, or waited for the kernel, is kept for the next.
 const THREADS_KEPT: Duration = Duration::from_millis(500);
 /// How many threads may wait beside those that guests and look-ups of names can hold: for what the server itself waits
@@ -288,7 +292,6 @@ async fn serve(
              each: fewer may run at once"
         );
     }
-    tokio::spawn(give_memory_back());
     let trust = Trust::read(&config.trust, config.did.clone())?;
     let workshop = Arc::new(workshop);
     let loaded = workshop.start(config, workshop.read(config)?, config.waiting).await?;
@@ -299,6 +302,8 @@ async fn serve(
     let at_start = journal.head();
     let clock = Arc::clone(&workshop.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
+    let sessions = executor.sessions().clone();
+    sessions.spawn(give_memory_back());
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     let known = Known::read(config, accept_unsigned)?;
@@ -309,7 +314,7 @@ async fn serve(
     };
     let callers = known.callers.clone();
     if let Some(pushes) = pushes {
-        tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
+        sessions.spawn(deliver::follow(Arc::clone(&executor), pushes));
     }
     // From before anybody is told that it serves: a signal that nobody waits for would end the process.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
@@ -319,18 +324,18 @@ async fn serve(
         config: config.clone(),
         changing: Mutex::default(),
     });
-    tokio::spawn(renew_at_hangup(hangup, Arc::clone(&catalogue), known));
-    tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
+    sessions.spawn(renew_at_hangup(hangup, Arc::clone(&catalogue), known));
+    sessions.spawn(deliver::deliver_reports(Arc::clone(&executor)));
     executor.resume_approved();
     let (did, every) = (config.did.clone(), config.heartbeat);
     let registering = Arc::clone(&executor);
-    tokio::spawn(deliver::stay_registered(registering, did, every, key, public_key, at_start));
+    sessions.spawn(deliver::stay_registered(registering, did, every, key, public_key, at_start));
     if let Some(door) = door {
         let tools = executor.tools().len();
         tracing::info!(tools, "the executor listens on {}", door.url());
-        tokio::spawn(async move { catalogue.prepare().await });
+        sessions.spawn(async move { catalogue.prepare().await });
         let closing = Arc::clone(&executor);
-        let serving = tokio::spawn(door.serve(async move {
+        let serving = sessions.spawn(door.serve(async move {
             stop_signal().await;
             closing.close();
         }));
@@ -340,16 +345,18 @@ async fn serve(
             reason = executor.journal().broken() => return Err(broken(&executor, &reason)),
         }
         drain(&executor, config.drain).await?;
-        let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
+        let _answered = tokio::time::timeout(LAST_ANSWERS, serving).await;
+        end_sessions(&sessions).await;
         return Ok(());
     }
-    tokio::spawn(async move { catalogue.prepare().await });
+    sessions.spawn(async move { catalogue.prepare().await });
     let (serving, bounds) = (Arc::clone(&executor), config.bounds);
-    let mut serving = tokio::spawn(async move {
+    let of_lines = sessions.clone();
+    let mut serving = sessions.spawn(async move {
         match transport {
             Transport::A2eStdio(settings) => serve_a2e_stdio(serving, settings, bounds, callers).await,
             Transport::Listen | Transport::Stdio => {
-                serve_stdio(rpc, Arc::new(Caller::anybody(accept_unsigned))).await
+                serve_stdio(rpc, Arc::new(Caller::anybody(accept_unsigned)), &of_lines).await
             }
         }
     });
@@ -360,12 +367,23 @@ async fn serve(
     };
     executor.close();
     drain(&executor, config.drain).await?;
-    match served {
-        Some(served) => Ok(served??),
+    let served = match served {
+        Some(served) => served?.transpose().map(drop),
         None => {
-            let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
+            let _answered = tokio::time::timeout(LAST_ANSWERS, serving).await;
             Ok(())
         }
+    };
+    end_sessions(&sessions).await;
+    Ok(served?)
+}
+
+/// Ends the tasks that still serve sessions, and says when one does not end.
+pub(super) async fn end_sessions(sessions: &SessionTasks) {
+    let tasks = sessions.count();
+    match sessions.end(SESSIONS_END).await {
+        0 => tracing::debug!(tasks, "the tasks of all sessions have ended"),
+        left => tracing::warn!(tasks, left, "tasks of sessions do not end"),
     }
 }
 
@@ -503,6 +521,7 @@ async fn bind(
         connections: config.connections,
         pushes: None,
         executor: Some(Arc::clone(executor)),
+        sessions: executor.sessions().clone(),
         doorways: doorways(config, &known.callers, executor).await?,
     };
     HttpDoor::bind(&config.listen, rpc, http)

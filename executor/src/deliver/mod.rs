@@ -26,7 +26,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// The name on record for decisions that come over the executor's own connection to its governor.
 const GOVERNOR: &str = "the governor";
 
-/// Delivers reports for as long as the process lives, each at least once.
+/// Delivers reports until the sessions end, each at least once.
 pub async fn deliver_reports(executor: Arc<Executor>) {
     let places = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
     loop {
@@ -36,7 +36,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             Err(error) => return tracing::error!(%error, "no more reports are delivered"),
         };
         let executor = Arc::clone(&executor);
-        tokio::spawn(async move {
+        executor.sessions().clone().spawn(async move {
             let span = span(&receipt);
             let delivered = executor.governor().report(&receipt).instrument(span.clone()).await;
             executor.metrics().delivered(delivered.is_ok());

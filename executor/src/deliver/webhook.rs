@@ -5,6 +5,7 @@
 //! finds no room is dropped, and the log says so: a client that has to know asks for the task.
 
 use crate::egress::Courier;
+use crate::spawn::SessionTasks;
 use crate::wire::a2a::push::{Notice, Webhooks};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,13 +31,14 @@ type Lines = Arc<Mutex<HashMap<Key, (String, mpsc::Sender<Notice>)>>>;
 pub struct Post {
     courier: Arc<Courier>,
     lines: Lines,
+    sessions: SessionTasks,
 }
 
 impl Post {
-    /// With this courier.
+    /// With this courier, and tasks of these sessions.
     #[must_use]
-    pub fn new(courier: Courier) -> Self {
-        Self { courier: Arc::new(courier), lines: Lines::default() }
+    pub fn new(courier: Courier, sessions: SessionTasks) -> Self {
+        Self { courier: Arc::new(courier), lines: Lines::default(), sessions }
     }
 }
 
@@ -65,7 +67,7 @@ impl Webhooks for Post {
         let _there_is_room = line.try_send(notice);
         lines.insert(key.clone(), (owner, line));
         drop(lines);
-        tokio::spawn(post_all(Arc::clone(&self.courier), Arc::clone(&self.lines), key, waiting));
+        self.sessions.spawn(post_all(Arc::clone(&self.courier), Arc::clone(&self.lines), key, waiting));
     }
 }
 

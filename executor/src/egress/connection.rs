@@ -5,6 +5,7 @@ use super::refusal::{Failure, Refusal};
 use super::target::Target;
 use super::{Body, MAX_FIELDS, MAX_HEAD_BYTES};
 use crate::capability::Host;
+use crate::spawn;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
@@ -241,7 +242,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         .handshake(TokioIo::new(stream));
     let (sender, connection) = handshake.await.map_err(|error| Refusal::of(&error))?;
     let over = place.over();
-    let driver = tokio::spawn(async move {
+    let driver = spawn::of_run(async move {
         tokio::select! {
             // What goes wrong is told to whoever waits for the answer.
             _told_elsewhere = connection => {}

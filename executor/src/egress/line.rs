@@ -10,6 +10,7 @@ use crate::capability::{Domain, Grant, Host, Reach, Unreachable};
 use crate::ident::AgentDid;
 use crate::limit::NetworkBudgets;
 use crate::outcome::{Contact, Denial, DenialReason, HostRule, NetworkUsage, Usage};
+use crate::spawn;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body::Body as _;
@@ -352,7 +353,7 @@ impl Line {
     async fn looked_up(&self, name: Domain) -> Result<Vec<IpAddr>, Refusal> {
         let turn = Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| Failure::Over)?;
         let resolver = Arc::clone(&self.egress.resolver);
-        let found = tokio::spawn(async move {
+        let found = spawn::of_run(async move {
             let _turn = turn;
             resolver.addresses(&name).await
         });

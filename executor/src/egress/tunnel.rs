@@ -9,6 +9,7 @@ use super::line::{Line, Place};
 use super::refusal::{Failure, Refusal};
 use crate::capability::{Domain, Host};
 use crate::outcome::DenialReason;
+use crate::spawn;
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
@@ -139,7 +140,7 @@ impl Received {
         // One piece waits for whoever reads; the next is not read of the socket before that is taken.
         let (sender, pieces) = mpsc::channel(1);
         let over = place.over();
-        let driver = tokio::spawn(async move {
+        let driver = spawn::of_run(async move {
             let (reading, writing) = tokio::io::split(counted);
             tokio::select! {
                 ((), ()) = async { tokio::join!(send(upload, writing), receive(reading, sender)) } => {}

@@ -10,6 +10,7 @@
 use super::Ahead;
 use super::cgroup::{Cgroups, Group};
 use super::channel::{Channel, Exit, FromZygote, ToZygote};
+use crate::spawn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{HashMap, VecDeque};
@@ -116,7 +117,7 @@ impl Generation {
             .stderr(Stdio::piped())
             .spawn()?;
         if let Some(said) = zygote.stderr.take() {
-            tokio::spawn(relay(Receiver::from_owned_fd(said.into())?));
+            spawn::of_run(relay(Receiver::from_owned_fd(said.into())?));
         }
         let mut control = Channel::to_zygote(ours)?;
         let ready =
@@ -144,7 +145,7 @@ impl Generation {
             living: HashMap::new(),
             cgroups,
         };
-        let ended = tokio::spawn(async move {
+        let ended = spawn::of_run(async move {
             if let Err(error) = keeper.keep().await {
                 tracing::error!(%error, "the zygote is given up");
             }

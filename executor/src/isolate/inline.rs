@@ -11,6 +11,7 @@ use crate::egress::Network;
 use crate::limit::Limit;
 use crate::outcome::{End, Outcome};
 use crate::sandbox::{Abort, Artifact, Execution, Input, Sandbox};
+use crate::spawn;
 use std::sync::Arc;
 
 /// Runs guests inside this process.
@@ -47,7 +48,7 @@ impl Inline {
         let runtime = tokio::runtime::Handle::current();
         // The task starts on this very thread, which hands its other work on: no thread has to wake
         // up before the guest can begin.
-        let guest = tokio::spawn(async move {
+        let guest = spawn::of_run(async move {
             tokio::task::block_in_place(|| {
                 runtime.block_on(sandbox.execute(&artifact, permit, input, &watched))
             })

@@ -21,6 +21,7 @@ use super::zygote::refused;
 use crate::egress::{
     Body, Carrier, Connecting, Failure, Line, LookingUp, MAX_HEAD_BYTES, Patience, Refusal, Sending,
 };
+use crate::spawn;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Body as _, Frame as BodyFrame};
@@ -730,7 +731,7 @@ impl Remote {
         begun.ok_or(Failure::Over)?;
         self.tell(&opening);
         if let Some(body) = upload {
-            let upload = tokio::spawn(Arc::clone(&self).upload(stream, kind, body, window));
+            let upload = spawn::of_run(Arc::clone(&self).upload(stream, kind, body, window));
             forgotten.upload = Some(upload.abort_handle());
         }
         let heading = heading.await.map_err(|_| Failure::Over)??;

@@ -15,6 +15,7 @@ use super::user::RunAs;
 use super::{Ahead, Module};
 use crate::ident::ToolName;
 use crate::sandbox::Code;
+use crate::spawn;
 use std::convert::Infallible;
 use std::fs::File;
 use std::io::Result;
@@ -55,7 +56,7 @@ impl Nursery {
         let generation = if settings.fresh_layout { nursery.fresh() } else { generation };
         *nursery.current.lock().await = Some(Arc::new(generation));
         if !settings.fresh_layout {
-            tokio::spawn(keep_renewing(Arc::downgrade(&nursery), Arc::clone(&nursery.worn), closed));
+            spawn::of_run(keep_renewing(Arc::downgrade(&nursery), Arc::clone(&nursery.worn), closed));
         }
         let unusable = tools.iter().zip(unusable);
         let unusable = unusable.filter_map(|(tool, reason)| Some((tool.name.clone(), reason?))).collect();
@@ -91,7 +92,7 @@ impl Nursery {
                 Some(generation) => generation,
                 // A task of its own, so that a run that is cancelled meanwhile leaves no zygote behind.
                 None => {
-                    let started = tokio::spawn(Arc::clone(self).revived()).await;
+                    let started = spawn::of_run(Arc::clone(self).revived()).await;
                     started.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
                 }
             };
@@ -187,12 +188,12 @@ impl Nursery {
         }
         let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let (nursery, at_once) = (Arc::downgrade(self), Arc::new(Semaphore::new(at_once)));
-        tokio::spawn(async move {
+        spawn::of_run(async move {
             while wanted.recv().await.is_some() {
                 let turn = Arc::clone(&at_once).acquire_owned().await;
                 let Some(nursery) = nursery.upgrade() else { return };
                 let made = made.clone();
-                tokio::spawn(async move {
+                spawn::of_run(async move {
                     let child = nursery.only_child().await;
                     drop((nursery, turn));
                     let _nobody_waits = made.send(child);

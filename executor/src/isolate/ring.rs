@@ -21,6 +21,7 @@ use crate::ident::ToolName;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, Denial, End, Outcome, Usage};
 use crate::sandbox::{Event, Execution, error_detail, returned};
+use crate::spawn;
 use std::io::{ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -319,7 +320,7 @@ fn carried(execution: &Execution) -> Result<(Carried, Option<UnixStream>)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
-    let carrying = tokio::spawn(async move {
+    let carrying = spawn::of_run(async move {
         if let Err(error) = carry(line, ours).await {
             tracing::warn!(%error, "the network of a run is closed");
         }

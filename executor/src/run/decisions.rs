@@ -12,6 +12,7 @@ use crate::govern::{Escalated, denied_by};
 use crate::ident::{AgentDid, IntentId};
 use crate::journal::{Approval, Asked, Denial, Journal, JournalError, Resolution, Resolved, Waits};
 use crate::outcome::AbortReason;
+use crate::spawn;
 use crate::verdict::Directive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -211,7 +212,7 @@ impl Executor {
         // The approver may go away.
         let (told, answer) = oneshot::channel();
         let executor = Arc::clone(self);
-        tokio::spawn(async move { executor.approve(escalated, approval, told).await }.instrument(span));
+        spawn::of_run(async move { executor.approve(escalated, approval, told).await }.instrument(span));
         answer
             .await
             .unwrap_or_else(|_gone| Err(Fault::Internal("the task of an approval ended early".to_owned())))
@@ -301,7 +302,7 @@ impl Executor {
             let span = trace::intent(&Asked::of(escalated.call()), escalated.call().door);
             let executor = Arc::clone(self);
             let run = async move { executor.run_approved(escalated, approval, None).await };
-            tokio::spawn(run.instrument(span));
+            spawn::of_run(run.instrument(span));
         }
     }
 

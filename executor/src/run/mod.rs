@@ -38,6 +38,7 @@ use crate::journal::{
 use crate::memory;
 use crate::metrics::{CallerMetrics, Levels, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
+use crate::spawn::{self, SessionTasks};
 use crate::tool::Descriptor;
 use crate::verdict::{Policy, Proof, Verdict};
 use escalations::Escalations;
@@ -121,6 +122,7 @@ pub struct Executor {
     refusals: Refusals,
     observers: Observers,
     metrics: Metrics,
+    sessions: SessionTasks,
     clock: Arc<dyn Clock>,
 }
 
@@ -183,6 +185,7 @@ impl Executor {
             refusals: Refusals::default(),
             observers: Observers::default(),
             metrics,
+            sessions: SessionTasks::default(),
             clock,
         }
     }
@@ -270,6 +273,12 @@ impl Executor {
             oldest_undelivered: waited.unwrap_or_default(),
         };
         self.metrics.text(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
+    }
+
+    /// The tasks of the sessions that this executor serves.
+    #[must_use]
+    pub fn sessions(&self) -> &SessionTasks {
+        &self.sessions
     }
 
     /// The clock.
@@ -668,7 +677,7 @@ impl Executor {
         };
         let executor = Arc::clone(self);
         let task = async move { executor.claimed(*claimed, clocked, watcher).await };
-        let task = tokio::spawn(task.in_current_span());
+        let task = spawn::of_run(task.in_current_span());
         match task.await {
             Ok(result) => result,
             Err(panicked) => Err(Fault::Internal(format!("the task of a run ended early: {panicked}"))),
@@ -852,7 +861,7 @@ impl Executor {
         match tokio::time::timeout(RECEIPT_TIMEOUT, &mut finish).await {
             Ok(finished) => finished,
             Err(_no_room) => {
-                tokio::spawn(finish.in_current_span());
+                spawn::of_run(finish.in_current_span());
                 Err(receipt_pending(intent))
             }
         }

@@ -20,6 +20,7 @@ use crate::lines::Lines;
 use crate::memory::{self, Charge, Held};
 use crate::metrics::{CallerMetrics, MEDIA_TYPE};
 use crate::run::Executor;
+use crate::spawn::SessionTasks;
 use crate::wire::strict_json::JsonBounds;
 use axum::Extension;
 use axum::Router;
@@ -138,6 +139,8 @@ pub struct HttpSettings {
     pub pushes: Option<broadcast::Sender<Arc<str>>>,
     /// Whose figures `GET /metrics` gives, if anybody's.
     pub executor: Option<Arc<Executor>>,
+    /// The tasks of the sessions, which the owner of the door ends.
+    pub sessions: SessionTasks,
     /// The ways in of other protocols.
     pub doorways: Vec<Doorway>,
 }
@@ -292,11 +295,15 @@ async fn upgrade(
     };
     connection.known();
     connection.arriving.count_for(caller.name());
+    let sessions = door.settings.sessions.clone();
     bounded(upgrade, door.rpc.bounds()).on_upgrade(async move |socket| {
-        tokio::select! {
-            () = converse(door, Arc::clone(&connection), &shown, socket) => {}
-            () = connection.gives_way() => {}
-        }
+        let conversation = async {
+            tokio::select! {
+                () = converse(door, Arc::clone(&connection), &shown, socket) => {}
+                () = connection.gives_way() => {}
+            }
+        };
+        sessions.adopt(conversation).await;
     })
 }
 
@@ -372,7 +379,7 @@ async fn listen(
         let Some(caller) = door.caller(shown) else { return false };
         connection.arriving.is_whole();
         let (door, answers, work) = (Arc::clone(&door), answers.clone(), connection.works());
-        tokio::spawn(async move {
+        door.settings.sessions.clone().spawn(async move {
             let followups = Arc::new(Followups::default());
             let answer = door.rpc.converse(&bytes, &caller, &followups).await;
             // Whoever does not take the answer is not worked for.

@@ -111,7 +111,7 @@ fn streamed(door: Arc<Sovereign>, sender: Sender, request: Request, reply: Reply
         // A client that takes nothing holds nobody up. The last line has all that was made.
         let _nobody_takes_it = parts.try_send(Line::Part(partial.partial(chunk, index)));
     });
-    tokio::spawn(async move {
+    door.executor.sessions().clone().spawn(async move {
         let answer = door.answer(sender, request, &reply, watcher).await;
         let _nobody_reads = last.send(Line::Last(answer)).await;
     });

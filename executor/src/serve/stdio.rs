@@ -3,6 +3,7 @@
 use super::lines::{Line, read_line, standard_input};
 use super::rpc::Rpc;
 use crate::govern::Caller;
+use crate::spawn::SessionTasks;
 use std::io::Write;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -15,7 +16,7 @@ const MAX_CONCURRENT: usize = 256;
 ///
 /// # Errors
 /// When standard input cannot be read.
-pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>) -> std::io::Result<()> {
+pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>, sessions: &SessionTasks) -> std::io::Result<()> {
     let mut input = standard_input()?;
     let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
     loop {
@@ -30,7 +31,7 @@ pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>) -> std::io::Result<()> {
         };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
         let (rpc, caller) = (rpc.clone(), Arc::clone(&caller));
-        tokio::spawn(async move {
+        sessions.spawn(async move {
             if let Some(answer) = rpc.answer(&line, &caller).await {
                 write_line(&answer.text);
             }

@@ -124,7 +124,7 @@ async fn pruning_goes_on_beside_a_writer() {
         })
     };
     let deliverer = Arc::clone(&journal);
-    let delivering = tokio::spawn(async move {
+    let delivering = crate::spawn::of_run(async move {
         loop {
             deliver(&deliverer, 1).await;
         }

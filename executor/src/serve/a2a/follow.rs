@@ -31,7 +31,7 @@ struct TaskKeeper {
 
 impl Keeper for TaskKeeper {
     fn waits(&self) {
-        self.live.keep_meanwhile(self.executor.journal());
+        self.live.keep_meanwhile(&self.executor);
     }
 
     fn will(&self) -> Option<KeptTask> {
@@ -70,7 +70,7 @@ impl A2a {
     /// Runs a call as its task, in a task of this process.
     pub(super) fn begin(self: &Arc<Self>, live: Arc<Live>, call: Call) {
         let door = Arc::clone(self);
-        tokio::spawn(async move { door.follow(&live, call).await });
+        self.executor.sessions().spawn(async move { door.follow(&live, call).await });
     }
 
     pub(super) async fn follow(&self, live: &Arc<Live>, call: Call) {
@@ -219,11 +219,11 @@ impl A2a {
                         self.still_escalated(&live).await;
                     }
                     let (door, live) = (Arc::clone(self), live);
-                    tokio::spawn(async move { door.wait(&live).await });
+                    self.executor.sessions().spawn(async move { door.wait(&live).await });
                 }
                 Some((_, Whereabouts::Queued | Whereabouts::Running)) => {
                     let (door, live) = (Arc::clone(self), live);
-                    tokio::spawn(async move { door.wait(&live).await });
+                    self.executor.sessions().spawn(async move { door.wait(&live).await });
                 }
                 None if record.is_prompting() => {
                     self.ended(&live, State::Rejected, "nobody approved it in time").await;

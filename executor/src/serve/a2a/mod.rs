@@ -52,6 +52,8 @@ const MAX_HISTORY_BYTES: usize = 256 << 10;
 const MAX_WEBHOOKS: usize = 8;
 /// How long the end of a canceled run is waited for.
 const UNTIL_CANCELED: Duration = Duration::from_secs(10);
+/// The pause before a request that the end of the executor cut off should be sent again.
+const ENDING_RETRY_MS: u64 = 1_000;
 /// Who may ask for the tasks of others.
 const SEES_ALL: [Role; 3] = [Governor, Approver, Operator];
 
@@ -213,10 +215,15 @@ async fn rpc(
     let asker = Asker { caller, connection, pass, place, charge };
     // What was begun goes on when the client goes away, so that no task is left without its follower.
     let answer_id = id.clone();
-    let answered = tokio::spawn(async move { door.answer(asker, &answer_id, request).await });
+    let sessions = door.executor.sessions().clone();
+    let answered = sessions.spawn(async move { door.answer(asker, &answer_id, request).await });
     let problem = match answered.await {
-        Ok(Ok(response)) => return response,
-        Ok(Err(problem)) => problem,
+        Ok(Some(Ok(response))) => return response,
+        Ok(Some(Err(problem))) => problem,
+        Ok(None) => {
+            let message = "the executor is shutting down".to_owned();
+            Fault::Busy { message, retry_after_ms: ENDING_RETRY_MS }.into()
+        }
         Err(panicked) => Fault::Internal(format!("an answer ended early: {panicked}")).into(),
     };
     if let Problem::Core(Fault::Internal(detail)) = &problem {
@@ -261,7 +268,8 @@ impl A2a {
                 match dialect {
                     Dialect::A2a => {
                         let stream = self.stream(id.clone(), asker.pass, &asker.connection);
-                        stream.response(Beginning { record, updates, waits_for_a_person: false })
+                        let beginning = Beginning { record, updates, waits_for_a_person: false };
+                        stream.response(beginning, self.executor.sessions())
                     }
                     Dialect::Acp => ok(encode::stream_named(id, &record.task.id)),
                 }
@@ -398,7 +406,7 @@ impl A2a {
         tokio::select! {
             () = &mut follow => live.record(),
             settled = live.settled() => {
-                tokio::spawn(follow);
+                self.executor.sessions().spawn(follow);
                 settled
             }
         }
@@ -664,7 +672,7 @@ impl A2a {
     fn streamed(&self, live: &Live, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> Response {
         let (record, updates) = live.subscribe();
         let beginning = Beginning { record, updates, waits_for_a_person: true };
-        self.stream(id, pass, connection).response(beginning)
+        self.stream(id, pass, connection).response(beginning, self.executor.sessions())
     }
 
     /// A problem outside of JSON-RPC.

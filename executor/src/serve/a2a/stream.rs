@@ -3,6 +3,7 @@
 use super::limits::Pass;
 use super::tasks::Record;
 use crate::serve::connections::Work;
+use crate::spawn::SessionTasks;
 use crate::wire::a2a::message::Update;
 use crate::wire::a2a::{Dialect, encode, fault};
 use crate::wire::jsonrpc::Id;
@@ -51,10 +52,10 @@ const EVENTS: [(header::HeaderName, &str); 2] =
     [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
 
 impl Stream {
-    /// The answer.
-    pub(super) fn response(self, beginning: Beginning) -> Response {
+    /// The answer, which a task of these sessions writes.
+    pub(super) fn response(self, beginning: Beginning, sessions: &SessionTasks) -> Response {
         let (lines, taken) = mpsc::channel::<Bytes>(AHEAD);
-        tokio::spawn(self.pump(beginning, lines));
+        sessions.spawn(self.pump(beginning, lines));
         let body = futures_util::stream::unfold(taken, async |mut taken| {
             let line = taken.recv().await?;
             Some((Ok::<_, Infallible>(line), taken))

@@ -362,10 +362,11 @@ impl Live {
     }
 
     /// Tells the journal of it, unless that has it already. Nobody waits for it.
-    pub(super) fn keep_meanwhile(&self, journal: &Journal) {
+    pub(super) fn keep_meanwhile(&self, executor: &Executor) {
         if !self.is_kept() {
-            let Ok(keeping) = self.try_change(journal, |_| Ok::<_, std::convert::Infallible>(Vec::new()));
-            tokio::spawn(keeping);
+            let unchanged = |_: &mut Record| Ok::<_, std::convert::Infallible>(Vec::new());
+            let Ok(keeping) = self.try_change(executor.journal(), unchanged);
+            executor.sessions().spawn(keeping);
         }
     }
 

@@ -57,8 +57,9 @@ pub fn doorway(
     let open_to = settings.door.open_to;
     let host = Host::new(Arc::clone(&executor), settings, bounds, known);
     let sessions = Arc::new(Sessions { host, all: Mutex::default() });
-    tokio::spawn(look_after(Arc::downgrade(&sessions)));
-    tokio::spawn(drain_at_the_end(Arc::downgrade(&sessions), executor));
+    let tasks = executor.sessions().clone();
+    tasks.spawn(look_after(Arc::downgrade(&sessions)));
+    tasks.spawn(drain_at_the_end(Arc::downgrade(&sessions), executor));
     let routes = Router::new()
         .route("/a2e/session", post(begin))
         .route("/a2e/send", post(send))
@@ -237,7 +238,7 @@ async fn drain_at_the_end(sessions: Weak<Sessions>, executor: Arc<Executor>) {
     executor.closed().await;
     let Some(sessions) = sessions.upgrade() else { return };
     for entry in sessions.lock().iter() {
-        tokio::spawn(Arc::clone(&entry.session).drained(None));
+        executor.sessions().spawn(Arc::clone(&entry.session).drained(None));
     }
 }
 

@@ -217,7 +217,8 @@ impl Session {
             Body::Ping => self.out.push(encode::pong(&id, self.host.uptime_seconds(), ts)),
             Body::Shutdown(timeout) => {
                 state.phase = Phase::Draining;
-                tokio::spawn(Arc::clone(self).drained(Some(timeout.duration())));
+                let drained = Arc::clone(self).drained(Some(timeout.duration()));
+                self.host.executor.sessions().spawn(drained);
             }
             Body::Handshake(handshake) => match self.shake_hands(state, &handshake) {
                 Ok(()) => {
@@ -382,7 +383,7 @@ impl Session {
         // A task may be dropped as soon as it is made, and its place with it.
         drop(state);
         for (place, queued) in started {
-            tokio::spawn(async move { place.session.run(queued).await });
+            self.host.executor.sessions().spawn(async move { place.session.run(queued).await });
         }
     }
 

@@ -178,7 +178,7 @@ async fn post(
     let (out, mut told) = mpsc::channel(2);
     // Whoever does not take the answer is not worked for.
     let work = connection.works();
-    tokio::spawn(async move {
+    door.executor.sessions().clone().spawn(async move {
         let message = Received { text: body.text(&door.port.bounds), charge: body.charge() };
         door.take(&caller, message, Way::Post, &out).await;
     });

@@ -72,13 +72,17 @@ pub(super) async fn upgrade(
         connection.known();
         connection.arriving.count_for(caller.name());
     }
+    let sessions = door.executor.sessions().clone();
     bounded(upgrade, &door.port.bounds).on_upgrade(async move |socket| {
         let line = Arc::new(Line::new());
         let gone = Gone { door: Arc::clone(&door), line: Arc::clone(&line) };
-        tokio::select! {
-            () = converse(&door, &connection, &shown, &line, socket) => {}
-            () = connection.gives_way() => {}
-        }
+        let conversation = async {
+            tokio::select! {
+                () = converse(&door, &connection, &shown, &line, socket) => {}
+                () = connection.gives_way() => {}
+            }
+        };
+        sessions.adopt(conversation).await;
         drop(gone);
     })
 }
@@ -156,7 +160,7 @@ async fn listen(
         connection.arriving.is_whole();
         let (door, line, answers) = (Arc::clone(door), Arc::clone(line), answers.clone());
         let work = connection.works();
-        tokio::spawn(async move {
+        door.executor.sessions().clone().spawn(async move {
             let (text, charge) = match charge(caller.name(), &bytes) {
                 Ok(charge) => (strict_json::check(&bytes, &door.port.bounds), charge),
                 Err(no_room) => (Err(no_room), Charge::default()),
