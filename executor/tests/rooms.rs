@@ -10,13 +10,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-const VOCABULARY: [&str; 14] = [
+const VOCABULARY: [&str; 15] = [
     "ident",
     "quantity",
     "clock",
     "memory",
     "limit",
     "lines",
+    "rate_limit",
     "json",
     "strict_json",
     "call",

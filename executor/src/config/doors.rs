@@ -9,6 +9,7 @@ use crate::serve::a2e::A2eSettings;
 use crate::serve::{DoorSettings, Listen, NexusSettings, OpenTo};
 use crate::wire::a2a::Dialect;
 use crate::wire::nexus::message::SignatureScope;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -103,9 +104,11 @@ fn a2a(written: file::A2aDoor) -> Result<Option<A2aSettings>, Wrong> {
     let count = |key, value| {
         within(key, value, u32::MAX.into()).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
     };
+    // `within` has refused zero.
+    let rate = |key, value| count(key, value).map(|value| NonZeroU32::new(value).unwrap_or(NonZeroU32::MIN));
     let limits = RateLimits {
-        per_minute: count("doors.a2a.requests_per_minute", per_minute)?,
-        per_hour: count("doors.a2a.requests_per_hour", per_hour)?,
+        per_minute: rate("doors.a2a.requests_per_minute", per_minute)?,
+        per_hour: rate("doors.a2a.requests_per_hour", per_hour)?,
         at_once: count("doors.a2a.requests_at_once", at_once)?,
     };
     let dialect = match dialect {

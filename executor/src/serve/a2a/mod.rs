@@ -139,7 +139,7 @@ async fn limited(
             json(StatusCode::TOO_MANY_REQUESTS, text)
         }
     };
-    standing.say(response.headers_mut());
+    limiter.write_headers(standing, response.headers_mut());
     response
 }
 

@@ -20,6 +20,7 @@ use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Caller, Credential, Role};
 use crate::ident::{AgentDid, IntentId};
 use crate::memory::Charge;
+use crate::rate_limit::whole_units;
 use crate::run::{Answer, Executor, Watcher, Whereabouts};
 use crate::wire::nexus::decode::{self, Content, Execute, Malformed, Subscribe, Verified};
 use crate::wire::nexus::encode::{self, Body, Letter, Stamp};
@@ -34,7 +35,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use futures_util::stream;
-use hub::Hub;
+use hub::{Hub, MAX_MESSAGES_PER_SECOND};
 use ids::{Purpose, Use};
 use mailbox::{Outgoing, Subscription};
 use serde_json::value::RawValue;
@@ -370,10 +371,14 @@ impl Nexus {
     ) -> Result<(AgentDid, Content, bool), Unaccepted> {
         let closed = |failure| Unaccepted { failure, opened: false };
         let (now, now_ms) = (self.executor.clock().monotonic(), self.now_ms());
-        if !self.hub.one_more(name, now) {
+        if let Err(wait) = self.hub.acquire(name, now) {
+            let most = MAX_MESSAGES_PER_SECOND;
+            let message = format!(
+                "an agent may send {most} messages at once, and {most} a second from then on: send fewer"
+            );
+            let retry_after_ms = whole_units(wait, Duration::from_millis(1));
             return Err(closed(
-                Failure::new(Code::RateLimited, "more than 100 messages came within a second: send fewer")
-                    .with("retryAfterMs", 1000),
+                Failure::new(Code::RateLimited, message).with("retryAfterMs", retry_after_ms),
             ));
         }
         if verified.envelope().to() != self.id {
