@@ -13,6 +13,7 @@
 pub mod call;
 pub mod clock;
 pub mod durability;
+pub mod error_chain;
 pub mod fault;
 pub mod ident;
 pub mod json;

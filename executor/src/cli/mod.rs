@@ -23,6 +23,7 @@ mod tool;
 pub use arguments::Cli;
 pub use log::service;
 
+use crate::error_chain::ErrorChain;
 use arguments::Command;
 use clap::CommandFactory as _;
 use std::process::ExitCode;
@@ -62,7 +63,7 @@ struct Usage(String);
 /// Says why a command failed, and gives the exit code.
 #[must_use]
 pub fn fail(error: &anyhow::Error) -> ExitCode {
-    output::note(format_args!("error: {error:#}"));
+    output::note(format_args!("error: {}", ErrorChain(error.as_ref())));
     code_of(error)
 }
 
