@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Layout};
 use crate::deliver;
 use crate::egress::MAX_LOOKUPS;
+use crate::error_chain::ErrorChain;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
     AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, IssuerSettings, KeyPair, Push,
@@ -16,7 +17,7 @@ use crate::govern::{
 };
 use crate::ident::Issuer;
 use crate::isolate::{Isolation, RunAs, User};
-use crate::journal::{IfMissing, Journal, Opening, Recovered};
+use crate::journal::{BrokenError, IfMissing, Journal, Opening, Recovered};
 use crate::memory;
 use crate::run::{Capacity, Executor, Settings};
 use crate::serve::a2e::{A2eSettings, serve_a2e_stdio};
@@ -414,10 +415,10 @@ fn public_key(config: &Config, signs: Option<&KeyPair>) -> anyhow::Result<Option
 }
 
 /// Stops everything at once: nothing that would run now could be recorded.
-fn broken(executor: &Executor, reason: &str) -> anyhow::Error {
+fn broken(executor: &Executor, reason: &BrokenError) -> anyhow::Error {
     executor.close();
     executor.abort_all();
-    anyhow::anyhow!("{reason}; see `docs/operations.md`")
+    anyhow::anyhow!("{}; see `docs/operations.md`", ErrorChain(reason))
 }
 
 /// Says that strangers cannot reach a door that tells nobody apart.
@@ -540,7 +541,9 @@ impl Catalogue {
             }
             match self.workshop.start(&self.config, catalog.clone(), self.config.waiting).await {
                 Ok(loaded) => self.executor.renew(loaded),
-                Err(error) => tracing::error!(error = format!("{error:#}"), "the tools cannot be started"),
+                Err(error) => {
+                    tracing::error!(error = %ErrorChain(error.as_ref()), "the tools cannot be started")
+                }
             }
         }
         tracing::info!(tools = self.executor.tools().len(), "all tools are prepared");
@@ -554,7 +557,7 @@ impl Catalogue {
                 self.executor.renew(loaded);
                 tracing::info!(tools = self.executor.tools().len(), "the catalogue was read again");
             }
-            Err(error) => tracing::error!(error = format!("{error:#}"), "the old catalogue stays"),
+            Err(error) => tracing::error!(error = %ErrorChain(error.as_ref()), "the old catalogue stays"),
         }
     }
 }

@@ -14,6 +14,7 @@ use super::connections::Connection;
 use super::doorway::{Arrived, DoorSettings, Doorway, Gate, OpenTo, in_own_name};
 use super::http::is_json;
 use crate::call::{Call, Door, Priority};
+use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Approver, Governor, Operator};
@@ -500,7 +501,7 @@ impl A2a {
         })?;
         // What is not on the disk yet is tried on, and the task goes on.
         if let Err(error) = keeping.await {
-            tracing::error!(task = %live.id, %error, "a task could not be kept");
+            tracing::error!(task = %live.id, error = %ErrorChain(&error), "a task could not be kept");
         }
         Ok(live)
     }
@@ -568,7 +569,7 @@ impl A2a {
         match waits_for_a_message {
             Ok(keeping) => {
                 if let Err(error) = keeping.await {
-                    tracing::error!(task = %live.id, %error, "a task could not be kept");
+                    tracing::error!(task = %live.id, error = %ErrorChain(&error), "a task could not be kept");
                 }
             }
             Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),
