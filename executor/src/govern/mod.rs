@@ -37,6 +37,7 @@ pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
 pub use standing::{Standing, StandingRefusal};
 
 use crate::call::Call;
+use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::AgentDid;
 use crate::outcome::Receipt;
@@ -110,14 +111,15 @@ impl Governor {
         let verdict = match self {
             Self::Local(local, _) => local.decide(call),
             Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
-                tracing::warn!(governor = self.place(), %error, "the governor could not be asked");
+                tracing::warn!(governor = self.place(), error = %ErrorChain(&error), "the governor could not be asked");
                 let message = match error {
                     RemoteError::Faulty { code, .. } => format!(
                         "the governor answered with an error that is no verdict (code {code}), so nothing was run: try \
                          again, and see its log"
                     ),
                     RemoteError::Unreachable(_)
-                    | RemoteError::Nonsense(_)
+                    | RemoteError::TimedOut(_)
+                    | RemoteError::InvalidResult(_)
                     | RemoteError::Refused(_)
                     | RemoteError::Record(_) => {
                         "the governor could not be asked, so nothing was run: try again when it answers".into()
