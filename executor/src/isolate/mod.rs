@@ -34,6 +34,7 @@ pub use zygote::zygote;
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
+use crate::error_chain::ErrorChain;
 use crate::ident::ToolName;
 use crate::outcome::{AbortReason, End, Outcome};
 use crate::sandbox::{Abort, Accounting, Artifact, Code, Execution, Input, Sandbox, Witness};
@@ -160,7 +161,7 @@ impl Isolate {
         let loaded = inside.into_iter().map(|tool| {
             let place = match sandbox.load(tool.code) {
                 Ok(artifact) => Place::Inline(artifact),
-                Err(error) => Place::Nowhere(error.to_string()),
+                Err(error) => Place::Nowhere(ErrorChain(&error).to_string()),
             };
             (tool.name.clone(), place)
         });
