@@ -9,7 +9,7 @@
 
 use super::admit::AcceptUnsigned;
 use super::files::{self, FileError, folder_of};
-use super::jwt::{Jwt, JwtSubject, TokenIssuers, TokenRefusal};
+use super::jwt::{Jwt, JwtSubject, TokenError, TokenIssuers};
 use crate::ident::{AgentDid, Issuer};
 use crate::tool::Digest;
 use base64::Engine as _;
@@ -366,7 +366,7 @@ enum Presented {
     Nothing,
     Hashed(Digest),
     /// In the form of a JSON Web Token.
-    Jwt(Arc<Result<Jwt, TokenRefusal>>),
+    Jwt(Arc<Result<Jwt, TokenError>>),
     /// It is nobody's, and is not passed over.
     Nonsense,
 }
@@ -408,7 +408,7 @@ impl Credential {
 
 /// Why somebody is not known. For the operator: a caller is told no more than that it is not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotKnown {
+pub enum AuthError {
     /// Nobody in the list shows this.
     #[error("nobody in the list of callers shows this")]
     Unlisted,
@@ -422,7 +422,7 @@ pub enum NotKnown {
     },
     /// A JSON Web Token that is not taken.
     #[error(transparent)]
-    Token(#[from] TokenRefusal),
+    Token(#[from] TokenError),
 }
 
 /// Everybody who is known.
@@ -516,8 +516,8 @@ impl Callers {
     /// Who shows this. A token decides alone; without one, a certificate has to name one caller.
     ///
     /// # Errors
-    /// [`NotKnown`] says why nobody does.
-    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, NotKnown> {
+    /// [`AuthError`] says why nobody does.
+    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, AuthError> {
         let listed = match &self.0 {
             Known::Anybody(caller) => return Ok(Arc::clone(caller)),
             Known::Listed(listed) => listed,
@@ -529,9 +529,9 @@ impl Callers {
             Presented::Nonsense => None,
         };
         let found = found.and_then(|found| listed.callers.get(found));
-        let Listing { caller, expires_at } = found.ok_or(NotKnown::Unlisted)?;
+        let Listing { caller, expires_at } = found.ok_or(AuthError::Unlisted)?;
         match expires_at {
-            Some(until) if *until <= now => Err(NotKnown::Over { name: caller.name.clone(), until: *until }),
+            Some(until) if *until <= now => Err(AuthError::Over { name: caller.name.clone(), until: *until }),
             Some(_) | None => Ok(Arc::clone(caller)),
         }
     }
@@ -547,11 +547,11 @@ impl Listed {
     }
 
     /// The one caller that a token is about.
-    fn about(&self, token: &Result<Jwt, TokenRefusal>, now: OffsetDateTime) -> Result<usize, TokenRefusal> {
+    fn about(&self, token: &Result<Jwt, TokenError>, now: OffsetDateTime) -> Result<usize, TokenError> {
         let token = token.as_ref().map_err(Clone::clone)?;
         let subject = self.issuers.believe(token, now)?;
         let place = self.places.get(&Shows::Jwt(subject.clone())).copied();
-        place.ok_or(TokenRefusal::Unlisted(subject))
+        place.ok_or(TokenError::Unlisted(subject))
     }
 
     fn add(&mut self, entry: &CallerEntry) -> Result<(), String> {

@@ -24,17 +24,17 @@ mod vectors;
 
 pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit, denied_by};
 pub use callers::{
-    Caller, CallerEntry, CallerList, Callers, CallersError, Credential, NotKnown, Role, Shows, Token,
+    AuthError, Caller, CallerEntry, CallerList, Callers, CallersError, Credential, Role, Shows, Token,
 };
 pub use files::{FileError, read_secret, read_trusted};
-pub use jwt::{IssuerSettings, JwtSubject, TokenIssuers, TokenRefusal};
+pub use jwt::{IssuerSettings, JwtSubject, TokenError, TokenIssuers};
 pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
-pub use proof::{NotProvable, Trust, TrustSettings};
+pub use proof::{SigningError, Trust, TrustSettings};
 pub use records::Records;
 pub use remote::{GovernorUrl, Push, RemoteError, RemoteGovernor};
 pub use secrets::AgentSecret;
 pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
-pub use standing::{Standing, StandingRefusal};
+pub use standing::{Standing, StandingPolicyError};
 
 use crate::call::Call;
 use crate::error_chain::ErrorChain;

@@ -14,7 +14,7 @@ use super::listen::{Listen, Listener};
 use super::rpc::{Answered, Followups, Rpc};
 use super::tls::Tls;
 use crate::clock::Clock;
-use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
+use crate::govern::{AuthError, Caller, Callers, Credential, Role};
 use crate::journal::Condition;
 use crate::lines::Lines;
 use crate::memory::{self, Charge, Held};
@@ -106,9 +106,9 @@ impl KnownCallers {
         &self.metrics
     }
 
-    fn note(&self, reason: &NotKnown) {
+    fn note(&self, reason: &AuthError) {
         self.metrics.unknown();
-        if let NotKnown::Token(refusal) = reason {
+        if let AuthError::Token(refusal) = reason {
             self.metrics.refused_token(refusal.as_str());
         }
         let Some(left_out) = self.lines.one_more(Instant::now().into_std()) else { return };
