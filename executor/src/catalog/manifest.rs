@@ -229,7 +229,7 @@ impl CapabilitiesTable {
         fn ranged<T>(
             key: &str,
             value: Option<u64>,
-            make: impl Fn(u64) -> Result<T, crate::quantity::OutOfRange>,
+            make: impl Fn(u64) -> Result<T, crate::quantity::OutOfRangeError>,
         ) -> Result<Option<T>, String> {
             value.map(make).transpose().map_err(|error| format!("`capabilities.{key}` {error}"))
         }

@@ -58,7 +58,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
 /// A command line that cannot be followed. Exit code 2, as for what clap refuses.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Usage(String);
+struct UsageError(String);
 
 /// Says why a command failed, and gives the exit code.
 #[must_use]
@@ -68,7 +68,7 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
 }
 
 fn code_of(error: &anyhow::Error) -> ExitCode {
-    let usage = error.is::<Usage>()
+    let usage = error.is::<UsageError>()
         || error.is::<crate::config::ConfigError>()
         || error.is::<crate::govern::local::PolicyFileError>()
         || error.is::<crate::govern::KeyError>()

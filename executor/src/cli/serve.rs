@@ -55,12 +55,12 @@ enum Transport {
 }
 
 impl Transport {
-    fn of(arguments: &Serve, config: &Config) -> Result<Self, super::Usage> {
+    fn of(arguments: &Serve, config: &Config) -> Result<Self, super::UsageError> {
         match (&config.doors.a2e, arguments) {
             (_, Serve { stdio: true, .. }) => Ok(Self::Stdio),
             (Some(settings), Serve { a2e_stdio: true, .. }) => Ok(Self::A2eStdio(settings.clone())),
             (None, Serve { a2e_stdio: true, .. }) => {
-                Err(super::Usage("`--a2e-stdio`, and `doors.a2e.enabled` is false".to_owned()))
+                Err(super::UsageError("`--a2e-stdio`, and `doors.a2e.enabled` is false".to_owned()))
             }
             (_, _) => Ok(Self::Listen),
         }
@@ -78,7 +78,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     let accept_unsigned = arguments.insecure_accept_unsigned.then(AcceptUnsigned::given_on_the_command_line);
     if accept_unsigned.is_some() {
         if transport.listens() && !config.listen.is_local() {
-            bail!(super::Usage(format!(
+            bail!(super::UsageError(format!(
                 "`--insecure-accept-unsigned` listens on loopback addresses and sockets only, and {} is neither",
                 config.listen
             )));
@@ -113,7 +113,10 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
 /// `config check`: reads the configuration and says what would be in force.
 pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if let Some(tools) = setup.tools.as_ref().filter(|tools| !tools.is_dir()) {
-        bail!(super::Usage(format!("`--tools` names `{}`, and there is no such folder", tools.display())));
+        bail!(super::UsageError(format!(
+            "`--tools` names `{}`, and there is no such folder",
+            tools.display()
+        )));
     }
     let config = config(setup)?;
     let said_by = file(setup).unwrap_or(Path::new("the defaults"));
@@ -250,7 +253,7 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
         config.listen.clone_from(listen);
     }
     if let Some(url) = &arguments.governor {
-        config.governor = Some(GovernorUrl::parse(url).map_err(super::Usage)?);
+        config.governor = Some(GovernorUrl::parse(url).map_err(super::UsageError)?);
     }
     if let Some(policies) = &arguments.policies {
         config.policies = Some(policies.clone());
@@ -422,11 +425,11 @@ fn broken(executor: &Executor, reason: &BrokenError) -> anyhow::Error {
 }
 
 /// Says that strangers cannot reach a door that tells nobody apart.
-fn check_callers_are_known(config: &Config) -> Result<(), super::Usage> {
+fn check_callers_are_known(config: &Config) -> Result<(), super::UsageError> {
     if config.callers.is_some() || config.listen.is_local() {
         return Ok(());
     }
-    Err(super::Usage(format!(
+    Err(super::UsageError(format!(
         "`server.listen` is {}, where others can call, and nobody is told apart: list the callers in \
          `server.callers` (`a2g-executor caller new`), or listen on a loopback address or a socket",
         config.listen

@@ -1,6 +1,6 @@
 //! What several commands start with: configuration, sandbox, catalogue.
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::Setup;
 use crate::catalog::{Build, Cache, Catalog, CatalogError, CompileJob, Compiled, Compiler, Entry};
 use crate::clock::{Clock, SystemClock};
@@ -44,7 +44,7 @@ pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Resul
     };
     let inline = config.isolation == Isolation::Inline;
     if required && (inline || !config.inline_tools.is_empty()) {
-        bail!(Usage(format!(
+        bail!(UsageError(format!(
             "`executor.containment` is `required`{why}, and nothing contains tools that run `inline`: {OR_BEST_EFFORT}"
         )));
     }
@@ -57,7 +57,7 @@ pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Resul
     });
     let missing = missing.collect::<Vec<_>>().join("; ");
     if !missing.is_empty() && required {
-        bail!(Usage(format!(
+        bail!(UsageError(format!(
             "`executor.containment` is `required`{why}, and this machine lacks {missing}: {OR_BEST_EFFORT}"
         )));
     }
@@ -76,9 +76,9 @@ fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
     let is_root = rustix::process::geteuid().is_root();
     match (config.run_as, &support.unprivileged_user) {
         (Some(_), _) if !is_root => {
-            bail!(Usage("`executor.run_as` is for a server that runs as root: take it out".to_owned()))
+            bail!(UsageError("`executor.run_as` is for a server that runs as root: take it out".to_owned()))
         }
-        (Some(_), Err(missing)) => bail!(Usage(format!("`executor.run_as` cannot be kept: {missing}"))),
+        (Some(_), Err(missing)) => bail!(UsageError(format!("`executor.run_as` cannot be kept: {missing}"))),
         (Some(user), Ok(_)) => Ok(RunAs::User(user)),
         (None, Ok(_)) if is_root => Ok(RunAs::Owner),
         (None, Err(missing)) => {

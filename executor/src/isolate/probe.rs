@@ -7,7 +7,7 @@ use crate::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
 use crate::clock::Clock;
 use crate::ident::ToolName;
 use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
-use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
+use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use crate::sandbox::Code;
 use crate::tool::Contract;
 use std::io::Result;
@@ -80,7 +80,7 @@ fn permit() -> Result<Permit> {
     Ok(Permit::new(grant, Roots::none()))
 }
 
-fn ceilings() -> std::result::Result<Ceilings, OutOfRange> {
+fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
     Ok(Ceilings {
         memory: MemoryLimit::from_mb(MEMORY_MB)?,
         cpu: CpuPercent::new(100)?,

@@ -4,7 +4,7 @@ use super::fault::{self, Code, Failure};
 use super::{CAPABILITIES, VERSION};
 use crate::fault::Fault;
 use crate::ident::{IntentId, excerpt};
-use crate::quantity::{OutOfRange, Timeout};
+use crate::quantity::{OutOfRangeError, Timeout};
 use crate::wire::field::{Field, Object};
 use serde_json::{Map, Value};
 
@@ -287,7 +287,7 @@ fn flag(members: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
 fn seconds(members: &mut Object<'_>, default: u64, most: u64) -> Result<Timeout, Fault> {
     let make = |seconds| {
         if seconds > most {
-            return Err(OutOfRange { least: 1, most });
+            return Err(OutOfRangeError { least: 1, most });
         }
         Timeout::from_seconds(seconds)
     };
