@@ -98,8 +98,8 @@ async fn post(courier: &Courier, notice: Notice) {
                 return dropped(&of, &format!("it was answered with {status}"));
             }
             Ok(Ok(status)) => format!("it was answered with {status}"),
-            Ok(Err(crate::egress::Refusal::Denied(reason))) => return dropped(&of, reason.as_str()),
-            Ok(Err(refusal @ crate::egress::Refusal::Failed(_))) => refusal.to_string(),
+            Ok(Err(crate::egress::EgressError::Denied(reason))) => return dropped(&of, reason.as_str()),
+            Ok(Err(refusal @ crate::egress::EgressError::Failed(_))) => refusal.to_string(),
             Err(_late) => "it took too long".to_owned(),
         };
         let Some(pause) = pauses.next() else { return dropped(&of, &why) };
