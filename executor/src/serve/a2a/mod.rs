@@ -24,7 +24,7 @@ use crate::memory::Charge;
 use crate::run::Executor;
 use crate::verdict::Directive;
 use crate::wire::a2a::card::{self, Place};
-use crate::wire::a2a::decode::{self, Malformed, Request, Sent, Streaming};
+use crate::wire::a2a::decode::{self, A2aDecodeError, Request, Sent, Streaming};
 use crate::wire::a2a::fault::Problem;
 use crate::wire::a2a::governance::PermissionDecision;
 use crate::wire::a2a::message::{Message, Part, State as TaskState};
@@ -203,11 +203,13 @@ async fn rpc(
     let dialect = door.settings.dialect;
     let decoded = match body.text(&door.port.bounds) {
         Ok(text) => decode::request(text),
-        Err(fault) => Err(Malformed { id: Id::null(), fault, streaming: None }),
+        Err(fault) => Err(A2aDecodeError { id: Id::null(), fault, streaming: None }),
     };
     let (id, request) = match decoded {
         Ok(decoded) => decoded,
-        Err(Malformed { id, fault, streaming }) => return failed(&id, &fault.into(), streaming, dialect),
+        Err(A2aDecodeError { id, fault, streaming }) => {
+            return failed(&id, &fault.into(), streaming, dialect);
+        }
     };
     let streaming = request.streaming();
     let (place, charge) = (door.place(&uri, &headers), body.charge());
