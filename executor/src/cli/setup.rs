@@ -6,7 +6,9 @@ use crate::catalog::{Build, Cache, Catalog, CatalogError, CompileJob, Compiled, 
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Containment, DEFAULT_FILE};
 use crate::egress::Egress;
-use crate::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, Owner, RunAs, Support, probe, support};
+use crate::isolate::{
+    Ahead, Cgroups, ChildError, Isolate, Isolation, Module, Owner, RunAs, Support, probe, support,
+};
 use crate::run::Loaded;
 use crate::sandbox::{Code, Sandbox};
 use crate::serve::Listen;
@@ -266,7 +268,7 @@ impl Workshop {
     }
 
     /// Tries the code of one tool in processes of its own; a typed tool says what it is.
-    fn probe(&self, code: Code<'_>) -> std::io::Result<Result<Option<[String; 4]>, String>> {
+    fn probe(&self, code: Code<'_>) -> std::io::Result<Result<Option<[String; 4]>, ChildError>> {
         // Tools are built beside each other, on threads that no runtime has.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(probe(code, self.meters_fuel, self.run_as, Arc::clone(&self.clock)))
@@ -288,10 +290,11 @@ impl Build for Workshop {
                     return Ok(compiled);
                 }
                 // It may still run under scopes of whole trees.
-                Err(reason) => *componentised = Some(Err(reason)),
+                Err(error) => *componentised = Some(Err(error.to_string())),
             }
         }
-        *described = self.probe(plain).map_err(failed)?.map_err(CatalogError::Module)?;
+        let described_by_child = self.probe(plain).map_err(failed)?;
+        *described = described_by_child.map_err(|error| CatalogError::Module(error.to_string()))?;
         Ok(compiled)
     }
 }

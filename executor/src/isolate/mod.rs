@@ -9,6 +9,7 @@ mod channel;
 mod child;
 mod compiler;
 mod confine;
+mod error;
 mod generation;
 mod inline;
 mod network;
@@ -25,6 +26,7 @@ pub use confine::{
     Applied, ConfineError, Confinement, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, Row, Support,
     support,
 };
+pub use error::ChildError;
 pub use inline::Inline;
 pub use probe::probe;
 pub use ring::Prepared;
