@@ -253,7 +253,8 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
         config.listen.clone_from(listen);
     }
     if let Some(url) = &arguments.governor {
-        config.governor = Some(GovernorUrl::parse(url).map_err(super::UsageError)?);
+        config.governor =
+            Some(GovernorUrl::parse(url).map_err(|error| super::UsageError(error.to_string()))?);
     }
     if let Some(policies) = &arguments.policies {
         config.policies = Some(policies.clone());

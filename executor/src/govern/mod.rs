@@ -24,15 +24,16 @@ mod vectors;
 
 pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit, denied_by};
 pub use callers::{
-    AuthError, Caller, CallerEntry, CallerList, Callers, CallersError, Credential, Role, Shows, Token,
+    AuthError, Caller, CallerEntry, CallerEntryError, CallerList, Callers, CallersError, Credential, Role,
+    Shows, Token,
 };
 pub use files::{FileError, read_secret, read_trusted};
 pub use jwt::{IssuerSettings, JwtSubject, TokenError, TokenIssuers};
 pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
 pub use proof::{SigningError, Trust, TrustSettings};
 pub use records::Records;
-pub use remote::{GovernorUrl, Push, RemoteError, RemoteGovernor};
-pub use secrets::AgentSecret;
+pub use remote::{GovernorUrl, GovernorUrlError, Push, RemoteError, RemoteGovernor};
+pub use secrets::{AgentSecret, SecretsError};
 pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
 pub use standing::{Standing, StandingPolicyError};
 

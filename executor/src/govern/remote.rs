@@ -51,17 +51,34 @@ pub enum GovernorUrl {
     WebSocket(String),
 }
 
+/// Why a text is no address of a governor. It ends another sentence, so it has no `source`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GovernorUrlError {
+    /// No URL at all.
+    #[error("`{text}` is not a URL: {error}")]
+    NotAUrl {
+        /// The text.
+        text: String,
+        /// The parser's error.
+        error: url::ParseError,
+    },
+    /// A protocol that governors do not speak.
+    #[error("`{0}` is not a scheme of a governor: use http, https, ws or wss")]
+    Scheme(String),
+}
+
 impl GovernorUrl {
     /// Parses an address.
     ///
     /// # Errors
-    /// A sentence that names the schemes that can be used.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let url = url::Url::parse(text).map_err(|error| format!("`{text}` is not a URL: {error}"))?;
+    /// [`GovernorUrlError`] names the schemes that can be used.
+    pub fn parse(text: &str) -> Result<Self, GovernorUrlError> {
+        let not_a_url = |error| GovernorUrlError::NotAUrl { text: text.to_owned(), error };
+        let url = url::Url::parse(text).map_err(not_a_url)?;
         match url.scheme() {
             "http" | "https" => Ok(Self::Http(text.to_owned())),
             "ws" | "wss" => Ok(Self::WebSocket(text.to_owned())),
-            other => Err(format!("`{other}` is not a scheme of a governor: use http, https, ws or wss")),
+            other => Err(GovernorUrlError::Scheme(other.to_owned())),
         }
     }
 
