@@ -5,7 +5,7 @@
 //! finds no room is dropped, and the log says so: a client that has to know asks for the task.
 
 use crate::egress::Courier;
-use crate::wire::a2a::push::{Notice, Webhooks};
+use crate::wire::a2a::push::{Notice, WebhookUrlError, Webhooks};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,10 +41,8 @@ impl Post {
 }
 
 impl Webhooks for Post {
-    fn check(&self, url: &str) -> Result<(), String> {
-        self.courier.check(url).map_err(|refusal| {
-            format!("nothing is posted there ({refusal}): `doors.a2a.webhook_domains` lists who is told")
-        })
+    fn check(&self, url: &str) -> Result<(), WebhookUrlError> {
+        self.courier.check(url).map_err(|error| WebhookUrlError { reason: error.into() })
     }
 
     fn notify(&self, notice: Notice) {

@@ -356,7 +356,7 @@ impl A2a {
     /// A webhook that can be told, with a name and the time.
     fn named(&self, config: PushConfig, at: &str) -> Result<PushConfig, Problem> {
         let webhooks = self.webhooks.as_ref().ok_or(Problem::PushUnsupported)?;
-        webhooks.check(&config.url).map_err(|why| Problem::invalid(at, &why))?;
+        webhooks.check(&config.url).map_err(|error| Problem::invalid(at, &error.to_string()))?;
         let id = if config.id.is_empty() { IntentId::random().to_string() } else { config.id };
         Ok(PushConfig { id, created_at: self.executor.clock().now().truncate_to_millisecond(), ..config })
     }
