@@ -487,7 +487,7 @@ impl Known {
         match self.tls.as_deref().map(Tls::renew) {
             None => {}
             Some(Ok(())) => tracing::info!("the certificates were read again"),
-            Some(Err(error)) => tracing::error!(%error, "the old certificates stay"),
+            Some(Err(error)) => tracing::error!(error = %ErrorChain(&error), "the old certificates stay"),
         }
     }
 }

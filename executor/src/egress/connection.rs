@@ -5,6 +5,7 @@ use super::refusal::{EgressError, NetworkError};
 use super::target::Target;
 use super::{Body, MAX_FIELDS, MAX_HEAD_BYTES};
 use crate::capability::Host;
+use crate::error_chain::BoxedError;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
@@ -30,12 +31,12 @@ use tokio_rustls::TlsConnector;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file of further certificates cannot be used.
-    #[error("`{}` cannot be used: {reason}", path.display())]
+    #[error("`{}` cannot be used", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why not.
-        reason: String,
+        /// The library's error, or the words of this program.
+        source: BoxedError,
     },
     /// The TLS library refuses its own settings.
     #[error("TLS cannot be set up")]
@@ -64,16 +65,15 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
     }
     roots.add_parsable_certificates(native.certs);
     if let Some(path) = ca_file {
-        let unusable = |reason: String| TlsError::File { path: path.to_owned(), reason };
-        let certificates =
-            CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.to_string()))?;
+        let unusable = |source: BoxedError| TlsError::File { path: path.to_owned(), source };
+        let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.into()))?;
         let before = roots.len();
         for certificate in certificates {
-            let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
-            roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+            let certificate = certificate.map_err(|error| unusable(error.into()))?;
+            roots.add(certificate).map_err(|error| unusable(error.into()))?;
         }
         if roots.len() == before {
-            return Err(unusable("it holds no certificate in PEM".to_owned()));
+            return Err(unusable("it holds no certificate in PEM".into()));
         }
     }
     // The provider is named, so that nothing else in this process decides it.
