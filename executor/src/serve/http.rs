@@ -13,7 +13,7 @@ use super::doorway::{
 use super::listen::{Listen, Listener};
 use super::rpc::{Answered, Followups, Rpc};
 use super::tls::Tls;
-use crate::clock::Clock;
+use crate::clock::{Clock, timer_now};
 use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
 use crate::journal::Condition;
 use crate::lines::Lines;
@@ -108,7 +108,7 @@ impl KnownCallers {
         if let NotKnown::Token(refusal) = reason {
             self.metrics.refused_token(refusal.as_str());
         }
-        let Some(left_out) = self.lines.one_more(Instant::now().into_std()) else { return };
+        let Some(left_out) = self.lines.one_more(timer_now().into_std()) else { return };
         if left_out > 0 {
             tracing::info!(left_out, "more callers were not known than there is room for in the log");
         }
@@ -422,7 +422,7 @@ pub(super) struct Pings {
 impl Pings {
     /// Whether one more is in order.
     pub(super) fn one_more(&mut self) -> bool {
-        let now = Instant::now();
+        let now = timer_now();
         if self.since.is_none_or(|since| now.duration_since(since) >= Duration::from_secs(1)) {
             (self.since, self.count) = (Some(now), 0);
         }
