@@ -179,7 +179,7 @@ fn types_that_carry_authority_cannot_be_made_from_the_wire() {
                     path.display()
                 );
             }
-            let declared = [format!("pub struct {kind} {{"), format!("pub struct {kind}(")];
+            let declared = [" {", "(", "<"].map(|opens| format!("pub struct {kind}{opens}"));
             let Some(at) = declared.iter().find_map(|declaration| code.find(declaration)) else { continue };
             let attributes = code[..at].rsplit("\n\n").next().unwrap();
             assert!(

@@ -22,7 +22,10 @@ mod standing;
 #[cfg(test)]
 mod vectors;
 
-pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit, denied_by};
+pub use admit::{
+    AcceptUnsigned, Admission, Admitted, Authentic, Escalated, Granted, Granter, OperatorLimits, admit,
+    denied_by,
+};
 pub use callers::{
     Caller, CallerEntry, CallerList, Callers, CallersError, Credential, NotKnown, Role, Shows, Token,
 };
