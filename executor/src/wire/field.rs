@@ -1,9 +1,8 @@
-//! Taking a JSON object apart member by member, with a JSON Pointer at every step.
+//! A strict reader of JSON objects, member by member, with the JSON Pointer of each value.
 //!
-//! The text of a value is looked at before it is converted, so that a number is an integer only
-//! when it is written as one, and that a message never echoes more of the input than
-//! [`excerpt`] lets through. (A derived `Deserialize` accepts an array where an object belongs, and
-//! its messages quote the input whole.)
+//! The text of a value is examined before it is converted, so a number counts as an integer only when it is
+//! written as one, and a message quotes no more of the input than [`excerpt`] allows. (A derived `Deserialize`
+//! accepts an array in place of an object, and its messages quote the input in full.)
 
 use crate::fault::Fault;
 use crate::ident::excerpt;
@@ -16,29 +15,29 @@ use std::borrow::Cow;
 use std::fmt;
 use time::OffsetDateTime;
 
-/// The latest second that RFC 3339 can write: 9999-12-31T23:59:59Z.
+/// The last second that RFC 3339 can express: 9999-12-31T23:59:59Z.
 const LATEST_SECOND: u64 = 253_402_300_799;
 
-/// A value with the place where it stands.
+/// A JSON value and its pointer from the root of the message.
 #[derive(Debug)]
 pub(super) struct Field<'a> {
     raw: &'a RawValue,
     pointer: String,
 }
 
-/// An object that is being taken apart.
+/// The members of an object that have not been taken yet.
 #[derive(Debug)]
 pub(super) struct Object<'a> {
     pointer: String,
     members: Vec<(Cow<'a, str>, &'a RawValue)>,
 }
 
-/// One token behind a pointer, escaped as RFC 6901 asks.
+/// Appends a token to a pointer, escaped as RFC 6901 requires.
 fn below(pointer: &str, token: &str) -> String {
     format!("{pointer}/{}", token.replace('~', "~0").replace('/', "~1"))
 }
 
-/// How a message names the value at a pointer: by its last token, and an element by its list.
+/// The name of a value in messages: the last token of its pointer, or `list[index]` for an element.
 fn name_of(pointer: &str) -> String {
     let mut tokens = pointer.rsplit('/');
     let last = tokens.next().unwrap_or_default();
@@ -52,7 +51,7 @@ fn name_of(pointer: &str) -> String {
 }
 
 impl<'a> Field<'a> {
-    /// The whole of a text.
+    /// Parses a whole text.
     pub(super) fn root(text: &'a str) -> Result<Self, Fault> {
         let raw = serde_json::from_str(text).map_err(|error| {
             Fault::Parse(format!("not JSON at line {} column {}", error.line(), error.column()))
@@ -60,68 +59,60 @@ impl<'a> Field<'a> {
         Ok(Self { raw, pointer: String::new() })
     }
 
-    /// The value as it was written.
     pub(super) fn raw(&self) -> &'a RawValue {
         self.raw
     }
 
-    /// Where the value stands.
     pub(super) fn pointer(&self) -> &str {
         &self.pointer
     }
 
-    /// Whether it is `null`.
     pub(super) fn is_null(&self) -> bool {
         self.raw.get() == "null"
     }
 
-    /// Whether it is an object.
     pub(super) fn is_object(&self) -> bool {
         self.raw.get().starts_with('{')
     }
 
-    /// The fault of this value: that it must be something else.
+    /// The fault for a value of the wrong type or range; `expected` completes "must be …".
     pub(super) fn must_be(&self, expected: &str) -> Fault {
         let (name, shown) = (name_of(&self.pointer), excerpt(self.raw.get()));
         Fault::invalid(&self.pointer, format!("`{name}` must be {expected}, not `{shown}`"))
     }
 
-    /// A value that some other room's parser refused with a message of its own.
+    /// The fault for a value that another module's parser rejects with a message of its own.
     pub(super) fn refused(&self, why: &impl fmt::Display) -> Fault {
         Fault::invalid(&self.pointer, format!("`{}`: {why}", name_of(&self.pointer)))
     }
 
-    /// An object, and nothing that only resembles one.
+    /// Rejects arrays, which serde would accept for a struct.
     pub(super) fn object(self) -> Result<Object<'a>, Fault> {
         let members = self.convert::<Members<'a>>('{', "an object")?.0;
         Ok(Object { pointer: self.pointer, members })
     }
 
-    /// An object that is kept as it is.
+    /// Converts the whole object at once, without a look at its members.
     pub(super) fn map(&self) -> Result<Map<String, Value>, Fault> {
         self.convert('{', "an object of JSON whose numbers fit in 64 bits")
     }
 
-    /// A string.
     pub(super) fn text(&self) -> Result<String, Fault> {
         self.convert('"', "a string")
     }
 
-    /// A list, element by element.
     pub(super) fn list(self) -> Result<Vec<Field<'a>>, Fault> {
         let elements: Vec<&'a RawValue> = self.convert('[', "a list")?;
         let element = |(index, raw)| Field { raw, pointer: format!("{}/{index}", self.pointer) };
         Ok(elements.into_iter().enumerate().map(element).collect())
     }
 
-    /// A list of strings.
     pub(super) fn texts(self) -> Result<Vec<String>, Fault> {
         let elements: Vec<&'a RawValue> = self.convert('[', "a list of strings")?;
         let element = |(index, raw)| Field { raw, pointer: format!("{}/{index}", self.pointer) }.text();
         elements.into_iter().enumerate().map(element).collect()
     }
 
-    /// `true` or `false`.
     pub(super) fn boolean(&self) -> Result<bool, Fault> {
         match self.raw.get() {
             "true" => Ok(true),
@@ -130,12 +121,12 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// An integer of a quantity. It is written in digits only: `5.0`, `5e1`, `-0`, `"5"` and `null`
-    /// are none.
+    /// An integer that `make` accepts, written in digits only: `5.0`, `5e1`, `-0`, `"5"` and `null` are
+    /// rejected.
     pub(super) fn quantity<T>(&self, make: impl Fn(u64) -> Result<T, OutOfRange>) -> Result<T, Fault> {
-        // Of what JSON calls a number, std reads plain digits as a `u64` and nothing else.
+        // Of all JSON numbers, std parses plain digits alone as `u64`.
         let value: Option<u64> = self.raw.get().parse().ok();
-        // A quantity that refuses 0 says its range by refusing it.
+        // `make` reports its range only in an error, so it is called with 0 to obtain one.
         let range = match value.map(&make) {
             Some(Ok(quantity)) => return Ok(quantity),
             Some(Err(range)) => Some(range),
@@ -145,7 +136,6 @@ impl<'a> Field<'a> {
         Err(self.must_be(&format!("an integer from {least} to {most}")))
     }
 
-    /// An integer of a range.
     pub(super) fn integer(&self, least: u64, most: u64) -> Result<u64, Fault> {
         self.quantity(|value| {
             if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRange { least, most }) }
@@ -159,7 +149,7 @@ impl<'a> Field<'a> {
         moment.ok_or_else(|| self.must_be("a time in seconds"))
     }
 
-    /// A number of a range, in any notation of JSON.
+    /// A number in any JSON notation, within `least..=most`.
     pub(super) fn number(&self, least: f64, most: f64) -> Result<f64, Fault> {
         let text = self.raw.get();
         let is_number = text.starts_with(|c: char| c == '-' || c.is_ascii_digit());
@@ -171,7 +161,6 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// A string that `parse` accepts.
     pub(super) fn parsed<T, E: fmt::Display>(
         &self,
         parse: impl FnOnce(&str) -> Result<T, E>,
@@ -179,7 +168,7 @@ impl<'a> Field<'a> {
         parse(&self.text()?).map_err(|error| self.refused(&error))
     }
 
-    /// One of the words of a closed set.
+    /// The value of one word out of a closed set.
     pub(super) fn word<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Fault> {
         let text = self.text()?;
         let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
@@ -197,36 +186,35 @@ impl<'a> Field<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// The object that a text is.
     pub(super) fn root(text: &'a str) -> Result<Self, Fault> {
         Field::root(text)?.object()
     }
 
-    /// Takes out a member when it is there, `null` included.
+    /// Removes and returns a member if it is present, `null` included.
     ///
     /// # Errors
-    /// [`Fault::InvalidParams`] when the member is there twice.
+    /// [`Fault::InvalidParams`] when the member is present twice.
     pub(super) fn take(&mut self, name: &str) -> Result<Option<Field<'a>>, Fault> {
         let Some(index) = self.members.iter().position(|(key, _)| key == name) else { return Ok(None) };
         let field = Field { raw: self.members.swap_remove(index).1, pointer: below(&self.pointer, name) };
         if self.members.iter().any(|(key, _)| key == name) {
-            return Err(Fault::invalid(field.pointer, format!("`{name}` is there twice")));
+            return Err(Fault::invalid(field.pointer, format!("`{name}` occurs twice")));
         }
         Ok(Some(field))
     }
 
-    /// Takes out a member that says nothing when it is `null`.
+    /// Removes and returns a member; `null` counts as absent.
     pub(super) fn take_unless_null(&mut self, name: &str) -> Result<Option<Field<'a>>, Fault> {
         Ok(self.take(name)?.filter(|field| !field.is_null()))
     }
 
-    /// Takes out a member that has to be there.
+    /// Removes and returns a mandatory member.
     pub(super) fn need(&mut self, name: &str) -> Result<Field<'a>, Fault> {
         self.take(name)?
             .ok_or_else(|| Fault::invalid(below(&self.pointer, name), format!("`{name}` is missing")))
     }
 
-    /// The members that are left, by their names.
+    /// The remaining members, with their names.
     pub(super) fn rest(self) -> impl Iterator<Item = (Cow<'a, str>, Field<'a>)> {
         let Self { pointer, members } = self;
         members.into_iter().map(move |(key, raw)| {
@@ -235,20 +223,20 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Ends the taking apart of an object that restricts: a member that is left over could be a
-    /// restriction that nobody would enforce.
+    /// Rejects remaining members. It is called for objects that restrict something: an unknown member could be
+    /// a restriction that would not be enforced.
     ///
     /// # Errors
     /// [`Fault::InvalidParams`] that names the unknown member.
     pub(super) fn end(self) -> Result<(), Fault> {
         let Some((key, _)) = self.members.first() else { return Ok(()) };
-        // A pointer is not cut, so it names only a key that is short.
+        // Pointers are never truncated, so only a short key is included in one.
         let pointer = if key.len() <= 64 { below(&self.pointer, key) } else { self.pointer };
-        Err(Fault::invalid(pointer, format!("`{}` is not known here", excerpt(key))))
+        Err(Fault::invalid(pointer, format!("`{}` is not a known member", excerpt(key))))
     }
 }
 
-/// The members of an object in the order in which they came.
+/// The members of an object in the order of the text, duplicates included.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {

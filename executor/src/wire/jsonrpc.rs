@@ -1,8 +1,8 @@
 //! JSON-RPC 2.0 framing, shared by the doors that speak it.
 //!
-//! It guarantees that whatever reaches a method is one well-framed request, that an id comes back
-//! exactly as it came, and that a batch is refused as a whole before any of it is looked at when
-//! it is empty or too long. It knows no method and no error code of a door.
+//! Guarantees: a method receives only well-framed requests, an id is returned byte for byte, and an empty or
+//! oversized batch is rejected before any entry is examined. The module contains no method names and no error
+//! codes of a door.
 
 pub mod incoming;
 
@@ -17,35 +17,33 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// The most requests in one batch.
+/// The maximum number of requests in one batch.
 pub const MAX_BATCH: usize = 16;
 
-/// An id as its caller wrote it: a string, a number or null, of at most [`Id::MAX_BYTES`].
+/// An id exactly as its caller wrote it: a string, a number or null, at most [`Id::MAX_BYTES`] long.
 #[derive(Debug, Clone)]
 pub struct Id(Box<RawValue>);
 
 impl Id {
-    /// The most bytes of an id, as JSON text with its quotes.
+    /// The maximum length of an id as JSON text, quotes included.
     pub const MAX_BYTES: usize = 128;
 
-    /// The id that a field is, for a door whose framing is its own.
     pub(super) fn of(field: &Field<'_>) -> Result<Self, Fault> {
         Self::read(field.raw())
     }
 
-    /// A text of ours in the place of an id.
+    /// An id made of a text of the executor's own.
     #[must_use]
     pub fn text(text: &str) -> Self {
         Self(raw(&text))
     }
 
-    /// One for a request that came without, where such a request is answered.
+    /// A random UUID, for doors that must answer a request without an id.
     #[must_use]
     pub fn fresh() -> Self {
         Self::text(&IntentId::random().to_string())
     }
 
-    /// The id as it was written.
     pub(super) fn raw(&self) -> &RawValue {
         &self.0
     }
@@ -73,7 +71,7 @@ impl Id {
         self.0.get()
     }
 
-    /// Whether it is `null`, with which an answer can be told from no other.
+    /// Returns `true` for `null`, which cannot tell one answer from another.
     #[must_use]
     pub fn is_null(&self) -> bool {
         self.as_json() == "null"
@@ -81,7 +79,7 @@ impl Id {
 }
 
 impl PartialEq for Id {
-    /// By the text: `1` and `1.0` are two ids.
+    /// Compares the text: `1` and `1.0` are different ids.
     fn eq(&self, other: &Self) -> bool {
         self.as_json() == other.as_json()
     }
@@ -89,34 +87,34 @@ impl PartialEq for Id {
 
 impl Eq for Id {}
 
-/// One well-framed request.
+/// A well-framed request.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
-    /// The id to answer with; `None` is a notification, which is never answered.
+    /// The id of the answer; `None` marks a notification, which is never answered.
     pub id: Option<Id>,
-    /// The method, as sent.
+    /// The method, verbatim.
     pub method: Cow<'a, str>,
-    /// The parameters, an object or an array.
+    /// The parameters, verbatim: an object or an array.
     pub params: Option<&'a RawValue>,
 }
 
-/// A request, or why it is none, with its id as far as that could be read.
+/// A request, or its id (if readable) and the reason why it is rejected.
 pub type Entry<'a> = Result<Request<'a>, (Option<Id>, Fault)>;
 
-/// A body of JSON-RPC.
+/// The content of a JSON-RPC message.
 #[derive(Debug)]
 pub enum Body<'a> {
     /// A single request, answered by a single object.
     One(Entry<'a>),
-    /// A batch of at least one, answered by an array without the notifications.
+    /// At least one entry, answered by an array without the notifications.
     Batch(Vec<Entry<'a>>),
 }
 
 /// Reads the framing of a body that has passed [`super::strict_json::check`].
 ///
 /// # Errors
-/// [`Fault::InvalidRequest`] for anything but an object or an array, for `[]` and for a batch of
-/// more than `max_batch`; then nothing of it runs. [`Fault::Parse`] for text that is not JSON.
+/// [`Fault::InvalidRequest`] for anything but an object or an array, for `[]`, and for a batch of more than
+/// `max_batch`, of which no entry runs. [`Fault::Parse`] for text that is not JSON.
 pub fn decode(text: &str, max_batch: usize) -> Result<Body<'_>, Fault> {
     match text.trim_start().bytes().next() {
         Some(b'{') => {
@@ -126,7 +124,7 @@ pub fn decode(text: &str, max_batch: usize) -> Result<Body<'_>, Fault> {
         Some(b'[') => batch(text, max_batch).map(Body::Batch),
         Some(_) | None => Err(serde_json::from_str::<IgnoredAny>(text).map_or_else(
             |error| framing(&error),
-            |_| refused("a request is an object, or an array of them"),
+            |_| refused("a request must be an object or an array of objects"),
         )),
     }
 }
@@ -136,8 +134,8 @@ fn batch(text: &str, max_batch: usize) -> Result<Vec<Entry<'_>>, Fault> {
     let entries = reader.deserialize_seq(AtMost(max_batch)).map_err(|error| framing(&error))?;
     reader.end().map_err(|error| framing(&error))?;
     match entries {
-        None => Err(Fault::InvalidRequest(format!("a batch holds at most {max_batch} requests"))),
-        Some(entries) if entries.is_empty() => Err(refused("a batch holds at least one request")),
+        None => Err(Fault::InvalidRequest(format!("a batch may contain at most {max_batch} requests"))),
+        Some(entries) if entries.is_empty() => Err(refused("a batch must contain at least one request")),
         Some(entries) => Ok(entries.into_iter().map(entry).collect()),
     }
 }
@@ -154,7 +152,7 @@ fn refused(message: &str) -> Fault {
     Fault::InvalidRequest(message.to_owned())
 }
 
-/// The text of a serde error can hold any amount of input, so only its place is told.
+/// The message of a serde error can quote any amount of input, so only its position is reported.
 fn framing(error: &serde_json::Error) -> Fault {
     let place = format!("at line {} column {}", error.line(), error.column());
     match error.classify() {
@@ -165,7 +163,7 @@ fn framing(error: &serde_json::Error) -> Fault {
     }
 }
 
-/// The entries of an array; `None` when there are more than allowed, which are then not kept.
+/// Collects the entries of an array; `None` when there are more than allowed, which are skipped and not stored.
 struct AtMost(usize);
 
 impl<'de> Visitor<'de> for AtMost {
@@ -191,7 +189,7 @@ impl<'de> Visitor<'de> for AtMost {
     }
 }
 
-/// The members of a request object. Others are ignored, as JSON-RPC does not forbid them.
+/// The members of a request object. Unknown ones are ignored, because JSON-RPC does not forbid them.
 #[derive(Deserialize)]
 struct Members<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
@@ -204,7 +202,7 @@ struct Members<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// A member that is there, even as `null`: `"id": null` is not a notification.
+/// Distinguishes `null` from an absent member: `"id": null` is not a notification.
 fn present<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(reader).map(Some)
 }
@@ -236,14 +234,14 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The string that a raw value holds, borrowed when it has no escape.
+/// The decoded string, borrowed if it has no escapes.
 fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
     serde_json::from_str::<Text<'_>>(raw.get()).ok().map(|text| text.0)
 }
 
-/// A response with a result.
+/// A response with a result, as JSON text.
 #[must_use]
 pub fn success(id: &Id, result: &RawValue) -> Box<RawValue> {
     #[derive(Serialize)]
@@ -255,7 +253,7 @@ pub fn success(id: &Id, result: &RawValue) -> Box<RawValue> {
     raw(&Success { jsonrpc: "2.0", result, id: &id.0 })
 }
 
-/// A response with an error; without an id, as after a body that could not be read, it is null.
+/// An error response as JSON text. The id is null when the request was unreadable.
 #[must_use]
 pub fn error(id: Option<&Id>, code: i64, message: &str, data: Option<&Value>) -> Box<RawValue> {
     #[derive(Serialize)]

@@ -1,9 +1,9 @@
-//! The public keys of whoever issues JSON Web Tokens, as identity providers give them out: one key as JSON
-//! (RFC 7517, RFC 7518, RFC 8037), or a set of them.
+//! The public keys of issuers of JSON Web Tokens, as identity providers publish them: one key as JSON (RFC
+//! 7517, RFC 7518, RFC 8037), or a set of keys.
 //!
-//! The kind of a key decides the one algorithm that it verifies. Keys that are for something else, such as
-//! encryption, or of another kind are passed over, as RFC 7517 (section 5) says of sets. One that is of a kind
-//! here and cannot be used is refused, and so is whatever is no public key.
+//! The kind of a key determines its only algorithm. Keys of other kinds or for other purposes, such as
+//! encryption, are skipped, as RFC 7517 (section 5) requires of sets. An unusable key of a supported kind is
+//! rejected, and so is anything that is not a public key.
 
 use super::field::{Field, Object};
 use super::jwk::{bytes, key_id};
@@ -13,40 +13,40 @@ use crate::fault::Fault;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// How many bits the modulus of an RSA key may have.
+/// The accepted sizes of an RSA modulus, in bits.
 const MODULUS_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
-/// The most bytes of the exponent of an RSA key.
+/// The maximum size of an RSA exponent, in bytes.
 const MAX_EXPONENT_BYTES: usize = 4;
 
-/// A key that verifies tokens.
+/// A key that verifies tokens, with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenJwk {
-    /// The name that its issuer gave it.
+    /// The id that its issuer chose.
     pub kid: Option<String>,
-    /// The key.
+    /// The key material.
     pub key: PublicKey,
 }
 
-/// The kinds of keys. Whether a point is one of its curve is not looked at here.
+/// The supported kinds of keys. No check is made here that a point lies on its curve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PublicKey {
-    /// An Ed25519 key as RFC 8032 encodes it.
+    /// An Ed25519 key.
     Ed25519 {
-        /// The point.
+        /// The point as RFC 8032 encodes it.
         x: [u8; 32],
     },
-    /// A point of P-256.
+    /// A point on P-256.
     P256 {
-        /// Its first coordinate, big-endian.
+        /// The first coordinate, big-endian.
         x: [u8; 32],
-        /// Its second coordinate, likewise.
+        /// The second coordinate, big-endian.
         y: [u8; 32],
     },
-    /// An RSA key, big-endian without leading zeros.
+    /// An RSA key; numbers are big-endian without leading zeros.
     Rsa {
-        /// The modulus: odd, of 2048 to 8192 bits.
+        /// The modulus: odd, 2048 to 8192 bits.
         n: Vec<u8>,
-        /// The exponent: odd, at least 3, of 4 bytes at most.
+        /// The exponent: odd, at least 3, at most 4 bytes.
         e: Vec<u8>,
     },
 }
@@ -63,17 +63,17 @@ impl PublicKey {
     }
 }
 
-/// Reads a key, or a set of keys, and gives those that verify tokens.
+/// Reads a key or a set of keys, and returns those that verify tokens.
 ///
 /// # Errors
-/// [`Fault::InvalidParams`] with a pointer to a key that cannot be used, or is not public; [`Fault::Parse`]
-/// for text that is not JSON.
+/// [`Fault::InvalidParams`] with a pointer to a key that is unusable or not public; [`Fault::Parse`] for text
+/// that is not JSON.
 pub fn keys(text: &[u8]) -> Result<Vec<TokenJwk>, Fault> {
     let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
     if let Some(field) = object.take("jwks_uri")? {
-        return Err(
-            field.refused(&"this is a discovery document: take the set of keys from the place that it names")
-        );
+        return Err(field.refused(
+            &"this is a discovery document: download the key set from the `jwks_uri` that it names",
+        ));
     }
     match object.take("keys")? {
         Some(set) => {
@@ -83,7 +83,7 @@ pub fn keys(text: &[u8]) -> Result<Vec<TokenJwk>, Fault> {
     }
 }
 
-/// One key; `None` when it is not one to verify tokens with.
+/// One key; `None` when it cannot verify tokens.
 fn key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
     for secret in ["d", "k"] {
         if let Some(field) = object.take(secret)? {
@@ -106,7 +106,7 @@ fn key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
         ("RSA", None) => {
             PublicKey::Rsa { n: object.need("n")?.parsed(modulus)?, e: object.need("e")?.parsed(exponent)? }
         }
-        // Of a kind that is not used here.
+        // An unsupported kind.
         (_, _) => return Ok(None),
     };
     if let Some(algorithm) = object.take("alg")? {
@@ -118,7 +118,7 @@ fn key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
     Ok(Some(TokenJwk { kid: object.take("kid")?.map(|field| field.parsed(key_id)).transpose()?, key }))
 }
 
-/// Whether a key is for signatures, as far as it says.
+/// `true` unless `use` or `key_ops` excludes verification.
 fn is_to_verify(object: &mut Object<'_>) -> Result<bool, Fault> {
     let used = object.take("use")?.map(|field: Field<'_>| field.text()).transpose()?;
     let operations = object.take("key_ops")?.map(Field::texts).transpose()?;
@@ -127,7 +127,7 @@ fn is_to_verify(object: &mut Object<'_>) -> Result<bool, Fault> {
 }
 
 fn coordinate(text: &str) -> Result<[u8; 32], &'static str> {
-    bytes(text).ok_or("has to be 32 bytes in base64url")
+    bytes(text).ok_or("must be 32 bytes in base64url")
 }
 
 fn modulus(text: &str) -> Result<Vec<u8>, String> {
@@ -138,7 +138,7 @@ fn modulus(text: &str) -> Result<Vec<u8>, String> {
         return Ok(n);
     }
     let (least, most) = (MODULUS_BITS.start(), MODULUS_BITS.end());
-    Err(format!("has {bits} bits, and keys of {least} to {most} are used"))
+    Err(format!("has {bits} bits, but must have {least} to {most}"))
 }
 
 fn exponent(text: &str) -> Result<Vec<u8>, String> {
@@ -146,15 +146,15 @@ fn exponent(text: &str) -> Result<Vec<u8>, String> {
     if e.len() <= MAX_EXPONENT_BYTES && e != [1] {
         return Ok(e);
     }
-    Err(format!("has to be at least 3, and of {MAX_EXPONENT_BYTES} bytes at most"))
+    Err(format!("must be at least 3, and at most {MAX_EXPONENT_BYTES} bytes long"))
 }
 
-/// A `Base64urlUInt` of RFC 7518: in as few bytes as it needs.
+/// A `Base64urlUInt` of RFC 7518, in the minimum number of bytes.
 fn odd_number(text: &str) -> Result<Vec<u8>, String> {
-    let number = URL_SAFE_NO_PAD.decode(text).map_err(|_| "has to be a number in base64url")?;
+    let number = URL_SAFE_NO_PAD.decode(text).map_err(|_| "must be a number in base64url")?;
     let shortest = number.first().is_some_and(|first| *first != 0);
     let odd = number.last().is_some_and(|last| last % 2 == 1);
-    if shortest && odd { Ok(number) } else { Err("has to be an odd number without leading zeros".to_owned()) }
+    if shortest && odd { Ok(number) } else { Err("must be an odd number without leading zeros".to_owned()) }
 }
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
-//! One clear sentence for each way in which a run can end badly. It is the `error` of a report
-//! and the message of a door's own error, so that all say the same.
+//! One sentence for each way in which a run can fail. It is the `error` of a report and the message of each
+//! door's error, so all doors report the same text.
 
 use crate::limit::{Layer, Limit};
 use crate::outcome::{End, Outcome, Usage};
 use std::fmt::Display;
 
-/// The most characters of a guest's own words in a sentence.
+/// The maximum number of characters of a guest's own text in a sentence.
 const MAX_GUEST_TEXT_CHARS: usize = 400;
 
-/// What went wrong with a run that is told as one that did not succeed.
+/// The reason of a failed run, with a fallback for a door that treats a successful end as a failure.
 pub(super) fn of_failure(outcome: &Outcome) -> String {
     of(outcome).unwrap_or_else(|| "the tool did not succeed".to_owned())
 }
 
-/// What went wrong; `None` when nothing did.
+/// The reason of a failed run; `None` for a successful one.
 pub(super) fn of(outcome: &Outcome) -> Option<String> {
     let Outcome { end, output: _, metrics: _, usage } = outcome;
     match end {
@@ -31,7 +31,7 @@ pub(super) fn of(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// The exit code with the last line that the command wrote to standard error.
+/// The exit code and the last line of standard error.
 fn exited(code: i32, stderr_tail: &str) -> String {
     match stderr_tail.lines().map(str::trim).rfind(|line| !line.is_empty()) {
         Some(line) => format!("the tool exited with code {code}: {}", words(line)),
@@ -68,12 +68,12 @@ fn reached(what: &str, value: impl Display, layer: Layer) -> String {
     format!("the tool reached its {what} limit of {value}, set by {}", author(layer))
 }
 
-/// A limit that the executor's ceilings alone set, by the key to change.
+/// The message for a limit that only `ceilings` sets; it names the key to change.
 fn over(what: &str, value: impl Display, key: &str) -> String {
     format!("{} (`ceilings.{key}`)", reached(what, value, Layer::Executor))
 }
 
-/// Whom to ask for more.
+/// The party that set a limit, and could raise it.
 fn author(layer: Layer) -> &'static str {
     match layer {
         Layer::Verdict => "the verdict",
@@ -85,7 +85,7 @@ fn author(layer: Layer) -> &'static str {
     }
 }
 
-/// A guest's own words on one line, without control characters, and cut when they are long.
+/// A guest's text on one line, without control characters, truncated if long.
 fn words(text: &str) -> String {
     let mut shown = String::new();
     for c in text.chars().take(MAX_GUEST_TEXT_CHARS) {

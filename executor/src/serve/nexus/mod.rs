@@ -473,7 +473,7 @@ impl Nexus {
             "intentId": intent,
             "state": "escalated",
             "riskScore": risk_score,
-            "message": "a person has to decide: the intent runs when an approver allows it",
+            "message": "a person has to decide: the intent runs once an approver allows it",
         });
         Ok((Status::Partial, encode::answer(&waits), None))
     }

@@ -1,32 +1,32 @@
-//! The agent card, with a skill for each tool, and the one for callers who are known.
+//! The agent card, with a skill for each tool, and the extended card for authenticated callers.
 
 use super::Dialect;
 use crate::tool::{DeclaredFilesystem, Descriptor};
 use serde_json::{Value, json};
 
-/// The version of A2A.
+/// The implemented version of A2A.
 pub const PROTOCOL: &str = "0.3.0";
 
-/// What the cards say of this place.
+/// The facts about this server that the cards publish.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Where requests go.
+    /// The URL of `POST /a2a/rpc`.
     pub url: String,
-    /// Whether callers have to be known.
+    /// `true` when callers must authenticate.
     pub asks: bool,
-    /// Whether they may show JSON Web Tokens, where they have to be known.
+    /// `true` when callers may authenticate with JSON Web Tokens.
     pub jwts: bool,
-    /// Whether there are webhooks.
+    /// `true` when webhooks are enabled.
     pub pushes: bool,
 }
 
-/// The card for everybody.
+/// The card at `/.well-known/agent-card.json`, for all callers.
 #[must_use]
 pub fn public(place: &Place, tools: &[Descriptor]) -> Value {
     card(place, tools.iter().map(skill).collect())
 }
 
-/// The card for callers who are known: each skill has the JSON Schema of its arguments as well.
+/// The card for authenticated callers: each skill also has the JSON Schema of its arguments.
 #[must_use]
 pub fn extended(place: &Place, tools: &[Descriptor], dialect: Dialect) -> Value {
     let skills = tools.iter().map(|tool| {

@@ -1,6 +1,6 @@
-//! Bodies of `POST /a2a/rpc` as requests. The body has passed the strict reader.
+//! Decoder for bodies of `POST /a2a/rpc`, which have passed the strict reader.
 //!
-//! The names of A2A 0.3.0 are read, and those of the A2A-ACP document beside them.
+//! Member names of A2A 0.3.0 and those of the A2A-ACP document are accepted.
 
 use super::Dialect;
 use super::governance::{APPROVED, DENIED};
@@ -16,17 +16,17 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// The most characters of a name that a client gives to something.
+/// The maximum number of characters of an id or a name that a client chooses.
 const MAX_NAME_BYTES: usize = 256;
-/// The most parts of one message.
+/// The maximum number of parts of one message.
 const MAX_PARTS: usize = 256;
-/// The most messages of a history, or tasks of a list, that can be asked for.
+/// The maximum of `historyLength`, and of `offset` of a list.
 const MAX_HISTORY_LENGTH: u64 = 1_000_000;
-/// The most tasks of one answer to `tasks/list`, and how many when it does not say.
+/// The maximum and the default number of tasks in one answer to `tasks/list`.
 const MAX_PAGE_SIZE: u64 = 100;
 const LISTED: u64 = 20;
 
-/// A request.
+/// A decoded request, one variant for each method.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// `message/send`.
@@ -35,83 +35,82 @@ pub enum Request {
     Stream(Box<Sent>),
     /// `tasks/get`.
     Get {
-        /// The task.
+        /// The id of the task.
         task: String,
-        /// The most messages of its history, the latest.
+        /// The maximum number of messages in the answer; the latest are kept.
         history: Option<usize>,
     },
     /// `tasks/list`.
     List {
-        /// Those of this conversation.
+        /// Restricts the list to one conversation.
         context: Option<String>,
-        /// How many.
+        /// The page size.
         limit: u64,
-        /// After how many.
+        /// The number of tasks to skip.
         offset: u64,
     },
     /// `tasks/cancel`.
     Cancel {
-        /// The task.
+        /// The id of the task.
         task: String,
     },
     /// `tasks/resubscribe`.
     Resubscribe {
-        /// The task.
+        /// The id of the task.
         task: String,
     },
     /// `tasks/provideInputAndContinue` with a message.
     Provide {
-        /// The message, which names its task.
+        /// The message, with the id of its task.
         sent: Box<Sent>,
     },
     /// `tasks/provideInputAndContinue` with a decision.
     Permit {
-        /// The task.
+        /// The id of the task.
         task: String,
-        /// Whether the call may run.
+        /// `true` to allow the call.
         approved: bool,
     },
     /// `tasks/pushNotificationConfig/set`.
     SetPush {
-        /// The task.
+        /// The id of the task.
         task: String,
-        /// What to tell, and where.
+        /// The webhook.
         config: Box<PushConfig>,
     },
     /// `tasks/pushNotificationConfig/get`.
     GetPush {
-        /// The task.
+        /// The id of the task.
         task: String,
-        /// Which; the first when it does not say.
+        /// The id of the webhook; the first one if absent.
         config: Option<String>,
     },
     /// `tasks/pushNotificationConfig/list`.
     ListPush {
-        /// The task.
+        /// The id of the task.
         task: String,
     },
     /// `tasks/pushNotificationConfig/delete`.
     DeletePush {
-        /// The task.
+        /// The id of the task.
         task: String,
-        /// Which.
+        /// The id of the webhook.
         config: String,
     },
     /// `agent/getAuthenticatedExtendedCard`.
     ExtendedCard,
 }
 
-/// A method whose answer is a stream of events.
+/// A method whose response can be a stream of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Streaming {
-    /// `message/stream`; in the document's dialect its answer names a stream instead.
+    /// `message/stream`; in the A2A-ACP dialect its response names a stream instead.
     Message,
     /// `tasks/resubscribe`.
     Resubscribe,
 }
 
 impl Streaming {
-    /// The method of this name, if it streams.
     fn named(method: &str) -> Option<Self> {
         match method {
             "message/stream" => Some(Self::Message),
@@ -120,7 +119,7 @@ impl Streaming {
         }
     }
 
-    /// `true` when its answer is a stream in this dialect.
+    /// Returns `true` when the response is a stream in this dialect.
     #[must_use]
     pub fn has_events(self, dialect: Dialect) -> bool {
         match (self, dialect) {
@@ -131,7 +130,7 @@ impl Streaming {
 }
 
 impl Request {
-    /// Which streaming method it is of, if any.
+    /// The streaming method of this request, if it is one.
     #[must_use]
     pub fn streaming(&self) -> Option<Streaming> {
         match self {
@@ -152,14 +151,14 @@ impl Request {
     }
 }
 
-/// A request that cannot be read.
+/// A request that cannot be decoded.
 #[derive(Debug)]
 pub struct Malformed {
-    /// The id to answer with, as far as it could be read.
+    /// The id of the response; null if the request's was unreadable.
     pub id: Id,
     /// The reason.
     pub fault: Fault,
-    /// Which streaming method it is of, as far as that could be read.
+    /// The streaming method that was called, as far as that could be read.
     pub streaming: Option<Streaming>,
 }
 
@@ -169,40 +168,40 @@ impl Malformed {
     }
 }
 
-/// A message that was sent.
+/// The parameters of `message/send` and `message/stream`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sent {
-    /// The message.
+    /// The message itself.
     pub message: Message,
-    /// The call in it.
+    /// The tool call in the message, if it contains one.
     pub call: Option<Asked>,
-    /// Whether the answer waits until nothing more happens by itself.
+    /// `true` to delay the response until the task is settled.
     pub blocking: bool,
-    /// The most messages of the history in the answer.
+    /// The maximum number of messages of the history in the response.
     pub history: Option<usize>,
-    /// The media types that the client takes; empty for any.
+    /// The media types that the client accepts; empty for any.
     pub accepts: Vec<String>,
-    /// The webhook that it came with.
+    /// A webhook to register for the task.
     pub push: Option<Box<PushConfig>>,
 }
 
-/// A call of a tool, as a message asks for it.
+/// A tool call inside a message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asked {
-    /// The tool.
+    /// The name of the tool.
     pub tool: ToolName,
-    /// The arguments.
+    /// The arguments, not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
-    /// The caller's own limit.
+    /// The caller's own limit on the run time.
     pub at_most: Option<Timeout>,
-    /// Where the tool stands in the params.
+    /// The JSON Pointer of the tool's name in the params.
     pub tool_at: String,
-    /// Where the arguments stand in the params.
+    /// The JSON Pointer of the arguments in the params.
     pub arguments_at: String,
 }
 
 impl Asked {
-    /// A fault that the core found in the call, at its place in the params.
+    /// Rewrites the pointer of a core fault, which is relative to the call, to one into the params.
     #[must_use]
     pub fn placed(&self, fault: Fault) -> Fault {
         let Fault::InvalidParams { message, pointer } = fault else { return fault };
@@ -215,10 +214,10 @@ impl Asked {
     }
 }
 
-/// Reads a request. Without an `id` it is answered with `null`.
+/// Decodes a request. One without an `id` is answered with `null`.
 ///
 /// # Errors
-/// [`Malformed`] says what is wrong.
+/// [`Malformed`] with the reason.
 pub fn request(text: &str) -> Result<(Id, Request), Malformed> {
     let framed = match jsonrpc::decode(text, 1) {
         Ok(Body::One(framed)) => framed,
@@ -228,7 +227,8 @@ pub fn request(text: &str) -> Result<(Id, Request), Malformed> {
         }
         Err(fault) => return Err(Malformed::framing(Id::null(), fault)),
     };
-    // A number with a fraction or an exponent could not be answered: the schema has integers only.
+    // The A2A schema allows strings, integers and null only, so an id with a fraction or an exponent could not
+    // be returned.
     let answerable = |id: &Id| {
         let text = id.as_json();
         text.starts_with(['"', 'n']) || !text.contains(['.', 'e', 'E'])
@@ -248,10 +248,10 @@ pub fn request(text: &str) -> Result<(Id, Request), Malformed> {
 }
 
 fn no_batches() -> Fault {
-    Fault::InvalidRequest("a request is one object: this door has no batches".to_owned())
+    Fault::InvalidRequest("a request must be one object: this door does not accept batches".to_owned())
 }
 
-/// The methods of this door, for one that is mistyped.
+/// The methods of this door, for the suggestion after a mistyped one.
 pub(super) const METHODS: [&str; 12] = [
     "message/send",
     "message/stream",
@@ -305,29 +305,27 @@ fn method(name: &str, params: &str) -> Result<Request, Fault> {
     }
 }
 
-/// The task that params are about: `id`, or `taskId` as the document has it.
+/// The task id of params: `id`, or `taskId` of the A2A-ACP document.
 fn task(params: &mut Object<'_>) -> Result<String, Fault> {
     let (id, alias) = (params.take("id")?, params.take("taskId")?);
     match (id, alias) {
-        (Some(_), Some(alias)) => Err(alias.refused(&"says again what `id` says: send one")),
+        (Some(_), Some(alias)) => Err(alias.refused(&"repeats `id`: send one of them")),
         (Some(id), None) | (None, Some(id)) => name(&id),
         (None, None) => Err(Fault::invalid("/id", "`id` is missing: the task")),
     }
 }
 
-/// The configuration of a webhook: `pushNotificationConfigId`, or `configId` as the document has it.
+/// A webhook id: `pushNotificationConfigId`, or `configId` of the A2A-ACP document.
 fn push_id(params: &mut Object<'_>) -> Result<Option<String>, Fault> {
     let id = maybe_name(params, "pushNotificationConfigId")?;
     match (id, params.take_unless_null("configId")?) {
-        (Some(_), Some(alias)) => {
-            Err(alias.refused(&"says again what `pushNotificationConfigId` says: send one"))
-        }
+        (Some(_), Some(alias)) => Err(alias.refused(&"repeats `pushNotificationConfigId`: send one of them")),
         (id, None) => Ok(id),
         (None, Some(alias)) => name(&alias).map(Some),
     }
 }
 
-/// A name that a client gives to something.
+/// An id or a name that a client chooses.
 fn name(field: &Field<'_>) -> Result<String, Fault> {
     field.parsed(|text| {
         let fits =
@@ -373,7 +371,6 @@ fn sent(mut params: Object<'_>) -> Result<Sent, Fault> {
     self::with_call(message, metadata.as_ref(), configuration)
 }
 
-/// A message with the call in it.
 fn with_call(
     field: Field<'_>,
     around: Option<&Metadata>,
@@ -415,7 +412,7 @@ fn provide(mut params: Object<'_>) -> Result<Request, Fault> {
     let option = params.take_unless_null("permissionOptionId")?;
     match (input, option) {
         (Some(_), Some(option)) => {
-            Err(option.refused(&"decides about a call that waits, and excludes `input`"))
+            Err(option.refused(&"answers a permission request, so `input` must be absent"))
         }
         (None, None) => Err(Fault::invalid(
             "/input",
@@ -454,7 +451,7 @@ fn kind(object: &mut Object<'_>, expected: &str) -> Result<(), Fault> {
 
 fn message(field: Field<'_>) -> Result<Message, Fault> {
     let mut message = field.object()?;
-    // The document leaves it out.
+    // Messages of the A2A-ACP document have no `kind`.
     kind(&mut message, "message")?;
     let role = message.need("role")?.word(&[("user", Role::User)])?;
     let message_id = name(&message.need("messageId")?)?;
@@ -517,7 +514,7 @@ fn file(field: Field<'_>) -> Result<File, Fault> {
     Ok(File { name: maybe_name(&mut file, "name")?, mime_type: maybe_name(&mut file, "mimeType")?, content })
 }
 
-/// The call in a message. `around` is the metadata beside the message.
+/// Finds the tool call in a message at pointer `at`. `around` is the metadata beside the message.
 fn call(message: &Message, around: Option<&Metadata>, at: &str) -> Result<Option<Asked>, Fault> {
     let inside = message.metadata.as_ref().and_then(|metadata| metadata.get("tool"));
     let named = match (inside, around.and_then(|metadata| metadata.get("tool"))) {
@@ -548,10 +545,10 @@ fn call(message: &Message, around: Option<&Metadata>, at: &str) -> Result<Option
 }
 
 fn one_call(at: String) -> Fault {
-    Fault::invalid(at, "a task is one call: send a second one in a message of its own")
+    Fault::invalid(at, "a task is one call: send the second call in a separate message")
 }
 
-/// The document wraps data into `{content, mimeType}`.
+/// Removes the wrapper `{content, mimeType}` of the A2A-ACP document, and adjusts the pointer.
 fn unwrapped(at: String, mut data: Map<String, Value>) -> (String, Map<String, Value>) {
     let is_json = data.get("mimeType").and_then(Value::as_str) == Some("application/json");
     match data.get_mut("content") {
@@ -565,11 +562,11 @@ fn tool_name(tool: &Value, at: &str) -> Result<ToolName, Fault> {
     ToolName::parse(text).map_err(|error| Fault::invalid(at, error.to_string()))
 }
 
-/// `{"tool": …, "arguments": {…}, "timeout_ms": …}`.
+/// Decodes `{"tool": …, "arguments": {…}, "timeout_ms": …}`.
 fn asked(data: &Map<String, Value>, at: &str) -> Result<Asked, Fault> {
     let known = BTreeSet::from(["tool", "arguments", "timeout_ms"]);
     if let Some(unknown) = data.keys().find(|key| !known.contains(key.as_str())) {
-        let message = format!("`{}` is not known in a call, which has {known:?}", excerpt(unknown));
+        let message = format!("`{}` is not a member of a call; the members are {known:?}", excerpt(unknown));
         return Err(Fault::invalid(at, message));
     }
     let tool_at = format!("{at}/tool");

@@ -1,4 +1,4 @@
-//! Answers of this door, in both dialects.
+//! Responses of this door, in both dialects.
 
 use super::Dialect;
 use super::message::{Artifact, File, FileContent, Message, Part, Role, Task, Update};
@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The most characters of a progress or log message that a stream tells.
+/// The maximum number of characters of a progress or log message in a stream.
 const MAX_LINE_CHARS: usize = 2000;
 
-/// A response with a result.
+/// A JSON-RPC response with a result.
 #[must_use]
 pub fn response(id: &Id, result: &impl Serialize) -> String {
     response_raw(id, &raw(result))
@@ -27,13 +27,12 @@ fn response_raw(id: &Id, result: &RawValue) -> String {
     jsonrpc::success(id, result).get().to_owned()
 }
 
-/// A response with a task and the latest messages of its history.
+/// A response with a task and at most the latest `history` messages.
 #[must_use]
 pub fn task_response(id: &Id, task: &Task, history: Option<usize>, dialect: Dialect) -> String {
     response_raw(id, &task_value(task, history, dialect))
 }
 
-/// A task in a dialect.
 fn task_value(task: &Task, history: Option<usize>, dialect: Dialect) -> Box<RawValue> {
     let left_out = history.map_or(0, |most| task.history.len().saturating_sub(most));
     if left_out == 0 {
@@ -51,7 +50,7 @@ fn in_dialect(what: &impl Serialize, dialect: Dialect) -> Box<RawValue> {
     }
 }
 
-/// The document has no `kind` on a task or a message.
+/// Removes `kind`, which tasks and messages of the A2A-ACP document do not have.
 fn without_kinds(mut task: Value) -> Value {
     without_kind(&mut task);
     if let Some(message) = task.pointer_mut("/status/message") {
@@ -67,7 +66,7 @@ fn without_kind(object: &mut Value) {
     }
 }
 
-/// One thing that a stream tells, as a response.
+/// One stream event, as a JSON-RPC response.
 #[must_use]
 pub fn update(id: &Id, update: &Update, dialect: Dialect) -> String {
     let value = match update {
@@ -78,7 +77,7 @@ pub fn update(id: &Id, update: &Update, dialect: Dialect) -> String {
     response_raw(id, &value)
 }
 
-/// The answer to `tasks/cancel`.
+/// The response to `tasks/cancel`.
 #[must_use]
 pub fn canceled(id: &Id, task: &Task, dialect: Dialect) -> String {
     match dialect {
@@ -87,19 +86,19 @@ pub fn canceled(id: &Id, task: &Task, dialect: Dialect) -> String {
     }
 }
 
-/// Where the document's clients find the stream of a task.
+/// The URL path of a task's stream in the A2A-ACP dialect.
 #[must_use]
 pub fn stream_place(task: &str) -> String {
     format!("/a2a/tasks/{task}/stream")
 }
 
-/// The answer to `message/stream` that the document has.
+/// The response to `message/stream` in the A2A-ACP dialect.
 #[must_use]
 pub fn stream_named(id: &Id, task: &str) -> String {
     response(id, &json!({ "id": task, "stream": stream_place(task) }))
 }
 
-/// A task of a list, with its status as JSON and when it was made.
+/// A task in a list, with its status as JSON and its time of creation.
 #[must_use]
 pub fn listed(id: &str, context: &str, status: &Value, created: OffsetDateTime, dialect: Dialect) -> Value {
     let listed = json!({
@@ -115,13 +114,13 @@ pub fn listed(id: &str, context: &str, status: &Value, created: OffsetDateTime, 
     }
 }
 
-/// The answer to `tasks/list`.
+/// The response to `tasks/list`.
 #[must_use]
 pub fn list(id: &Id, tasks: &[Value], total: u64, more: bool) -> String {
     response(id, &json!({ "tasks": tasks, "total": total, "hasMore": more }))
 }
 
-/// A message of this executor.
+/// A message by this executor, with a random id.
 #[must_use]
 pub fn said(task: &str, context: &str, parts: Vec<Part>) -> Message {
     Message {
@@ -136,7 +135,7 @@ pub fn said(task: &str, context: &str, parts: Vec<Part>) -> Message {
     }
 }
 
-/// How far a tool is.
+/// A progress report as message parts.
 #[must_use]
 pub fn progress(progress: &Progress) -> Vec<Part> {
     let Progress { percent, message } = progress;
@@ -144,7 +143,7 @@ pub fn progress(progress: &Progress) -> Vec<Part> {
     vec![Part::text(line(message)), Part::data(data.as_object().cloned().unwrap_or_default())]
 }
 
-/// A line of a tool's log.
+/// A log line as message parts.
 #[must_use]
 pub fn log(log: &LogLine) -> Vec<Part> {
     let LogLine { level, message } = log;
@@ -156,7 +155,7 @@ fn line(text: &str) -> String {
     text.chars().take(MAX_LINE_CHARS).collect()
 }
 
-/// What a tool made, as the `index`th of it.
+/// A tool's output as the artifact with this index, from 0.
 #[must_use]
 pub fn artifact(made: &outcome::Artifact, index: usize) -> Artifact {
     let outcome::Artifact { name, mime, content } = made;
@@ -172,7 +171,7 @@ pub fn artifact(made: &outcome::Artifact, index: usize) -> Artifact {
     }
 }
 
-/// All that a run made: its artifacts in order, and its result last.
+/// The artifacts of a run in order, followed by its result.
 #[must_use]
 pub fn artifacts(receipt: &Receipt) -> Vec<Artifact> {
     let made = receipt.outcome.output.artifacts.iter().enumerate();
@@ -180,7 +179,7 @@ pub fn artifacts(receipt: &Receipt) -> Vec<Artifact> {
     made.chain(result(&receipt.outcome.end)).collect()
 }
 
-/// The result of a tool that gave one.
+/// The result of a successful run as an artifact.
 fn result(end: &End) -> Option<Artifact> {
     let part = match end {
         End::Returned(result) => match result.as_string() {
@@ -200,7 +199,7 @@ fn result(end: &End) -> Option<Artifact> {
     Some(Artifact { artifact_id: "result".to_owned(), name: Some("result".to_owned()), parts: vec![part] })
 }
 
-/// What is known of a run, for the metadata of its task.
+/// The measurements of a run, for the metadata of its task.
 #[must_use]
 pub fn measured(receipt: &Receipt) -> Map<String, Value> {
     let metrics = &receipt.outcome.metrics;
@@ -215,7 +214,8 @@ pub fn measured(receipt: &Receipt) -> Map<String, Value> {
     measured.as_object().cloned().unwrap_or_default()
 }
 
-/// Whether a client that takes these media types takes what a tool gives.
+/// Returns `true` when a client with these `acceptedOutputModes` accepts the output of a tool. An empty list
+/// accepts everything.
 #[must_use]
 pub fn takes(accepts: &[String]) -> bool {
     let given = ["application/json", "text/plain", "application/*", "text/*", "*/*"];

@@ -1,6 +1,6 @@
-//! This door's table of error codes, in both dialects, and what a fault makes of a task.
+//! The error codes of this door in both dialects, and the task states for faults and receipts.
 //!
-//! The numbers mean other things at other doors, so no other door may use this table.
+//! The numbers have other meanings at other doors, so no other door may use this table.
 
 use super::Dialect;
 use super::message::State;
@@ -10,26 +10,26 @@ use crate::wire::jsonrpc::{self, Id};
 use crate::wire::sentence;
 use serde_json::{Map, Value, json};
 
-/// Why a request has no result.
+/// The reason why a request has no result.
 #[derive(Debug, Clone)]
 pub enum Problem {
-    /// What the core says.
+    /// A fault of the core.
     Core(Fault),
-    /// There is no such task, or it is another's.
+    /// The task does not exist, or belongs to another agent. Callers cannot tell which.
     TaskNotFound,
     /// The task belongs to another conversation.
     ContextMismatch,
-    /// The task is over.
+    /// The task is in a terminal state.
     NotCancelable(State),
-    /// The task takes no message now.
+    /// The task does not accept a message in its current state.
     TakesNoMessage(String),
-    /// There are no webhooks here.
+    /// Webhooks are disabled.
     PushUnsupported,
-    /// The task has no such webhook.
+    /// The task has no webhook with this id.
     PushNotFound,
-    /// The client takes nothing that a tool gives.
+    /// The client accepts no output type of tools.
     ContentType(String),
-    /// There is no extended card, because callers show nothing.
+    /// Callers do not authenticate, so there is no extended card.
     NoExtendedCard,
 }
 
@@ -40,21 +40,21 @@ impl From<Fault> for Problem {
 }
 
 impl Problem {
-    /// A parameter that is wrong.
+    /// An invalid parameter.
     #[must_use]
     pub fn invalid(pointer: &str, message: &str) -> Self {
         Self::Core(Fault::invalid(pointer, message))
     }
 }
 
-/// An error of this door.
+/// An error response of this door, before its encoding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// The code.
+    /// The JSON-RPC error code.
     pub code: i64,
-    /// A sentence.
+    /// One sentence.
     pub message: String,
-    /// What else is known.
+    /// The members of `data`.
     pub data: Map<String, Value>,
 }
 
@@ -68,7 +68,7 @@ impl Failure {
         self
     }
 
-    /// The whole response.
+    /// The JSON text of the response.
     #[must_use]
     pub fn response(self, id: &Id, dialect: Dialect) -> String {
         let Self { code, message, mut data } = self;
@@ -84,7 +84,7 @@ impl Failure {
     }
 }
 
-/// The document's phrase for a code.
+/// The phrase of the A2A-ACP document for a code.
 fn phrase(code: i64) -> &'static str {
     match code {
         -32700 => "Parse error",
@@ -98,7 +98,7 @@ fn phrase(code: i64) -> &'static str {
     }
 }
 
-/// How a problem is answered.
+/// The error response for a problem.
 #[must_use]
 pub fn of(problem: &Problem, dialect: Dialect) -> Failure {
     let by = |a2a: i64, acp: i64| match dialect {
@@ -116,17 +116,22 @@ pub fn of(problem: &Problem, dialect: Dialect) -> Failure {
             Failure::new(by(-32002, -32602), &message).with("state", state.as_str())
         }
         Problem::TakesNoMessage(why) => Failure::new(-32602, why),
-        Problem::PushUnsupported => Failure::new(by(-32003, -32601), "there are no push notifications here"),
-        Problem::PushNotFound => Failure::new(-32602, "the task has no such push notification configuration"),
-        Problem::ContentType(message) => Failure::new(by(-32005, -32602), message),
-        Problem::NoExtendedCard => {
-            Failure::new(by(-32007, -32601), "there is no extended card here: no caller is asked for a token")
+        Problem::PushUnsupported => {
+            Failure::new(by(-32003, -32601), "push notifications are disabled on this executor")
         }
+        Problem::PushNotFound => {
+            Failure::new(-32602, "the task has no push notification configuration with this id")
+        }
+        Problem::ContentType(message) => Failure::new(by(-32005, -32602), message),
+        Problem::NoExtendedCard => Failure::new(
+            by(-32007, -32601),
+            "there is no extended card: this executor does not authenticate callers",
+        ),
     }
 }
 
 fn core(fault: &Fault, dialect: Dialect) -> Failure {
-    // A2A 0.3.0 leaves -32000 to its servers; in the document it is another thing.
+    // A2A 0.3.0 leaves -32000 to servers; in the A2A-ACP document it means "task not found".
     let refused = match dialect {
         Dialect::A2a => -32000,
         Dialect::Acp => -32603,
@@ -166,14 +171,14 @@ fn core(fault: &Fault, dialect: Dialect) -> Failure {
             .with("task_id", intent.to_string())
             .with("ran", true)
             .with("retry_after_ms", *retry_after_ms),
-        // What a tool came to is told by its task, and never here.
+        // The result of a run is reported by its task, so these two faults do not reach this table.
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => Failure::new(-32603, &told(receipt)),
         Fault::Internal(_) => Failure::new(-32603, INTERNAL),
     }
 }
 
-/// The message begins with the words of A2A 0.3.0, by which clients recognise the error.
-const TASK_NOT_FOUND: &str = "Task not found: there is none with this id, or it is another's";
+/// The message starts with the words of A2A 0.3.0, by which clients recognize the error.
+const TASK_NOT_FOUND: &str = "Task not found: no task of this agent has this id";
 const INTERNAL: &str = "internal error of the executor";
 
 fn is_unavailable(blocked_by: BlockedBy) -> bool {
@@ -194,7 +199,7 @@ fn is_unavailable(blocked_by: BlockedBy) -> bool {
     }
 }
 
-/// Where a task ends that did not run, with a sentence, and what a program needs to know.
+/// The state of a task whose call was rejected, with a sentence and machine-readable details.
 #[must_use]
 pub fn end_of(fault: &Fault) -> (State, String, Map<String, Value>) {
     let Failure { code: _, message, mut data } = core(fault, Dialect::A2a);
@@ -211,14 +216,14 @@ pub fn end_of(fault: &Fault) -> (State, String, Map<String, Value>) {
         | Fault::Failed(_)
         | Fault::LimitReached(..)
         | Fault::Internal(_) => State::Failed,
-        // Its receipt ends it.
+        // The run's receipt will set the final state.
         Fault::ReceiptPending { .. } => State::Working,
     };
     data.entry("ran").or_insert(false.into());
     (state, message, data)
 }
 
-/// Where a task ends that ran; with a sentence when the tool did not succeed.
+/// The state of a task that ran, with a sentence when the tool did not succeed.
 #[must_use]
 pub fn state_of(receipt: &Receipt) -> (State, Option<String>) {
     let state = match &receipt.outcome.end {
@@ -238,7 +243,7 @@ pub fn state_of(receipt: &Receipt) -> (State, Option<String>) {
     (state, Some(told(receipt)))
 }
 
-/// What a program needs to know of a run that did not succeed.
+/// Machine-readable details of a failed run.
 #[must_use]
 pub fn details(receipt: &Receipt) -> Map<String, Value> {
     let status = receipt.outcome.end.status().as_str();

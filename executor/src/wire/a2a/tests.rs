@@ -1,4 +1,4 @@
-//! What is read, what is written, and the table of codes.
+//! Decoding, encoding, and the table of error codes.
 
 use super::decode::{self, Malformed, Request};
 use super::fault::{self, Problem};
@@ -49,7 +49,7 @@ fn map() -> impl Strategy<Value = Map<String, Value>> {
             vec((".{0,6}", inner), 0..3).prop_map(|members| Value::Object(members.into_iter().collect())),
         ]
     });
-    // Without the members that make a call of it.
+    // A data part without the members of a call.
     vec(("x.{0,6}", value), 0..4).prop_map(|members| members.into_iter().collect())
 }
 
@@ -98,7 +98,7 @@ proptest! {
         let read = sent(&json!({ "message": message }));
         prop_assert_eq!(&read.message, &message);
         prop_assert_eq!(read.call, None);
-        // And without the `kind` that the document leaves out.
+        // Messages of the A2A-ACP document have no `kind`.
         let mut bare = json!(message);
         bare.as_object_mut().unwrap().remove("kind");
         prop_assert_eq!(sent(&json!({ "message": bare })).message, message);
@@ -137,7 +137,7 @@ fn a_call_is_a_data_part_or_metadata_beside_one() {
 
     let bare = call(&send(&json!([{ "kind": "data", "data": { "tool": "t" } }]))).unwrap();
     assert!(bare.arguments.is_empty());
-    // As the document wraps data.
+    // The wrapper of the A2A-ACP document.
     let wrapped =
         json!({ "content": { "tool": "t", "arguments": arguments }, "mimeType": "application/json" });
     let wrapped = call(&send(&json!([{ "kind": "data", "data": wrapped }]))).unwrap();

@@ -1,4 +1,4 @@
-//! Lines of an agent as messages. Each line has passed the strict reader.
+//! Decoder for lines of an agent, each of which has passed the strict reader.
 
 use super::fault::{self, Code, Failure};
 use super::{CAPABILITIES, VERSION};
@@ -8,29 +8,29 @@ use crate::quantity::{OutOfRange, Timeout};
 use crate::wire::field::{Field, Object};
 use serde_json::{Map, Value};
 
-/// The most bytes of a message's id.
+/// The maximum length of a message id, in bytes.
 pub const MAX_ID_BYTES: usize = 128;
-/// The most capabilities that a handshake asks for.
+/// The maximum number of capabilities in a handshake.
 const MAX_CAPABILITIES: u64 = 64;
-/// The most bytes of a correlation id.
+/// The maximum length of a correlation id, in bytes.
 const MAX_CORRELATION_BYTES: u64 = 256;
-/// How long a call runs at most when it does not say, in seconds.
+/// The default timeout of a call, in seconds.
 const DEFAULT_TIMEOUT: u64 = 30;
-/// How long a shutdown waits for calls when it does not say, in seconds.
+/// The default time that a shutdown waits for calls, in seconds.
 const DEFAULT_DRAIN: u64 = 10;
-/// The longest that it waits.
+/// The maximum time that a shutdown waits for calls, in seconds.
 const MAX_DRAIN_SECONDS: u64 = 3600;
 
-/// A message of an agent.
+/// A decoded message of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// Its id, with which it is answered.
+    /// The id, which answers repeat as `req_id`.
     pub id: String,
-    /// What it says.
+    /// The content.
     pub body: Body,
 }
 
-/// What a message of an agent says.
+/// The content of a message, one variant for each type.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Body {
     /// `handshake/req`
@@ -41,78 +41,77 @@ pub enum Body {
     ToolCall(ToolCall),
     /// `ping`
     Ping,
-    /// `shutdown`: how long calls may still run.
+    /// `shutdown`, with the time for calls to finish.
     Shutdown(Timeout),
-    /// Another type: of the capability that it is of, when it is one of the protocol's.
+    /// A type that this executor does not implement.
     Other {
-        /// The type.
+        /// The type, verbatim.
         kind: String,
-        /// The capability.
+        /// The capability that it belongs to, if it is one of the protocol's.
         capability: Option<&'static str>,
     },
 }
 
-/// Who begins a session, and for what.
+/// `handshake/req`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Handshake {
-    /// The agent, by whatever name; empty when it names none.
+    /// The agent's name, not yet checked; empty if absent.
     pub agent_id: String,
-    /// The capabilities that it asks for.
+    /// The requested capabilities.
     pub agent_caps: Vec<String>,
-    /// What it shows to say who it is; empty when it shows nothing.
+    /// The token; empty if absent.
     pub auth_token: String,
 }
 
-/// Which tools are asked for. What is empty restricts nothing.
+/// `tool/list/req`. Empty members restrict nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolFilter {
     /// A contract: `command` or `typed`.
     pub kind: String,
-    /// All of these.
+    /// Tags, all of which a tool must have.
     pub tags: Vec<String>,
-    /// Words of the name, the description or a tag, in either case.
+    /// A substring of the name, the description or a tag, case-insensitive.
     pub query: String,
 }
 
-/// A tool to run.
+/// `tool/call/req`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolCall {
-    /// The intent that the message's id is, when it is a UUID.
+    /// The message id as an intent id, if it is a UUID.
     pub intent: Option<IntentId>,
-    /// The session that it says it is in; empty when it does not say.
+    /// The session id; empty if absent.
     pub session_id: String,
-    /// The tool, by whatever name.
+    /// The name of the tool, not yet checked.
     pub tool_name: String,
-    /// Its arguments.
+    /// The arguments, not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
-    /// What the agent ties it to.
+    /// An id of the agent's own, for the governor's context.
     pub correlation_id: String,
-    /// Whether events are wanted as they come.
+    /// `true` to receive events while the tool runs.
     pub streaming: bool,
-    /// The longest run.
+    /// The caller's own limit on the run time.
     pub timeout: Timeout,
 }
 
-/// A line that is no message for this door.
+/// A line that is not a valid message.
 #[derive(Debug, PartialEq)]
 pub enum Malformed {
-    /// It is answered.
+    /// A line that gets an `error`.
     Refused {
-        /// The id, as far as it could be read.
+        /// The id, if it was readable.
         id: Option<String>,
-        /// Whether it began a handshake, whose answer says that the version is another.
+        /// `true` for a handshake of another version, which is answered by `handshake/resp`.
         handshake: bool,
-        /// What is wrong.
+        /// The error to send.
         failure: Box<Failure>,
     },
-    /// There is nobody to answer, or an answer would answer an answer.
+    /// A line without an answer: it has no id to answer to, or is an answer itself.
     Ignored {
-        /// The type, cut.
+        /// An excerpt of the type.
         kind: String,
     },
 }
 
-/// The types that are read here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Handshake,
@@ -135,10 +134,10 @@ impl Kind {
     }
 }
 
-/// Reads a message.
+/// Decodes one line.
 ///
 /// # Errors
-/// [`Malformed`] says whether, and how, it is answered.
+/// [`Malformed`], which determines the answer, if any.
 pub fn message(text: &str) -> Result<Message, Malformed> {
     let refused = |id: Option<&str>, handshake, failure| Malformed::Refused {
         id: id.map(str::to_owned),
@@ -148,7 +147,7 @@ pub fn message(text: &str) -> Result<Message, Malformed> {
     let frame = |text| {
         let line = Field::root(text)?;
         if !line.is_object() {
-            return Err(Fault::InvalidRequest("a message is one object on one line".to_owned()));
+            return Err(Fault::InvalidRequest("a message must be one object on one line".to_owned()));
         }
         line.object()
     };
@@ -192,11 +191,11 @@ fn id(members: &mut Object<'_>) -> Result<String, Fault> {
 
 fn kind(members: &mut Object<'_>) -> Result<String, Fault> {
     let kind = members.take("type")?.map(|field| field.text());
-    let no_type = || Fault::InvalidRequest("`type` has to be a string such as \"tool/call/req\"".to_owned());
+    let no_type = || Fault::InvalidRequest("`type` must be a string such as \"tool/call/req\"".to_owned());
     kind.ok_or_else(no_type)?.map_err(|_| no_type())
 }
 
-/// Each that is there has to be the version of this door, and one has to be.
+/// Checks `a2e` and `version`: at least one is present, and both name this version.
 fn version(members: &mut Object<'_>) -> Result<(), Failure> {
     let mut said = Vec::new();
     for name in ["a2e", "version"] {
@@ -209,7 +208,7 @@ fn version(members: &mut Object<'_>) -> Result<(), Failure> {
     for (name, field) in said {
         if !field.text().is_ok_and(|said| said == VERSION) {
             let shown = excerpt(field.raw().get());
-            let message = format!("`{name}` is `{shown}`, and this is A2E {VERSION}");
+            let message = format!("`{name}` is `{shown}`, but this executor speaks A2E {VERSION}");
             return Err(Failure::new(Code::VersionMismatch, message));
         }
     }
@@ -242,7 +241,7 @@ fn filter(mut members: Object<'_>) -> Result<ToolFilter, Fault> {
     let kind = text(&mut members, "filter_kind")?;
     let tags = members.take("filter_tags")?.map(Field::texts).transpose()?.unwrap_or_default();
     let query = text(&mut members, "query")?;
-    // No tool of this executor is deferred.
+    // No tool of this executor is deferred, so the flag is checked and has no effect.
     flag(&mut members, "include_deferred")?;
     Ok(ToolFilter { kind, tags, query })
 }
@@ -266,7 +265,7 @@ fn call(mut members: Object<'_>, id: &str) -> Result<ToolCall, Fault> {
     })
 }
 
-/// The intent that an id names: a UUID, in hexadecimal digits as the protocol writes it or with hyphens.
+/// Parses a UUID in 32 hexadecimal digits, as the protocol writes it, or with hyphens.
 fn intent(id: &str) -> Option<IntentId> {
     if id.len() != 32 {
         return IntentId::parse(id).ok();

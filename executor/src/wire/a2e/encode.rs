@@ -1,4 +1,5 @@
-//! Messages of this door, each one line without its end. The time is given: nothing here reads a clock.
+//! Encoder of this door's messages, each one line without its terminator. Times are parameters: this module
+//! reads no clock.
 
 use super::decode::ToolFilter;
 use super::fault::{self, Failure};
@@ -17,24 +18,24 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The most bytes of an artifact in one event.
+/// The maximum number of bytes of an artifact in one event, before base64.
 pub const MAX_CHUNK_BYTES: usize = 192 << 10;
 
-/// Why a handshake is refused.
+/// The reason for the rejection of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// Nobody is known by the token, or its bearer does not speak for the agent.
+    /// The token is not valid, or its caller may not act as the agent.
     AuthFailed,
-    /// Another version of the protocol.
+    /// The client speaks another version of the protocol.
     VersionMismatch,
-    /// Nothing of what was asked for is here.
+    /// The executor has none of the requested capabilities.
     NoCaps,
-    /// The executor does not begin anything new.
+    /// The executor accepts no new sessions.
     ServerError,
 }
 
 impl Reason {
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -46,42 +47,42 @@ impl Reason {
     }
 }
 
-/// A handshake that holds.
+/// The content of an accepting handshake response.
 #[derive(Debug, Clone, Copy)]
 pub struct Accepted<'a> {
-    /// The session.
+    /// The id of the session.
     pub session_id: &'a str,
-    /// What was asked for.
+    /// The requested capabilities.
     pub asked: &'a [String],
-    /// How many calls run at once.
+    /// The maximum number of concurrent calls.
     pub max_parallel: usize,
-    /// How long and how deep a message may be.
+    /// The limits on an incoming message.
     pub bounds: JsonBounds,
-    /// How many tools there are.
+    /// The number of tools in the catalogue.
     pub tools: usize,
 }
 
-/// Something that happened while a tool runs.
+/// An event of a running tool.
 #[derive(Debug, Clone, Copy)]
 pub enum Happened<'a> {
     /// A sentence about the run itself.
     Status(&'a str),
-    /// How far the tool is.
+    /// A progress report of the tool.
     Progress(&'a Progress),
-    /// A line of its log.
+    /// A log line of the tool.
     Log(&'a LogLine),
-    /// Something it made.
+    /// An output of the tool.
     Artifact(&'a Artifact),
 }
 
-/// A new id, as the protocol writes them.
+/// A random id of 32 hexadecimal digits.
 #[must_use]
 pub fn fresh_id() -> String {
     IntentId::random().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `handshake/resp` of a session that begins. What was asked for and is not here is listed as such when it
-/// is one of the protocol's capabilities; clients do not read others.
+/// `handshake/resp` of an accepted session. A requested capability that this executor lacks is listed as
+/// disabled if it belongs to the protocol; clients do not parse other names.
 #[must_use]
 pub fn accepted(req_id: &str, handshake: &Accepted<'_>, ts: f64) -> String {
     let Accepted { session_id, asked, max_parallel, bounds, tools } = handshake;
@@ -111,7 +112,7 @@ pub fn accepted(req_id: &str, handshake: &Accepted<'_>, ts: f64) -> String {
     line("handshake/resp", body, ts)
 }
 
-/// `handshake/resp` of a session that does not begin.
+/// `handshake/resp` of a rejected session.
 #[must_use]
 pub fn refused(req_id: &str, reason: Reason, max_parallel: usize, ts: f64) -> String {
     let (accepted_caps, reason) = (Vec::new(), reason.as_str());
@@ -125,22 +126,22 @@ pub fn pong(req_id: &str, uptime_seconds: f64, ts: f64) -> String {
     line("pong", Pong { req_id, uptime_seconds }, ts)
 }
 
-/// `tool/list/resp` with the tools that the filter lets through.
+/// `tool/list/resp` with the tools that pass the filter.
 #[must_use]
 pub fn tools(req_id: &str, catalogue: &[Descriptor], filter: &ToolFilter, ts: f64) -> String {
     let tools = tools::definitions(catalogue, filter);
     line("tool/list/resp", ToolListResponse { req_id, tools: &tools }, ts)
 }
 
-/// What happened as `tool/event`s, the first with this `seq`: one, or several for a large artifact.
+/// `tool/event`s for one event, numbered from `first`: several for a large artifact, otherwise one.
 #[must_use]
 pub fn events(req_id: &str, first: u64, happened: Happened<'_>, ts: f64) -> Vec<String> {
     let events = parts(happened).into_iter().zip(first..);
     events.map(|((kind, data), seq)| line("tool/event", ToolEvent { kind, req_id, data, seq }, ts)).collect()
 }
 
-/// `tool/call/resp` of a tool that ran, whatever became of it. `events_from` is given when events were not
-/// taken as they came: the result then has all of them, the first with this `seq`.
+/// `tool/call/resp` of a run, successful or not. With `events_from` the result contains all events, numbered
+/// from there, for a client that did not request streaming.
 #[must_use]
 pub fn result(req_id: &str, receipt: &Receipt, events_from: Option<u64>, ts: f64) -> String {
     let outcome = &receipt.outcome;
@@ -162,7 +163,7 @@ pub fn result(req_id: &str, receipt: &Receipt, events_from: Option<u64>, ts: f64
     line("tool/call/resp", ToolCallResponse { req_id, data, created_at: ts }, ts)
 }
 
-/// `error`, about a message whose id could be read or not.
+/// `error`; `req_id` is empty when the message's id was unreadable.
 #[must_use]
 pub fn error(req_id: Option<&str>, failure: &Failure, ts: f64) -> String {
     let Failure { code, message, detail, retryable, capability } = failure;
@@ -177,7 +178,7 @@ pub fn error(req_id: Option<&str>, failure: &Failure, ts: f64) -> String {
     line("error", body, ts)
 }
 
-/// What `GET /a2e/health` answers.
+/// The body of `GET /a2e/health`.
 #[must_use]
 pub fn health(uptime_seconds: f64) -> String {
     let health =
@@ -185,7 +186,7 @@ pub fn health(uptime_seconds: f64) -> String {
     raw(&health).get().to_owned()
 }
 
-/// What `POST /a2e/session` answers.
+/// The body of the answer to `POST /a2e/session`.
 #[must_use]
 pub fn session(session_id: &str) -> String {
     raw(&json!({ "session_id": session_id })).get().to_owned()
@@ -199,7 +200,7 @@ fn line(kind: &'static str, body: impl Serialize, ts: f64) -> String {
     raw(&envelope(kind, body, ts)).get().to_owned()
 }
 
-/// What the run was and used, beside its result.
+/// Id, status and measurements of a run.
 fn summary(receipt: &Receipt) -> Value {
     let metrics = &receipt.outcome.metrics;
     let mut summary = json!({
@@ -214,7 +215,7 @@ fn summary(receipt: &Receipt) -> Value {
     summary
 }
 
-/// All that a run showed: log lines in order, its last progress, artifacts in order.
+/// The events of a finished run: log lines in order, the last progress, artifacts in order.
 fn collected<'a>(req_id: &'a str, first: u64, output: &Output, ts: f64) -> Vec<Envelope<ToolEvent<'a>>> {
     let Output { logs, progress, artifacts, truncated: _ } = output;
     let happened = logs.iter().map(Happened::Log);
@@ -225,7 +226,7 @@ fn collected<'a>(req_id: &'a str, first: u64, output: &Output, ts: f64) -> Vec<E
     events.map(event).collect()
 }
 
-/// Kind and data of each event. A tool that does not know how far it is has a status.
+/// Kind and data of each wire event. Progress without a percentage is sent as a status.
 fn parts(happened: Happened<'_>) -> Vec<(&'static str, Value)> {
     let status = |message: &str| ("status", json!({ "message": message }));
     match happened {
@@ -243,7 +244,7 @@ fn parts(happened: Happened<'_>) -> Vec<(&'static str, Value)> {
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 100")]
 fn whole_percent(percent: f32) -> u8 {
-    // What is not a number is 0.
+    // The cast maps NaN to 0.
     percent.clamp(0.0, 100.0) as u8
 }
 

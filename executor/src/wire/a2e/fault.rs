@@ -1,4 +1,4 @@
-//! This door's table of error codes: the core ones of the protocol, and those of its tools.
+//! The error codes of this door: the protocol's core codes and those of its tools.
 
 use super::TOOLS;
 use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
@@ -8,39 +8,39 @@ use crate::outcome::{AbortReason, End, Receipt};
 use crate::wire::sentence;
 use serde_json::{Map, Value};
 
-/// The words of this door for what went wrong.
+/// An error code of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// A line is not JSON as this door reads it.
+    /// The line is not valid JSON.
     ParseError,
-    /// The executor could not do it, and may later.
+    /// The executor failed or is busy; a retry may succeed.
     RuntimeError,
-    /// A message whose frame is none, whose type is none, or that contradicts an earlier one.
+    /// The frame or the type is not valid, or the message contradicts an earlier one.
     InvalidMessage,
-    /// Another version of the protocol.
+    /// The message has another version of the protocol.
     VersionMismatch,
-    /// Nobody is known who may ask for this.
+    /// The caller is unknown or not permitted.
     Unauthorized,
-    /// A member of a message, or an argument of a tool, that breaks its description.
+    /// A member of a message or an argument of a tool violates its schema.
     SchemaViolation,
-    /// The run took longer than it could.
+    /// The run exceeded its timeout.
     Timeout,
-    /// The run needed more memory than it could have.
+    /// The run exceeded its memory limit.
     OutOfMemory,
-    /// The guest trapped, or its process ended early.
+    /// The guest trapped, or its process crashed.
     SandboxCrash,
-    /// There is no such tool.
+    /// The catalogue has no such tool.
     UnknownTool,
-    /// The governor, a person or a policy does not allow it.
+    /// The governor, a person or a policy denied the call.
     ToolDenied,
     /// The tool failed.
     ToolError,
-    /// The capability was not negotiated.
+    /// The capability was not negotiated in the handshake.
     CapabilityMissing,
 }
 
 impl Code {
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl Code {
         }
     }
 
-    /// Whether the same request may succeed another time.
+    /// `true` when the same request may succeed later.
     fn retryable(self) -> bool {
         match self {
             Self::RuntimeError | Self::Timeout | Self::OutOfMemory | Self::SandboxCrash => true,
@@ -77,23 +77,23 @@ impl Code {
     }
 }
 
-/// An error of this door.
+/// An error message of this door, before its encoding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// The code.
+    /// The error code.
     pub code: Code,
-    /// A sentence of the executor's.
+    /// One sentence by the executor.
     pub message: String,
-    /// What else is known.
+    /// The members of `detail`.
     pub detail: Map<String, Value>,
-    /// Whether the same request may succeed another time.
+    /// `true` when the same request may succeed later.
     pub retryable: bool,
-    /// The capability that it is about, or nothing.
+    /// The capability that the error concerns; empty if none.
     pub capability: &'static str,
 }
 
 impl Failure {
-    /// One of a code.
+    /// An error without details, retryable as its code is.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let (detail, retryable) = (Map::new(), code.retryable());
         Self { code, message: message.into(), detail, retryable, capability: "" }
@@ -104,14 +104,14 @@ impl Failure {
         self
     }
 
-    /// The same about a capability.
+    /// The same error, attributed to a capability.
     #[must_use]
     pub fn of(self, capability: &'static str) -> Self {
         Self { capability, ..self }
     }
 }
 
-/// How this door answers a fault. [`Fault::Internal`] keeps its detail, which is for the log.
+/// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
 #[must_use]
 pub fn of(fault: &Fault) -> Failure {
     match fault {
@@ -148,19 +148,19 @@ pub fn of(fault: &Fault) -> Failure {
     }
 }
 
-/// An intent that waits for a person. The same call can be sent again once one has decided.
+/// The error for an escalated intent. The same call can be sent again once a person has decided.
 #[must_use]
 pub fn escalated(intent: IntentId, risk_score: Option<f64>) -> Failure {
-    let message = "a person has to decide: the tool runs when an approver allows it, and the same call, sent again, \
-                   then gets its result";
+    let message = "a person has to decide: the tool runs once an approver allows it; send the same call again to get \
+                   its result";
     refused(Some(intent), risk_score, BlockedBy::EscalationPending, message)
 }
 
-/// A tool that is not in the catalogue of the tools `known`.
+/// The error for a tool that is not among the catalogue's `known` names.
 #[must_use]
 pub fn unknown_tool<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Failure {
     let (shown, nearest) = (excerpt(name), did_you_mean(name, known));
-    let message = format!("there is no tool `{shown}`{nearest}: `tool/list/req` lists what there is");
+    let message = format!("there is no tool `{shown}`{nearest}: `tool/list/req` lists the tools");
     Failure::new(Code::UnknownTool, message).of(TOOLS)
 }
 
@@ -196,7 +196,7 @@ fn refused(
     }
 }
 
-/// What became of a run that did not succeed, in a code and a sentence; `None` for one that did.
+/// The code and the sentence for a failed run; `None` for a successful one.
 #[must_use]
 pub fn of_receipt(receipt: &Receipt) -> Option<(Code, String)> {
     let outcome = &receipt.outcome;
@@ -221,7 +221,7 @@ pub fn of_receipt(receipt: &Receipt) -> Option<(Code, String)> {
             | Limit::Fuel,
         ) => (Code::ToolError, said()),
         End::Aborted(AbortReason::Revoked) => (Code::ToolDenied, said()),
-        // The shared sentence names a method of another door.
+        // The shared sentence names `a2g/cancel`, which this door does not have.
         End::Aborted(AbortReason::Cancelled) => (Code::RuntimeError, "the call was cancelled".to_owned()),
         End::Aborted(AbortReason::Shutdown | AbortReason::Lost) => (Code::RuntimeError, said()),
     })

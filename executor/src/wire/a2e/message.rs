@@ -1,10 +1,10 @@
-//! The messages of this door as they are written. Nothing outside this folder sees them.
+//! The wire structs of this door's messages, private to this folder.
 
 use crate::json::JsonText;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What every message has, around what it says.
+/// The members that every message has, around its body.
 #[derive(Serialize)]
 pub(super) struct Envelope<B: Serialize> {
     pub(super) a2e: &'static str,

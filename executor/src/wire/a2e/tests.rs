@@ -23,7 +23,7 @@ use std::time::Duration;
 const INTENT: &str = "550e8400-e29b-41d4-a716-446655440000";
 const TS: f64 = 1_716_123_456.789;
 
-/// The handshake of the protocol's documentation, as it writes it.
+/// The handshake of the protocol's documentation, verbatim.
 const HANDSHAKE: &str = r#"{"a2e":"1.0","type":"handshake/req","id":"a1b2c3d4","ts":1716123456.789,"agent_id":"my-agent","agent_caps":["tools","memory","env"],"auth_token":"dev-secret"}"#;
 const TOOL_LIST: &str = r#"{"type":"tool/list/req","id":"a1b2c3","version":"1.0","ts":1716123456.789,"filter_kind":"","filter_tags":[]}"#;
 const TOOL_CALL: &str = r#"{"type":"tool/call/req","id":"g7h8i9","version":"1.0","ts":1716123457.100,"session_id":"s1k2l3","tool_name":"read_file","arguments":{"path":"/etc/hostname"},"correlation_id":"","streaming":true,"timeout":30}"#;
@@ -37,7 +37,7 @@ fn value(line: &str) -> Value {
     serde_json::from_str(line).unwrap()
 }
 
-/// What a message is answered with: its id, and the code.
+/// The id and the error code of the answer to a message.
 fn refused(line: &str) -> (Option<String>, Code, Failure) {
     match read(line) {
         Err(Malformed::Refused { id, handshake: _, failure }) => (id, failure.code, *failure),
@@ -267,7 +267,7 @@ fn body() -> impl Strategy<Value = Body> {
     prop_oneof![Just(Body::Ping), seconds(3600).prop_map(Body::Shutdown), handshake, filter, call]
 }
 
-/// A message as an agent writes it.
+/// A message of an agent.
 fn written(Message { id, body }: &Message, version: &str, ts: f64) -> String {
     let (kind, said) = match body {
         Body::Ping => ("ping", json!({})),

@@ -1,7 +1,7 @@
-//! The catalogue as this door lists it.
+//! The catalogue in this door's form.
 //!
-//! A parameter of the protocol says less than a JSON Schema does: it is for people and models to read. What
-//! a call's arguments have to fit is the schema.
+//! A parameter of the protocol expresses less than a JSON Schema: it is for people and models to read.
+//! Arguments are still validated against the schema.
 
 use super::decode::ToolFilter;
 use super::message::{ToolDefinition, ToolParameter};
@@ -9,13 +9,12 @@ use crate::tool::{Contract, DeclaredFilesystem, Descriptor};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// How deep objects inside parameters are described.
+/// The maximum depth of described objects.
 const MAX_DEPTH: usize = 4;
-/// The most parameters of one tool. A schema that refers to itself would have its own number of them to the power of
-/// [`MAX_DEPTH`].
+/// The maximum number of parameters of one tool. Without it a schema that refers to itself would yield its own
+/// number of parameters to the power of [`MAX_DEPTH`].
 const MAX_PARAMETERS: usize = 1_000;
 
-/// The tools that a filter lets through.
 pub(super) fn definitions<'a>(tools: &'a [Descriptor], filter: &ToolFilter) -> Vec<ToolDefinition<'a>> {
     tools.iter().filter(|tool| passes(tool, filter)).map(definition).collect()
 }
@@ -48,7 +47,7 @@ fn definition(tool: &Descriptor) -> ToolDefinition<'_> {
     }
 }
 
-/// The contract of a tool and what it declares that it needs.
+/// The contract of a tool and its declared capabilities.
 fn tags(tool: &Descriptor) -> Vec<&'static str> {
     let contract = match tool.contract {
         Contract::Command => "command",
@@ -63,7 +62,7 @@ fn tags(tool: &Descriptor) -> Vec<&'static str> {
     [&[contract], files, network].concat()
 }
 
-/// The parameters of a schema, as many as `left` allows.
+/// The parameters of a schema, at most `left`, which is reduced by their number.
 fn parameters(schema: &Value, whole: &Value, depth: usize, left: &mut usize) -> Vec<ToolParameter> {
     let schema = meant(schema, whole);
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return Vec::new() };
@@ -109,8 +108,8 @@ fn parameter(
     }
 }
 
-/// The schema that one stands for: behind a reference into the whole, and the first of several that is not
-/// `null`. One that leads round in a circle is left as it is.
+/// Resolves a local reference, and picks the first alternative that is not `null`. A circular reference is
+/// returned unresolved.
 fn meant<'a>(schema: &'a Value, whole: &'a Value) -> &'a Value {
     let mut schema = schema;
     for _ in 0..8 {
@@ -126,7 +125,7 @@ fn meant<'a>(schema: &'a Value, whole: &'a Value) -> &'a Value {
     schema
 }
 
-/// The word for what a schema describes: its type, or what the rest of it is about.
+/// The type of a schema, or the best guess from its other keywords.
 fn kind(schema: &Value) -> &'static str {
     const KINDS: [&str; 6] = ["string", "integer", "number", "boolean", "object", "array"];
     let named = match schema.get("type") {
@@ -150,7 +149,7 @@ fn kind(schema: &Value) -> &'static str {
     }
 }
 
-/// The words of a closed set, when all of them are strings.
+/// The values of `enum`, if all of them are strings.
 fn words(schema: &Value) -> Option<Vec<String>> {
     let listed = schema.get("enum")?.as_array()?;
     listed.iter().map(|word| word.as_str().map(str::to_owned)).collect()

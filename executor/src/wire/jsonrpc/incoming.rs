@@ -1,8 +1,8 @@
 //! Messages that a JSON-RPC server sends to its client, in one normal form.
 //!
-//! A message passes the strict reader first. The normal form has only the members that JSON-RPC names, and either
-//! `result` or `error`. An answer with both is an error: the reference governor denies that way. An answer that is
-//! malformed keeps its id, so that it costs no call but its own.
+//! A message passes the strict reader first. The normal form contains only the members that JSON-RPC defines,
+//! and either `result` or `error`. An answer with both counts as an error, because the reference governor
+//! denies in that form. A malformed answer retains its id, so it fails only the call that it belongs to.
 
 use super::{Id, framing, present, string};
 use crate::fault::Fault;
@@ -15,18 +15,18 @@ use std::borrow::Cow;
 /// A message in normal form.
 #[derive(Debug)]
 pub enum Incoming<'a> {
-    /// An answer to a call, with the id of the call and the whole message.
+    /// An answer: the id of its call and the whole normalized message.
     Answer(Id, Box<RawValue>),
-    /// A notification: its method and its params.
+    /// A notification: method and params.
     Notification(Cow<'a, str>, Box<RawValue>),
 }
 
 /// A message that is neither an answer nor a notification.
 #[derive(Debug)]
 pub struct Malformed {
-    /// The id of the call that it was meant to answer, as far as it has one.
+    /// The id of the call that it was meant to answer, if it has one.
     pub id: Option<Id>,
-    /// The reason why it is neither.
+    /// The reason for the rejection.
     pub reason: String,
 }
 
@@ -46,7 +46,7 @@ struct Members<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// The error of an answer, without members that JSON-RPC does not name.
+/// The error of an answer, reduced to the members that JSON-RPC defines.
 #[derive(Deserialize, Serialize)]
 struct Reason<'a> {
     code: i32,
@@ -56,13 +56,14 @@ struct Reason<'a> {
     data: Option<&'a RawValue>,
 }
 
-/// Brings a message into its normal form.
+/// Converts a message into its normal form.
 ///
 /// # Errors
-/// [`Malformed`] for what the strict reader refuses, and for what is no object with a method, a result or an error.
+/// [`Malformed`] for text that the strict reader rejects, and for anything but an object with a method, a
+/// result or an error.
 pub fn read<'a>(message: &'a [u8], bounds: &JsonBounds) -> Result<Incoming<'a>, Malformed> {
     let text = strict_json::check(message, bounds).map_err(|fault| malformed(message, &fault))?;
-    // serde would take an array for an object.
+    // serde would accept an array for the struct.
     if !text.trim_start().starts_with('{') {
         return Err(Malformed { id: None, reason: "it is not an object".to_owned() });
     }
@@ -117,8 +118,7 @@ fn answer(
     Ok(raw(&Failure { jsonrpc: "2.0", error, id: id.raw() }))
 }
 
-/// The id is read leniently: whatever else is wrong with the message, it ends the call that it names, and runs
-/// nothing.
+/// The id is read leniently: whatever else is wrong with the message, its id ends one call and starts nothing.
 fn malformed(message: &[u8], fault: &Fault) -> Malformed {
     #[derive(Deserialize)]
     struct Named<'a> {

@@ -1,4 +1,4 @@
-//! Framing: what is a request, what is refused, and with which id.
+//! Framing: accepted requests, rejected ones, and the id of each rejection.
 
 use super::*;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Messages that come in. The text has passed the strict reader.
+//! Decoder for incoming messages, which have passed the strict reader.
 
 use super::fault::{self, Code, Failure};
 use super::keys::{AgentKeys, Sealed};
@@ -18,12 +18,12 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// The longest id of an agent, in bytes.
+/// The maximum length of an agent's id, in bytes.
 const MAX_AGENT_BYTES: usize = 200;
-/// The largest integer that every reader of JSON has exactly.
+/// The largest integer that every JSON reader represents exactly.
 const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 
-/// A message whose signature nobody has looked at. What it says of itself can be read, and nothing else.
+/// A message whose signature has not been verified. Only its claims about itself are accessible.
 #[derive(Debug)]
 pub struct Envelope<'a> {
     id: IntentId,
@@ -41,13 +41,13 @@ pub struct Envelope<'a> {
     priority: Priority,
     ttl_ms: u64,
     requires_ack: bool,
-    /// `{id, type, from, to, timestamp}` in the bytes that came.
+    /// `{id, type, from, to, timestamp}`, in the received bytes.
     header: String,
     /// The same with `action` and `payload`.
     full: String,
 }
 
-/// What an event says of itself outside of its payload.
+/// The members of an event beside its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventHead {
     /// `eventType`.
@@ -58,23 +58,23 @@ pub struct EventHead {
     pub guarantee: Guarantee,
 }
 
-/// A message that is none, with all that is known to answer it.
+/// A message that cannot be decoded.
 #[derive(Debug)]
 pub struct Malformed {
-    /// The id, when it could be read.
+    /// The id, if it was readable.
     pub id: Option<IntentId>,
-    /// What is wrong.
+    /// The error to answer with.
     pub failure: Failure,
 }
 
-/// A message of the agent that it says it is of.
+/// A message whose signature proves its sender.
 #[derive(Debug)]
 pub struct Verified<'a> {
     envelope: Envelope<'a>,
     scope: SignatureScope,
 }
 
-/// What a message asks for or tells.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
     /// `tool.execute`.
@@ -85,46 +85,46 @@ pub enum Content {
     Subscribe(Subscribe),
     /// `events.unsubscribe`.
     Unsubscribe(IntentId),
-    /// A query.
+    /// A query about the executor or an intent.
     Query(Question, Resource),
-    /// An event.
+    /// An event of an agent.
     Event(EventHead),
-    /// An answer to something.
+    /// A response. The executor sends no requests, so it is ignored.
     Response,
-    /// That a message with this id arrived.
+    /// The acknowledgement of the message with this id.
     Ack(IntentId),
-    /// That something was wrong with a message.
+    /// A rejection of one of the executor's messages.
     Error,
 }
 
-/// To run a tool.
+/// The parameters of `tool.execute`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Execute {
-    /// The tool.
+    /// The name of the tool.
     pub tool: ToolName,
-    /// Its arguments.
+    /// The arguments, not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
-    /// How long at most.
+    /// The caller's own limit on the run time.
     pub timeout: Option<Timeout>,
     /// `workflowId` and `agentId`, for the governor.
     pub context: Option<Map<String, Value>>,
 }
 
-/// To be told of runs.
+/// The parameters of `events.subscribe`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscribe {
-    /// Of what.
+    /// The events.
     pub events: BTreeSet<EventName>,
-    /// Of this intent alone.
+    /// Restricts the subscription to one intent.
     pub intent: Option<IntentId>,
-    /// How surely.
+    /// The delivery guarantee.
     pub guarantee: Guarantee,
 }
 
-/// Reads all of a message but its payload.
+/// Decodes all of a message but its payload.
 ///
 /// # Errors
-/// [`Malformed`].
+/// [`Malformed`] with the id, as far as it could be read.
 pub fn envelope(text: &str) -> Result<Envelope<'_>, Box<Malformed>> {
     let mut id = None;
     read(text, &mut id).map_err(|fault| Box::new(Malformed { id, failure: fault::of(&fault) }))
@@ -159,7 +159,10 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
     let payload = body.take_unless_null("payload")?.map(|payload| payload.raw());
     let sealed = body.take_unless_null("encryption")?.map(sealed).transpose()?;
     if payload.is_some() && sealed.is_some() {
-        return Err(Fault::invalid("/payload", "`payload` is there beside `encryption`, which holds one"));
+        return Err(Fault::invalid(
+            "/payload",
+            "`payload` and `encryption` exclude each other: send one of them",
+        ));
     }
     let header = format!(
         r#"{{"id":{id_raw},"type":{kind_raw},"from":{from_raw},"to":{to_raw},"timestamp":{timestamp_raw}}}"#
@@ -201,12 +204,12 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
         header,
         full,
     };
-    // Every message is signed here, whatever it says.
+    // The member is validated and ignored: this executor verifies every signature.
     body.need("requiresSignature")?.boolean()?;
     Ok(envelope)
 }
 
-/// A value that decides what the message is.
+/// Reports a wrong `type` as an invalid message and not as an invalid parameter.
 fn not_a_message(fault: Fault) -> Fault {
     let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
     Fault::InvalidRequest(message)
@@ -257,31 +260,31 @@ fn event_head(body: &mut Object<'_>) -> Result<EventHead, Fault> {
 }
 
 impl<'a> Envelope<'a> {
-    /// The id that it says it has.
+    /// The claimed id.
     #[must_use]
     pub fn id(&self) -> IntentId {
         self.id
     }
 
-    /// What it says it is.
+    /// The claimed type.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The agent that it says it is of.
+    /// The claimed sender.
     #[must_use]
     pub fn from(&self) -> &str {
         &self.from
     }
 
-    /// The agent that it says it is for.
+    /// The claimed recipient.
     #[must_use]
     pub fn to(&self) -> &str {
         &self.to
     }
 
-    /// The identity that it says it is of, as it came.
+    /// The claimed identity of the sender, verbatim.
     #[must_use]
     pub fn from_raw(&self) -> &'a RawValue {
         self.from_raw
@@ -306,10 +309,10 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// Checks the signature by the keys of the agent that it says it is of.
+    /// Verifies the signature with the keys of the claimed sender.
     ///
     /// # Errors
-    /// `SIGNATURE_INVALID`, which does not say whether there is such an agent.
+    /// `SIGNATURE_INVALID`, the same for an unknown agent and a wrong signature.
     pub fn verified(self, keys: Option<&AgentKeys>, scope: SignatureScope) -> Result<Verified<'a>, Failure> {
         let text = match scope {
             SignatureScope::Header => &self.header,
@@ -324,44 +327,43 @@ impl<'a> Envelope<'a> {
         }
         Err(Failure::new(
             Code::SignatureInvalid,
-            "`signature` is not of this message by the secret of the agent in `from.id`",
+            "`signature` does not match this message and the secret of the agent in `from.id`",
         ))
     }
 }
 
 impl<'a> Verified<'a> {
-    /// The envelope.
+    /// The verified envelope.
     #[must_use]
     pub fn envelope(&self) -> &Envelope<'a> {
         &self.envelope
     }
 
-    /// Whether the payload came sealed.
+    /// Returns `true` when the payload arrived sealed.
     #[must_use]
     pub fn is_sealed(&self) -> bool {
         self.envelope.sealed.is_some()
     }
 
-    /// Which goes first of those who wait.
+    /// The priority in the queue.
     #[must_use]
     pub fn priority(&self) -> Priority {
         self.envelope.priority
     }
 
-    /// Whether an acknowledgement is asked for.
+    /// Returns `true` when the sender requests an acknowledgement.
     #[must_use]
     pub fn requires_ack(&self) -> bool {
         self.envelope.requires_ack
     }
 
-    /// When it was made, in milliseconds since 1970.
+    /// The time of the message, in milliseconds since 1970.
     #[must_use]
     pub fn timestamp_ms(&self) -> u64 {
         self.envelope.timestamp_ms
     }
 
-    /// Checks that it is of this time: neither older than its `ttl`, nor from further ahead than
-    /// `ahead_ms`.
+    /// Checks that the message is neither older than its `ttl` nor more than `ahead_ms` in the future.
     ///
     /// # Errors
     /// `VALIDATION_ERROR`.
@@ -370,18 +372,19 @@ impl<'a> Verified<'a> {
         let late =
             |message: &str| Err(Failure::new(Code::ValidationError, message).with("pointer", "/timestamp"));
         if *timestamp_ms > now_ms.saturating_add(ahead_ms) {
-            return late("`timestamp` is ahead of the executor's clock: look at the clocks");
+            return late("`timestamp` is ahead of the executor's clock: compare the clocks");
         }
         if now_ms > timestamp_ms.saturating_add(*ttl_ms) {
-            return late("the message is older than its `ttl`: look at the clocks, and send it again");
+            return late("the message is older than its `ttl`: compare the clocks, and send it again");
         }
         Ok(())
     }
 
-    /// Opens the payload, if it was sealed, and reads it.
+    /// Decrypts the payload if it is sealed, and decodes it.
     ///
     /// # Errors
-    /// `SIGNATURE_INVALID` when nothing shows that the payload is the agent's; else what is wrong with it.
+    /// `SIGNATURE_INVALID` when the payload is not authenticated; otherwise the reason why it cannot be
+    /// decoded.
     pub fn content(&self, keys: &AgentKeys, bounds: &JsonBounds) -> Result<Content, Failure> {
         let envelope = &self.envelope;
         let opened =
@@ -390,10 +393,12 @@ impl<'a> Verified<'a> {
             Some(bytes) => Some(strict_json::check(bytes, bounds).map_err(|fault| fault::of(&fault))?),
             None => envelope.payload.map(RawValue::get),
         };
+        // The document's signature covers five members of the header. A command counts only if its payload is
+        // sealed under that header or covered by the full signature.
         if envelope.kind == Kind::Command && opened.is_none() && self.scope == SignatureScope::Header {
             return Err(Failure::new(
                 Code::SignatureInvalid,
-                "the signature does not cover a command's `payload`: seal it (`encryption`), or agree upon \
+                "the signature does not cover a command's `payload`: seal it (`encryption`), or agree on \
                  `signature_scope = \"full\"`",
             ));
         }
@@ -404,17 +409,17 @@ impl<'a> Verified<'a> {
 fn opened(sealed: &Sealed, keys: &AgentKeys, header: &str) -> Result<Vec<u8>, Failure> {
     let refuse = |message| Failure::new(Code::SignatureInvalid, message);
     if !keys.seals() {
-        return Err(refuse("no encryption key is agreed upon with this agent"));
+        return Err(refuse("this executor has no encryption key for this agent"));
     }
     keys.open(sealed, header).ok_or_else(|| {
         refuse(
-            "`encryption` cannot be opened: seal the payload with the agreed key, and the signed text of the header as \
+            "`encryption` cannot be decrypted: seal the payload with the shared key, and the signed text of the header as \
              associated data",
         )
     })
 }
 
-/// The payload as an object, with pointers into the message.
+/// The payload as an object; pointers of faults are relative to the message.
 fn payload_of(payload: Option<&str>) -> Result<Object<'_>, Fault> {
     let payload = payload.ok_or_else(|| Fault::invalid("/payload", "`payload` is missing"))?;
     Field::root(payload)?.object().map_err(in_payload)
@@ -429,10 +434,11 @@ fn action_of(action: Option<&Field<'_>>) -> Result<String, Fault> {
     action.ok_or_else(|| Fault::invalid("/action", "`action` is missing"))?.text()
 }
 
-/// Reads `parameters`, beside what the payload says for the governor.
+/// Decodes `parameters`; the second argument is the context for the governor.
 type Parameters = fn(Object<'_>, Option<Map<String, Value>>) -> Result<Content, Fault>;
 
-/// The payloads of two commands are never alike, because the signature of a header does not cover `action`.
+/// No two commands accept the same payload. Otherwise an attacker could change `action`, which the header
+/// signature does not cover, and turn one command into another.
 fn command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
     let action = action_of(action)?;
     let read: Parameters = match action.as_str() {
@@ -487,7 +493,7 @@ fn subscribe(mut parameters: Object<'_>) -> Result<Subscribe, Fault> {
         let found = EventName::WORDS.iter().find(|(word, _)| *word == text);
         found.map(|(_, name)| *name).ok_or_else(|| {
             let message = format!(
-                "`{}` is no event: there are `started`, `progress`, `log`, `artifact` and `finished`",
+                "there is no event `{}`: there are `started`, `progress`, `log`, `artifact` and `finished`",
                 excerpt(&text)
             );
             Fault::invalid(pointer.clone(), message)
@@ -495,7 +501,7 @@ fn subscribe(mut parameters: Object<'_>) -> Result<Subscribe, Fault> {
     };
     let events = events.texts()?.into_iter().map(known).collect::<Result<BTreeSet<_>, _>>()?;
     if events.is_empty() {
-        return Err(Fault::invalid(pointer, "`events` has to name one event or more"));
+        return Err(Fault::invalid(pointer, "`events` must name at least one event"));
     }
     let intent = parameters.take_unless_null("intentId")?;
     let intent = intent.map(|intent| intent.parsed(IntentId::parse)).transpose()?;

@@ -1,4 +1,4 @@
-//! Messages that go out: sealed when they answer what was sealed, and signed when it is known to whom.
+//! Outgoing messages: sealed if they answer a sealed message, and signed if the recipient is known.
 
 use super::fault::{self, Failure};
 use super::keys::{AgentKeys, Sealed};
@@ -15,64 +15,64 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// For how long a message of the executor is worth something, in milliseconds.
+/// The `ttl` of the executor's messages, in milliseconds.
 const TTL_MS: u64 = 60_000;
-/// The version of what the data of events looks like.
+/// The version of the schema of event data.
 const SCHEMA_VERSION: &str = "1.0";
 
-/// What makes a message the one that it is.
+/// The members that are unique to each message.
 #[derive(Debug, Clone, Copy)]
 pub struct Stamp {
-    /// Its id.
+    /// The id.
     pub id: IntentId,
-    /// When it is made, in milliseconds since 1970.
+    /// The time of the message, in milliseconds since 1970.
     pub timestamp_ms: u64,
-    /// A nonce that was never used before.
+    /// A nonce that has never been used before.
     pub iv: [u8; 12],
 }
 
-/// From whom to whom a message goes, and how it is protected.
+/// Sender, recipient and protection of outgoing messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Letter<'a> {
-    /// The executor's own identity.
+    /// The executor's identity.
     pub from: &'a RawValue,
-    /// The other's, as it came.
+    /// The recipient's identity, verbatim.
     pub to: &'a RawValue,
-    /// Their keys; `None` when nothing shows who they are.
+    /// The recipient's keys; `None` when the recipient has not been authenticated.
     pub keys: Option<&'a AgentKeys>,
-    /// How much a signature covers.
+    /// The members that a signature covers.
     pub scope: SignatureScope,
-    /// Whether what it says is sealed.
+    /// `true` to seal the content.
     pub sealed: bool,
-    /// The priority of what it answers.
+    /// The priority, that of the request.
     pub priority: Priority,
 }
 
-/// What a message says.
+/// The content of an outgoing message.
 #[derive(Debug, Clone)]
 pub enum Body<'a> {
-    /// What became of a command or a query.
+    /// The result of a command or a query.
     Response {
-        /// Its id.
+        /// The id of the request.
         request: IntentId,
-        /// What became of it.
+        /// The status.
         status: Status,
-        /// The answer.
+        /// The data of the answer.
         data: Option<Box<RawValue>>,
-        /// What went wrong.
+        /// The error, if it failed.
         error: Option<Failure>,
-        /// How long it took, in milliseconds.
+        /// The processing time, in milliseconds.
         processing_ms: u64,
     },
-    /// That the message with this id arrived.
+    /// The acknowledgement of the message with this id.
     Ack(IntentId),
-    /// What is wrong with a message, and its id when it could be read.
+    /// The rejection of a message, with its id if that was readable.
     Error(Option<IntentId>, Failure),
-    /// Something that happened.
+    /// An event of a run.
     Event {
-        /// What.
+        /// The event.
         name: EventName,
-        /// How surely it is told.
+        /// The delivery guarantee.
         guarantee: Guarantee,
         /// The payload, from [`event_payload`].
         payload: &'a RawValue,
@@ -112,7 +112,7 @@ struct Written<'a> {
     requires_signature: bool,
 }
 
-/// What is left out of a message whose content is sealed.
+/// The content, which is omitted from a sealed message.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct Said<'a> {
@@ -147,7 +147,7 @@ impl From<Sealed> for Encryption {
 }
 
 impl Letter<'_> {
-    /// The whole message.
+    /// Seals, signs and serializes one message.
     #[must_use]
     pub fn write(&self, stamp: &Stamp, body: Body<'_>) -> String {
         let Self { from, to, keys, scope, sealed, priority } = *self;
@@ -178,11 +178,12 @@ impl Letter<'_> {
         if let (true, Some(keys), true) = (sealed, keys, message.kind != Kind::Ack.as_str()) {
             let text = message.to_seal();
             let sealed = keys.seal(text.get(), &header, iv);
-            // Never in the clear what was to be sealed.
+            // The content is removed even if sealing failed: plaintext must not be sent instead.
             message.said = Said::default();
             message.encryption = sealed.map(Encryption::from);
         }
-        // An outgoing message has no `action`; its `payload` is left out of what is signed once it is sealed.
+        // An outgoing message has no `action`, and no `payload` once it is sealed, so both scopes then cover
+        // the same members.
         let text = match (scope, &message.encryption) {
             (SignatureScope::Full, None) => full,
             (SignatureScope::Full, Some(_)) | (SignatureScope::Header, _) => header,
@@ -192,7 +193,7 @@ impl Letter<'_> {
     }
 }
 
-/// What is signed: with the header's members alone, and with the payload as well.
+/// The signed texts for both scopes: the header alone, and the header with the payload.
 fn signed_texts(message: &Written<'_>) -> [String; 2] {
     let Written { id, kind, timestamp, from, to, said, .. } = message;
     let payload = said.payload.map_or(String::new(), |payload| format!(r#","payload":{payload}"#));
@@ -233,8 +234,8 @@ impl<'a> Written<'a> {
         }
     }
 
-    /// What is sealed: the payload of an event, and else an object of what is said, with the status, which the
-    /// signature does not cover where it stands.
+    /// The plaintext to seal: the payload of an event, otherwise the content together with `status`, which the
+    /// header signature does not cover.
     fn to_seal(&self) -> Box<RawValue> {
         if let Some(payload) = self.said.payload {
             return payload.to_owned();
@@ -270,7 +271,7 @@ pub fn event_payload(data: &Value) -> Box<RawValue> {
     }))
 }
 
-/// What became of a run, whatever it was: the status of the response, its data, and its error.
+/// Status, data and error of the response to a run, successful or not.
 #[must_use]
 pub fn report(receipt: &Receipt) -> (Status, Box<RawValue>, Option<Failure>) {
     #[derive(Serialize)]
@@ -305,7 +306,7 @@ pub fn report(receipt: &Receipt) -> (Status, Box<RawValue>, Option<Failure>) {
     (status, data, error)
 }
 
-/// The answer to a question about a run that is over: its report.
+/// The answer to a query about a finished run: its report.
 #[must_use]
 pub fn finished(intent: IntentId, receipt: &Receipt) -> Box<RawValue> {
     #[derive(Serialize)]
@@ -328,13 +329,13 @@ pub fn finished(intent: IntentId, receipt: &Receipt) -> Box<RawValue> {
     })
 }
 
-/// An answer that was made here.
+/// An answer from a JSON value.
 #[must_use]
 pub fn answer(data: &Value) -> Box<RawValue> {
     raw(data)
 }
 
-/// What a run used.
+/// The measurements of a run.
 #[must_use]
 pub fn metrics(receipt: &Receipt) -> Value {
     let metrics = &receipt.outcome.metrics;
@@ -346,7 +347,7 @@ pub fn metrics(receipt: &Receipt) -> Value {
     })
 }
 
-/// The catalogue.
+/// The list of tools.
 #[must_use]
 pub fn tools(tools: &[Descriptor]) -> Value {
     let tools = tools.iter().map(|tool| {

@@ -1,6 +1,6 @@
-//! This door's table of error codes: the document's `A2AError`.
+//! The error codes of this door: the document's `A2AError`.
 //!
-//! The words mean something at this door only, so no other door may use this table.
+//! The codes have a meaning at this door only, so no other door may use this table.
 
 use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::limit::Limit;
@@ -8,37 +8,37 @@ use crate::outcome::{End, Receipt};
 use crate::wire::sentence;
 use serde_json::{Map, Value, json};
 
-/// A code.
+/// An error code of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// The token is nobody's.
+    /// The token is not valid.
     AuthFailed,
-    /// Known, and not allowed.
+    /// The caller is authenticated and not permitted.
     Unauthorized,
-    /// There is no such thing.
+    /// The tool, action or resource does not exist.
     NotFound,
     /// Not a message of this protocol.
     InvalidMessage,
-    /// Nothing shows that it is the agent's own word.
+    /// The message or its payload is not authenticated.
     SignatureInvalid,
-    /// A message whose parts break their description.
+    /// A member violates its schema.
     ValidationError,
-    /// It ran for too long.
+    /// The run exceeded its timeout.
     Timeout,
-    /// Not now.
+    /// The executor or the tool is temporarily unavailable.
     Unavailable,
-    /// Too many messages a second.
+    /// The agent exceeds its rate of messages.
     RateLimited,
-    /// Something of ours is broken.
+    /// The executor failed internally.
     InternalError,
-    /// The governor could not be reached.
+    /// The governor is unreachable.
     NetworkError,
     /// The tool ran and failed.
     ExecutionFailed,
 }
 
 impl Code {
-    /// All of them.
+    /// All codes.
     pub const ALL: [Self; 12] = [
         Self::AuthFailed,
         Self::Unauthorized,
@@ -54,7 +54,7 @@ impl Code {
         Self::ExecutionFailed,
     ];
 
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl Code {
         }
     }
 
-    /// Whether the same may go well another time.
+    /// Returns `true` when the same request may succeed later.
     #[must_use]
     pub fn retryable(self) -> bool {
         match self {
@@ -93,32 +93,32 @@ impl Code {
     }
 }
 
-/// An error of this door.
+/// An error of this door, before its encoding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// The code.
+    /// The error code.
     pub code: Code,
-    /// A tool's own words as they are, or a sentence of the executor's.
+    /// The tool's own message, verbatim, or a sentence by the executor.
     pub message: String,
-    /// What else is known.
+    /// The members of `details`.
     pub details: Map<String, Value>,
 }
 
 impl Failure {
-    /// With a code and a sentence.
+    /// An error without details.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), details: Map::new() }
     }
 
-    /// With one more thing that is known.
+    /// Adds one member to `details`.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.details.insert(key.to_owned(), value.into());
         self
     }
 
-    /// On the wire. There is never a stack in it.
+    /// The JSON form, always without a stack trace.
     pub(super) fn object(&self, timestamp_ms: u64) -> Value {
         let Self { code, message, details } = self;
         let mut object = json!({ "code": code.as_str(), "message": message });
@@ -133,7 +133,7 @@ impl Failure {
     }
 }
 
-/// How this door answers a fault. [`Fault::Internal`] keeps its detail, which is for the log.
+/// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
 #[must_use]
 pub fn of(fault: &Fault) -> Failure {
     match fault {
@@ -172,7 +172,8 @@ pub fn of(fault: &Fault) -> Failure {
     }
 }
 
-/// How the core answers a command to run a tool: it speaks of an intent, which is the command's parameters here.
+/// The error for a fault of `tool.execute`. The core's pointers are relative to the call, which is the
+/// command's `parameters` here.
 #[must_use]
 pub fn of_execution(fault: &Fault) -> Failure {
     match fault {
@@ -214,7 +215,7 @@ fn refused(blocked_by: BlockedBy) -> Code {
     }
 }
 
-/// What became of a run that did not succeed; `None` for one that did.
+/// The error for a failed run; `None` for a successful one.
 #[must_use]
 pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
     let said = sentence::of_failure(&receipt.outcome);

@@ -26,7 +26,7 @@ fn identity(id: &str) -> String {
     format!(r#"{{"id":"{id}","type":"nexus","version":"1.0.0","capabilities":["x"]}}"#)
 }
 
-/// A message as an agent writes it, with what is more than its header, signed over `scope`.
+/// A signed message of an agent: `more` is added to its header, and `scope` selects the signed members.
 fn message(kind: &str, more: &Value, sealed: Option<&Value>, scope: SignatureScope) -> Value {
     let (from, to, keys) = (identity("a"), identity("b"), keys());
     let header =
@@ -84,7 +84,7 @@ fn command(action: &str, parameters: Value) -> (Value, Value) {
     (json!({ "action": action }), json!({ "parameters": parameters }))
 }
 
-/// The vector of the project's notes on this protocol.
+/// The test vector of the project's notes on this protocol.
 #[test]
 fn the_signature_is_the_documents() {
     let text = r#"{"id":"550e8400-e29b-41d4-a716-446655440000","type":"command","from":{"id":"a","type":"nexus","version":"1.0.0","capabilities":["x"]},"to":{"id":"b","type":"mcp","version":"1.0.0","capabilities":[]},"timestamp":1700000000000}"#;
@@ -101,7 +101,7 @@ fn the_signature_is_the_documents() {
     ] {
         assert!(!keys().verifies(text, bad), "{bad}");
     }
-    // The same inside a message: with other members around it, in another order, and with spaces between.
+    // The same members inside a message: with others around them, in another order, and with white space.
     let message = format!(
         r#" {{ "ttl": 1, "priority":"low","version":"1.0.0", "requiresAck":false, "requiresSignature":true,
             "timestamp":1700000000000, "to":{{"id":"b","type":"mcp","version":"1.0.0","capabilities":[]}},
@@ -110,7 +110,7 @@ fn the_signature_is_the_documents() {
     );
     let envelope = decode::envelope(&message).unwrap();
     assert!(envelope.verified(Some(&keys()), SignatureScope::Header).is_ok());
-    // What only means the same is not what was signed.
+    // An equivalent text is not the signed text.
     for (from, to) in [
         (r#""id":"a","type":"nexus""#, r#""type":"nexus","id":"a""#),
         ("[\"x\"]", "[ \"x\"]"),
@@ -135,7 +135,7 @@ fn the_cipher_is_the_standards() {
     let key = bytes("feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308");
     let keys = AgentKeys::new(b"secret", Some(&key.try_into().unwrap())).unwrap();
     let iv: [u8; 12] = bytes("cafebabefacedbaddecaf888").try_into().unwrap();
-    // An empty text without associated data, of the same key and nonce: only the tag.
+    // An empty text without associated data under the same key and nonce: the tag alone.
     let sealed = keys.seal("", "", iv).unwrap();
     assert!(sealed.ciphertext.is_empty());
     assert_eq!(keys.open(&sealed, ""), Some(Vec::new()));
@@ -197,10 +197,10 @@ fn every_command_and_query_is_read() {
         clear["payload"] = payload.clone();
         let full = message("command", &clear, None, SignatureScope::Full);
         assert_eq!(content(&full, SignatureScope::Full).as_ref(), Ok(expected));
-        // In the clear, a header's signature says nothing of it.
+        // The header signature does not cover a plaintext payload.
         let header = message("command", &clear, None, SignatureScope::Header);
         assert_eq!(code(&header, SignatureScope::Header), Code::SignatureInvalid);
-        // The action is not under the header's signature: no other one takes the same payload.
+        // The header signature does not cover the action, so no other action accepts the payload.
         for ((other, _), _) in &commands {
             if other != more {
                 let swapped = message("command", other, Some(payload), SignatureScope::Header);
@@ -323,7 +323,7 @@ fn what_is_no_message_is_refused_in_its_own_word() {
     let unknown =
         message("command", &json!({ "action": "tool.destroy" }), Some(&json!({})), SignatureScope::Header);
     assert_eq!(code(&unknown, SignatureScope::Header), Code::NotFound);
-    // What was sealed passes the strict reader as well.
+    // A sealed payload passes the strict reader, too.
     let (from, to) = (identity("a"), identity("b"));
     let header =
         format!(r#"{{"id":"{ID}","type":"command","from":{from},"to":{to},"timestamp":1700000000000}}"#);
@@ -399,7 +399,7 @@ fn every_fault_has_its_code() {
     assert_eq!(fault::of_execution(&Fault::InvalidRequest("used".to_owned())).code, Code::ValidationError);
 }
 
-/// What the executor writes, read as its peer would.
+/// Parses a message of the executor as its peer would.
 fn read_back(sealed: bool, scope: SignatureScope, body: Body<'_>) -> (Value, Content) {
     let own = RawValue::from_string(identity("b")).unwrap();
     let to = RawValue::from_string(identity("a")).unwrap();

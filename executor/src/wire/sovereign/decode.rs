@@ -1,4 +1,4 @@
-//! Bodies of `POST /run` as requests. The body has passed the strict reader.
+//! Decoder for bodies of `POST /run`, which have passed the strict reader.
 
 use crate::fault::Fault;
 use crate::ident::excerpt;
@@ -7,62 +7,62 @@ use crate::wire::field::{Field, Object};
 use crate::wire::jsonrpc::Id;
 use serde_json::{Map, Value};
 
-/// In which form a request came, and is answered.
+/// The form of a request, which its response shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `"jsonrpc": "3.0"`.
     Sovereign,
-    /// `"jsonrpc": "2.0"`: answered without `metadata`.
+    /// `"jsonrpc": "2.0"`; the response has no `metadata`.
     JsonRpc2,
-    /// Without `jsonrpc`: answered flat.
+    /// Without `jsonrpc`; the response is a flat object.
     Legacy,
 }
 
 /// A request to run an operation of a skill.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Its form.
+    /// The form.
     pub form: Form,
-    /// The id to answer with; `None` when there was none.
+    /// The id of the response; `None` if the request had none.
     pub id: Option<Id>,
-    /// The skill.
+    /// The name of the skill, not empty.
     pub skill: String,
-    /// The operation; `None` when none was named.
+    /// The operation, if one was named.
     pub operation: Option<String>,
-    /// The arguments.
+    /// The arguments, not yet checked against the tool's schema.
     pub payload: Map<String, Value>,
-    /// Whether partial results are wanted as they come.
+    /// `true` to receive partial results while the tool runs.
     pub stream: bool,
-    /// What the caller hints at.
+    /// The caller's hints.
     pub hints: Hints,
 }
 
-/// `metadata.context_hints` of a request. None of them can widen anything.
+/// `metadata.context_hints`. Hints can only narrow what a governor grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hints {
-    /// The longest run.
+    /// The caller's own limit on the run time.
     pub timeout: Option<Timeout>,
-    /// Whether the caller will correct a payload that breaks the schema, so that it is told the schema.
+    /// `true` when the caller intends to correct an invalid payload: the error then contains the schema.
     pub corrects_payload: bool,
 }
 
-/// A request that is none, with all that is known to answer it.
+/// A request that cannot be decoded, with the parts that were readable.
 #[derive(Debug)]
 pub struct Malformed {
     /// The form.
     pub form: Form,
-    /// The id, as far as it could be read.
+    /// The id, if it was readable.
     pub id: Option<Id>,
-    /// The skill and the operation, as far as they could be read.
+    /// The skill and the operation, if they were readable.
     pub named: (Option<String>, Option<String>),
-    /// What is wrong.
+    /// The reason.
     pub fault: Fault,
 }
 
-/// Reads a request.
+/// Decodes a request.
 ///
 /// # Errors
-/// [`Malformed`], in the form in which the request seems to be.
+/// [`Malformed`], in the form that the request appears to have.
 pub fn request(text: &str) -> Result<Request, Box<Malformed>> {
     let mut known = Known { form: Form::Sovereign, id: None, skill: None, operation: None };
     match read(text, &mut known) {
@@ -78,7 +78,7 @@ pub fn request(text: &str) -> Result<Request, Box<Malformed>> {
     }
 }
 
-/// What is known of a request before all of it was read.
+/// The parts of a request that an error response needs, as far as they have been read.
 struct Known {
     form: Form,
     id: Option<Id>,
@@ -91,7 +91,9 @@ type Asked = (Map<String, Value>, bool, Hints);
 fn read(text: &str, known: &mut Known) -> Result<Asked, Fault> {
     let body = Field::root(text)?;
     if !body.is_object() {
-        return Err(Fault::InvalidRequest("a request is one object: this door has no batches".to_owned()));
+        return Err(Fault::InvalidRequest(
+            "a request must be one object: this door does not accept batches".to_owned(),
+        ));
     }
     let mut body = body.object()?;
     let version = body.take("jsonrpc")?;
@@ -135,7 +137,7 @@ fn read(text: &str, known: &mut Known) -> Result<Asked, Fault> {
     Ok((payload, stream, hints))
 }
 
-/// `{skill, action|operation, params|payload, context, request_id, timeout_ms}`.
+/// Decodes `{skill, action|operation, params|payload, context, request_id, timeout_ms}`.
 fn legacy(mut body: Object<'_>, known: &mut Known) -> Result<Asked, Fault> {
     known.id = id(body.take_unless_null("request_id")?)?;
     known.skill = body.take_unless_null("skill")?.map(|skill| skill.text()).transpose()?;
@@ -153,11 +155,11 @@ fn legacy(mut body: Object<'_>, known: &mut Known) -> Result<Asked, Fault> {
     Ok((payload, false, Hints { timeout, corrects_payload: false }))
 }
 
-/// Of two names for one thing, the one that is there.
+/// Takes a member that has two names, of which a request may use one.
 fn one_of<'a>(body: &mut Object<'a>, name: &str, other: &str) -> Result<Option<Field<'a>>, Fault> {
     match (body.take_unless_null(name)?, body.take_unless_null(other)?) {
         (Some(_), Some(field)) => {
-            Err(Fault::invalid(field.pointer(), format!("`{other}` says again what `{name}` says: send one")))
+            Err(Fault::invalid(field.pointer(), format!("`{other}` repeats `{name}`: send one of them")))
         }
         (one, other) => Ok(one.or(other)),
     }
@@ -166,17 +168,17 @@ fn one_of<'a>(body: &mut Object<'a>, name: &str, other: &str) -> Result<Option<F
 fn named(known: &Known) -> Result<(), Fault> {
     match known.skill.as_deref() {
         None | Some("") => Err(Fault::InvalidRequest(
-            "no skill is named: send `method` as `skill/operation`, or `params.skill`".to_owned(),
+            "the request names no skill: send `method` as `skill/operation`, or `params.skill`".to_owned(),
         )),
         Some(_) => Ok(()),
     }
 }
 
-/// `params` may say again what `method` says, and nothing else.
+/// Checks that `params` names nothing else than `method` does.
 fn agrees(pointer: &str, said: Option<&str>, meant: Option<&str>) -> Result<(), Fault> {
     match said {
         Some(said) if Some(said) != meant => {
-            Err(Fault::invalid(pointer, format!("`{}` is not what `method` names", excerpt(said))))
+            Err(Fault::invalid(pointer, format!("`{}` contradicts `method`", excerpt(said))))
         }
         Some(_) | None => Ok(()),
     }
@@ -186,7 +188,7 @@ fn id(field: Option<Field<'_>>) -> Result<Option<Id>, Fault> {
     field.map(|field| Id::of(&field)).transpose()
 }
 
-/// The members that mean something here; others are for other agents on the way.
+/// Decodes the members that this door interprets; others are for other agents on the way.
 fn metadata(mut metadata: Object<'_>) -> Result<(bool, Hints), Fault> {
     if let Some(priority) = metadata.take_unless_null("priority")? {
         priority.text()?;

@@ -1,4 +1,4 @@
-//! Answers of this door.
+//! Encoder of this door's responses.
 
 use super::decode::Form;
 use super::fault::{self, Failure};
@@ -13,32 +13,32 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-/// To whom, and in which form, an answer goes.
+/// The parts of a request that its responses repeat.
 #[derive(Debug, Clone)]
 pub struct Reply {
     /// The form of the request.
     pub form: Form,
-    /// Its id, or the one that was made for it.
+    /// The request's id, or a random one if it had none.
     pub id: Id,
-    /// The skill that was asked for.
+    /// The requested skill.
     pub skill: Option<String>,
-    /// The operation that was asked for.
+    /// The requested operation.
     pub operation: Option<String>,
 }
 
-/// A piece of a result, while the tool runs.
+/// A partial result of a running tool.
 #[derive(Debug, Clone, Copy)]
 pub enum Chunk<'a> {
-    /// How far the tool is.
+    /// A progress report of the tool.
     Progress(&'a Progress),
-    /// A line of its log.
+    /// A log line of the tool.
     Log(&'a LogLine),
-    /// Something it made.
+    /// An output of the tool.
     Artifact(&'a Artifact),
 }
 
 impl Reply {
-    /// The answer to a run, whatever became of it.
+    /// The response to a finished run, successful or not.
     #[must_use]
     pub fn report(&self, receipt: &Receipt, tools: &[Descriptor]) -> String {
         let result = match (&receipt.outcome.end, fault::of_receipt(receipt)) {
@@ -69,7 +69,7 @@ impl Reply {
         self.response(Some(answer), None, metadata)
     }
 
-    /// An error.
+    /// An error response.
     #[must_use]
     pub fn failure(&self, failure: &Failure) -> String {
         let data = fault::data(failure, self.skill.as_deref(), self.operation.as_deref());
@@ -90,7 +90,8 @@ impl Reply {
         self.response(None, Some(reason), metadata)
     }
 
-    /// The `index`th part of a result that is still to come. How many more there are is not known.
+    /// A partial result with its number, from 0. `remaining` is -1, because the number of further parts is
+    /// unknown.
     #[must_use]
     pub fn partial(&self, chunk: Chunk<'_>, index: u64) -> String {
         let chunk = match chunk {
@@ -136,7 +137,7 @@ impl Reply {
     }
 }
 
-/// What `GET /capabilities` answers.
+/// The body of `GET /capabilities`.
 #[must_use]
 pub fn capabilities(tools: &[Descriptor]) -> String {
     let skills = skills::all(tools).into_iter().map(|(skill, operations)| {
@@ -169,7 +170,7 @@ fn agent_card(tools: &[Descriptor]) -> AgentCard<'_> {
     }
 }
 
-/// How the answer came about.
+/// The measurements of a run.
 fn hints(receipt: &Receipt) -> Map<String, Value> {
     let metrics = &receipt.outcome.metrics;
     let hints = json!({

@@ -1,6 +1,6 @@
-//! This door's table of error codes: the library's `A2AErrorCodes`.
+//! The error codes of this door: the reference library's `A2AErrorCodes`.
 //!
-//! The numbers mean other things at other doors, so no other door may use this table.
+//! The numbers have other meanings at other doors, so no other door may use this table.
 
 use super::skills::Missing;
 use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
@@ -10,16 +10,16 @@ use crate::outcome::{End, Receipt};
 use crate::wire::sentence;
 use serde_json::{Map, Value, json};
 
-/// An error of this door.
+/// An error of this door, before its encoding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// The code.
+    /// The JSON-RPC error code.
     pub code: i64,
-    /// A tool's own words as they are, or a sentence of the executor's.
+    /// The tool's own message, verbatim, or a sentence by the executor.
     pub message: String,
-    /// A word for programs.
+    /// A machine-readable reason.
     pub status_code: String,
-    /// What else is known.
+    /// The members of `data`.
     pub data: Map<String, Value>,
 }
 
@@ -29,7 +29,7 @@ impl Failure {
         Self { code, message, status_code, data: Map::new() }
     }
 
-    /// With one more thing that is known.
+    /// Adds one member to `data`.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.data.insert(key.to_owned(), value.into());
@@ -37,7 +37,7 @@ impl Failure {
     }
 }
 
-/// How this door answers a fault. [`Fault::Internal`] keeps its detail, which is for the log.
+/// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
 #[must_use]
 pub fn of(fault: &Fault) -> Failure {
     match fault {
@@ -45,7 +45,7 @@ pub fn of(fault: &Fault) -> Failure {
         Fault::InvalidRequest(message) => Failure::new(-32600, "INVALID_REQUEST", message),
         Fault::MethodNotFound(message) => Failure::new(-32601, "METHOD_NOT_FOUND", message),
         Fault::InvalidParams { message, pointer } => {
-            // The core speaks of a tool's arguments, which are the payload here.
+            // The core's pointers are relative to the call, whose arguments are the payload here.
             let pointer = match pointer.strip_prefix("/arguments") {
                 Some(rest) => format!("/params/payload{rest}"),
                 None => pointer.clone(),
@@ -74,14 +74,14 @@ pub fn of(fault: &Fault) -> Failure {
     }
 }
 
-/// An intent that waits for a person.
+/// The error for an escalated intent.
 #[must_use]
 pub fn escalated(intent: IntentId, risk_score: Option<f64>) -> Failure {
-    let message = "a person has to decide: the intent runs when an approver allows it";
+    let message = "a person has to decide: the intent runs once an approver allows it";
     refused(Some(intent), risk_score, BlockedBy::EscalationPending, message)
 }
 
-/// What is not in the catalogue.
+/// The error for an unknown skill or operation.
 #[must_use]
 pub fn missing(missing: Missing) -> Failure {
     match missing {
@@ -123,7 +123,7 @@ fn refused(
     }
 }
 
-/// What became of a run that did not succeed; `None` for one that did.
+/// The error for a failed run; `None` for a successful one.
 #[must_use]
 pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
     let status = receipt.outcome.end.status().as_str();
@@ -154,10 +154,10 @@ pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
     Some(failure.with("intent_id", receipt.intent.to_string()))
 }
 
-/// A body that is not a request at all, which is answered in the form of the protocol.
+/// The id of the response to a body that is not a request at all.
 pub const UNKNOWN_ID: &str = "unknown";
 
-/// The data of a failure with what was asked for.
+/// The data of an error, together with the requested skill and operation.
 #[must_use]
 pub(super) fn data(failure: &Failure, skill: Option<&str>, operation: Option<&str>) -> Value {
     let mut data = failure.data.clone();

@@ -1,13 +1,13 @@
-//! The tools as this protocol names them: skills with operations.
+//! The mapping of tools to this protocol's skills and operations.
 
 use crate::ident::{ToolName, excerpt};
 use crate::tool::Descriptor;
 use std::collections::BTreeMap;
 
-/// The one operation of a tool that is a skill by itself.
+/// The operation of a tool without a dot in its name.
 pub const RUN: &str = "run";
 
-/// A tool's skill and operation.
+/// The skill and the operation of a tool.
 #[must_use]
 pub fn of(tool: &ToolName) -> (&str, &str) {
     match tool.as_str().split_once('.') {
@@ -16,19 +16,19 @@ pub fn of(tool: &ToolName) -> (&str, &str) {
     }
 }
 
-/// What is not there.
+/// A requested skill or operation that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missing {
-    /// The skill. The text says so.
+    /// The skill does not exist. The text is the error message.
     Skill(String),
-    /// The operation, with those that there are.
+    /// The operation does not exist: the error message, and the existing operations.
     Operation(String, Vec<String>),
 }
 
-/// The tool behind a skill's operation. A skill with one operation needs none to be named.
+/// Finds the tool of an operation, which may be omitted for a skill with a single one.
 ///
 /// # Errors
-/// [`Missing`] says what is not there.
+/// [`Missing`] with the error message.
 pub fn find<'a>(
     tools: &'a [Descriptor],
     skill: &str,
@@ -41,7 +41,8 @@ pub fn find<'a>(
     let operations = theirs.collect::<Vec<_>>();
     let found = match (operation, operations.as_slice()) {
         (_, []) => {
-            let message = format!("there is no skill `{}`: `GET /capabilities` lists them", excerpt(skill));
+            let message =
+                format!("there is no skill `{}`: `GET /capabilities` lists the skills", excerpt(skill));
             return Err(Missing::Skill(message));
         }
         (None, [(_, only)]) => Some(*only),
@@ -59,7 +60,7 @@ pub fn find<'a>(
     })
 }
 
-/// All skills in order, each with its operations.
+/// All skills in alphabetical order, each with its operations.
 #[must_use]
 pub fn all(tools: &[Descriptor]) -> BTreeMap<&str, Vec<(&str, &Descriptor)>> {
     let mut skills = BTreeMap::<&str, Vec<(&str, &Descriptor)>>::new();

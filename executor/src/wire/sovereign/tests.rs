@@ -1,4 +1,4 @@
-//! What this door reads and writes, and its table of errors.
+//! Decoding, encoding, and the table of errors.
 
 use super::decode::{self, Form, Hints, Request};
 use super::encode::Reply;
@@ -15,7 +15,7 @@ fn read(body: &Value) -> Result<Request, i64> {
     decode::request(&body.to_string()).map_err(|malformed| fault::of(&malformed.fault).code)
 }
 
-/// A request as a client writes it.
+/// A request of a client.
 fn written(request: &Request) -> Value {
     let mut params = Map::new();
     params.insert("skill".to_owned(), json!(request.skill));

@@ -95,7 +95,7 @@ fn tools(field: Field<'_>) -> Result<BTreeMap<ToolName, ToolRule>, Fault> {
         let name = ToolName::parse(&key).map_err(|error| Fault::invalid(&whole, error.to_string()))?;
         let pointer = field.pointer().to_owned();
         if rules.insert(name, tool(field)?).is_some() {
-            return Err(Fault::invalid(pointer, "the tool is there twice"));
+            return Err(Fault::invalid(pointer, "the tool occurs twice"));
         }
     }
     Ok(rules)
