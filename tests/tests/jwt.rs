@@ -338,7 +338,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
             ed25519.token(&usual.to_string().replacen('{', r#"{"kid":"x","#, 1), &text),
             "duplicate key `kid`",
         ),
-        ("crit", heads("crit", json!(["exp"])), "`crit`: no extension"),
+        ("crit", heads("crit", json!(["exp"])), "`crit`: this executor supports no extension"),
         ("another type", heads("typ", json!("JOSE")), "`typ` must be one of"),
         ("expired", says("exp", json!(now() - 1)), "it expired at"),
         (
@@ -347,8 +347,8 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
             "`exp` is missing",
         ),
         ("an end as text", says("exp", json!("9999999999")), "`exp` must be an integer"),
-        ("not yet", says("nbf", json!(now() + 90)), "not to be used before"),
-        ("from the future", says("iat", json!(now() + 90)), "not to be used before"),
+        ("not yet", says("nbf", json!(now() + 90)), "not valid before"),
+        ("from the future", says("iat", json!(now() + 90)), "not valid before"),
         (
             "another audience",
             says("aud", json!("did:a2g:executor:1.0:other")),
@@ -431,16 +431,16 @@ fn keys_are_used_only_from_a_file_that_is_in_order() {
         ends(check.args(["config", "check", "--config"]).arg(home.config()), 2, words);
     };
     set_mode(&provider.path(), 0o666);
-    refused(provider.options(&list), "others may change it");
+    refused(provider.options(&list), "other users may change it");
     set_mode(&provider.path(), 0o644);
     set_mode(provider.folder.path(), 0o777);
-    refused(provider.options(&list), "others may change it");
+    refused(provider.options(&list), "other users may change it");
     set_mode(provider.folder.path(), 0o755);
     let one = provider.keys[0].jwk("one");
     for (file, words) in [
         (json!({ "keys": [one, provider.keys[1].jwk("one")] }).to_string(), "two keys have the id `one`"),
         (with(one.clone(), "d", one["x"].clone()).to_string(), "private key"),
-        (json!({ "keys": [] }).to_string(), "no key in it to verify tokens with"),
+        (json!({ "keys": [] }).to_string(), "it contains no key that verifies tokens"),
         ("nothing".to_owned(), "not JSON"),
     ] {
         std::fs::write(provider.path(), file).unwrap();
@@ -513,7 +513,7 @@ fn a_key_that_was_removed_is_believed_no_more() {
     executor.line_with("no issuer is believed until the keys of all can be read again");
     eventually("the callers are read", || (status(&second) == 401).then_some(()));
     assert_eq!(status(&kept), 200);
-    executor.line_with("no issuer's keys are in force");
+    executor.line_with("no issuer's keys are loaded");
 
     provider.publish(&["EdDSA", "ES256"]);
     executor.process().hang_up();

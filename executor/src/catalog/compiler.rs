@@ -1,9 +1,9 @@
-//! Compilation, in a process of its own with limits on CPU, memory and time, no files and no network.
+//! The client of the compiler process, which has limits on CPU, memory and time, no files and no network.
 //!
-//! A small module can take gigabytes and minutes to compile, and what comes out is machine code. The process is
+//! A small module can take gigabytes and minutes to compile, and the output is machine code. The process is
 //! this same program with the command `compile-module`. The module is its standard input and the code its
-//! standard output, both memory files; a text of at most [`MAX_ERROR_BYTES`] on standard error says why there
-//! is none.
+//! standard output, both memory files; after a failure, standard error contains a message of at most
+//! [`MAX_ERROR_BYTES`].
 
 use super::CatalogError;
 use super::code::{copy, memory_file, seal, sealed, sealed_part};
@@ -19,17 +19,18 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// The largest module that is compiled, in bytes.
+/// The maximum size of a module, in bytes.
 pub const MAX_MODULE_BYTES: u64 = 64 << 20;
-/// The largest code that is taken for one module, in bytes. `compile-module` cannot write more.
+/// The maximum size of the code of one module, in bytes. `compile-module` cannot write more.
 pub const MAX_CODE_BYTES: u64 = 512 << 20;
-/// The most bytes of standard error that are read.
+/// The maximum number of bytes of standard error that are read.
 const MAX_ERROR_BYTES: usize = 4 << 10;
-/// The largest header of [`Compiled`]: a schema with what stands around it.
+/// The maximum size of the header of [`Compiled`], most of which is a schema.
 const MAX_HEADER_BYTES: usize = 2 << 20;
 /// The interval between progress messages of a long compilation.
 const PROGRESS_INTERVAL: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-/// Wall time of a compilation, as a multiple of its CPU time: it may have to share its core.
+/// The wall-time limit of a compilation as a multiple of its CPU-time limit, because it may have to share its
+/// core.
 const WALL_PER_CPU: u32 = 10;
 
 /// Limits on one compilation.
@@ -37,11 +38,11 @@ const WALL_PER_CPU: u32 = 10;
 pub struct CompileLimits {
     /// CPU time, in seconds.
     pub cpu_seconds: u64,
-    /// Memory of its process.
+    /// The memory of the process.
     pub memory: MemoryLimit,
 }
 
-/// Starts the compiler's process.
+/// A starter of compiler processes.
 #[derive(Debug, Clone)]
 pub struct Compiler {
     program: PathBuf,
@@ -49,12 +50,12 @@ pub struct Compiler {
     limits: CompileLimits,
 }
 
-/// The module that is to be compiled.
+/// A module to compile.
 #[derive(Debug)]
 pub struct CompileJob {
     /// The module or component.
     pub wasm: Vec<u8>,
-    /// The contract that it should fit.
+    /// The contract that it must fulfil.
     pub contract: Contract,
 }
 
@@ -63,12 +64,13 @@ pub struct CompileJob {
 pub struct Compiled {
     /// Machine code for one engine, in a sealed memory file.
     pub module: File,
-    /// Whether it is a component.
+    /// `true` if it is a component.
     pub component: bool,
-    /// Machine code of the same module as a component, or why it cannot be made one. `None` for what is
-    /// a component anyway.
+    /// Machine code of the same module as a component, or the reason why there is none; `None` if the module is
+    /// a component itself. A core command runs natively when whole trees are granted; partial scopes are
+    /// enforced over WASI 0.2 only, and so need the component.
     pub componentised: Option<Result<File, String>>,
-    /// A typed tool's own name, version, description and argument schema, once it was asked for them.
+    /// The name, version, description and argument schema that a typed tool reports, once it was asked.
     pub described: Option<[String; 4]>,
 }
 
@@ -77,15 +79,15 @@ struct Header {
     component: bool,
     described: Option<[String; 4]>,
     module_bytes: u64,
-    /// How many bytes follow the module.
+    /// The size of the component's code, which follows the module's, or the reason why there is none.
     componentised: Option<Result<u64, String>>,
 }
 
-/// Writes the machine code of one module in the form that [`Compiled::read`] reads: one line of JSON, the
-/// module, and the component that was made of it.
+/// Writes the machine code of one module in the format of [`Compiled::read`]: one line of JSON, the code of the
+/// module, and the code of its component form.
 ///
 /// # Errors
-/// When `to` takes no more.
+/// The error of `to`.
 pub fn write_code(
     to: &mut impl Write,
     module: &[u8],
@@ -112,7 +114,7 @@ fn write_header(to: &mut impl Write, header: &Header) -> std::io::Result<()> {
 }
 
 impl Compiled {
-    /// Writes it as [`write_code`] does.
+    /// Writes the format of [`write_code`].
     pub(super) fn write(&self, to: &mut impl Write) -> std::io::Result<()> {
         let componentised = match &self.componentised {
             Some(Ok(code)) => Some(Ok(code.metadata()?.len())),
@@ -129,7 +131,7 @@ impl Compiled {
         }
     }
 
-    /// Reads what [`write_code`] wrote; `None` when it was cut or is something else.
+    /// Reads the format of [`write_code`]; `None` for a truncated file or another format.
     pub(super) fn read(file: &File) -> std::io::Result<Option<Self>> {
         let length = file.metadata()?.len();
         let mut start = vec![0; usize::try_from(length).unwrap_or(usize::MAX).min(MAX_HEADER_BYTES)];
@@ -156,17 +158,17 @@ impl Compiled {
 }
 
 impl Compiler {
-    /// A compiler that starts `program`, which has to be this program, for an engine that counts
-    /// instructions when it `meters_fuel`.
+    /// A compiler that starts `program`, which must be this program. `meters_fuel` selects code that counts
+    /// instructions.
     #[must_use]
     pub fn new(program: PathBuf, meters_fuel: bool, limits: CompileLimits) -> Self {
         Self { program, meters_fuel, limits }
     }
 
-    /// Compiles one module. `progress` is told now and then for how many seconds it has been going on.
+    /// Compiles one module. `progress` is called every [`PROGRESS_INTERVAL`] with the elapsed seconds.
     ///
     /// # Errors
-    /// [`CatalogError::Module`] with the process's own words, or with the limit that ended it.
+    /// [`CatalogError::Module`] with the message of the process, or the limit that ended it.
     pub fn run(&self, job: &CompileJob, progress: &dyn Fn(u64)) -> Result<Compiled, CatalogError> {
         let io = |error| CatalogError::io(&self.program, error);
         let input = sealed(&job.wasm).map_err(io)?;
@@ -199,7 +201,7 @@ impl Compiler {
         compiled.ok_or_else(|| CatalogError::Module("the compiler's process gave no answer".to_owned()))
     }
 
-    /// Waits for the end of the process; `None` when it took too long and was killed.
+    /// Waits for the process to end; `None` when it was killed after its wall-time limit.
     fn wait(
         &self,
         child: &mut std::process::Child,
@@ -224,7 +226,7 @@ impl Compiler {
         child.wait().map(|_status| None)
     }
 
-    /// Why a process ended without code.
+    /// The error for the exit status of a failed process.
     fn failed(&self, status: ExitStatus, words: &File) -> CatalogError {
         use std::os::unix::process::ExitStatusExt;
         match status.signal() {

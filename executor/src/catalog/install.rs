@@ -1,4 +1,4 @@
-//! A tool enters a catalogue.
+//! The installation of a tool into a catalogue.
 
 use super::code::read_regular;
 use super::manifest::{FILE, ToolManifest};
@@ -7,17 +7,17 @@ use crate::ident::ToolName;
 use crate::tool::{Contract, Digest};
 use std::path::Path;
 
-/// Adds a tool to a catalogue: a folder with a `tool.toml`, or a bare typed module, whose name,
-/// version and description are its own. The module's digest is pinned in the copy of `tool.toml`.
+/// Adds a tool to a catalogue: a folder with a `tool.toml`, or a bare typed module, which reports its own name,
+/// version and description. The copy of `tool.toml` pins the module's digest.
 ///
-/// Nothing is changed when the module does not compile or does not fit its contract. A tool of the
-/// same name is replaced as a whole.
+/// The catalogue is unchanged when the module does not compile or violates its contract. A tool of the same
+/// name is replaced as a whole.
 ///
 /// # Ambient Authority
 /// Reads `source`, writes `catalog/<name>`.
 ///
 /// # Errors
-/// [`CatalogError`] says what is wrong with the tool.
+/// [`CatalogError`] with the problem of the tool.
 pub fn install(
     source: &Path,
     catalog: &Path,
@@ -56,7 +56,7 @@ pub fn install(
     Ok(tool)
 }
 
-/// Writes the tool's folder beside its place and moves it there.
+/// Writes the tool's folder under a temporary name and renames it.
 fn write(manifest: &ToolManifest, wasm: &[u8], catalog: &Path) -> Result<(), CatalogError> {
     let io = |error| CatalogError::io(catalog, error);
     let text = manifest.to_toml().map_err(|reason| CatalogError::Manifest {

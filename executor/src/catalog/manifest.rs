@@ -1,4 +1,4 @@
-//! `tool.toml`: what a tool's author declares, and what its installation pins.
+//! `tool.toml`: the declarations of a tool's author, and the digest that its installation pins.
 
 use super::code::read_regular;
 use super::{CatalogError, Schema};
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// The name of the file in a tool's folder.
+/// The file name in a tool's folder.
 pub(super) const FILE: &str = "tool.toml";
-/// The largest `tool.toml` that is read, in bytes.
+/// The maximum size of `tool.toml`, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// The longest version and description, in bytes: both stand in every list of tools.
+/// The maximum lengths of version and description, in bytes: both appear in every list of tools.
 const MAX_VERSION_BYTES: usize = 128;
 const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 
@@ -22,23 +22,23 @@ const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 pub struct ToolManifest {
     /// The tool's name.
     pub name: ToolName,
-    /// Its semantic version.
+    /// The semantic version.
     pub version: String,
-    /// What it does.
+    /// The description for people and models.
     pub description: String,
-    /// How it is called.
+    /// The contract: command or typed.
     pub contract: Contract,
     /// The module's file name, beside `tool.toml`.
     pub module: PathBuf,
     /// The pinned SHA-256 of the module, in lower-case hexadecimal.
     pub sha256: Option<String>,
-    /// What it declares that it needs.
+    /// The capabilities that the tool declares. It never gets more.
     pub capabilities: Declared,
-    /// The JSON Schema of a command's arguments. A typed tool describes its own.
+    /// The JSON Schema of a command's arguments. A typed tool reports its own.
     pub arguments: Option<Value>,
 }
 
-/// The file as written.
+/// The TOML form of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -108,7 +108,7 @@ impl ToolManifest {
                 .and_then(|span| text.get(..span.start))
                 .map(|before| 1 + before.matches('\n').count());
             let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
-            // One line, for tables and logs.
+            // Tables and logs show the message on one line.
             format!("{line}{}", error.message().replace('\n', ", "))
         })?;
         let File { name, version, description, contract, module, sha256, capabilities, arguments } = file;
@@ -128,7 +128,7 @@ impl ToolManifest {
         check_lengths(&version, &description)?;
         let module = PathBuf::from(module);
         if module.components().count() != 1 || module.file_name().is_none() {
-            return Err("`module` has to be the name of a file beside `tool.toml`".into());
+            return Err("`module` must be the name of a file beside `tool.toml`".into());
         }
         Ok(Self {
             name: ToolName::parse(&name).map_err(|error| format!("`name`: {error}"))?,
@@ -142,7 +142,7 @@ impl ToolManifest {
         })
     }
 
-    /// A manifest for a bare typed module, from what it says about itself.
+    /// The manifest of a bare typed module, from its own description.
     #[must_use]
     pub fn of_described(name: ToolName, described: &[String; 4]) -> Self {
         let [_, version, description, _] = described;
@@ -158,10 +158,10 @@ impl ToolManifest {
         }
     }
 
-    /// Adds what a typed tool says about itself, and gives the schema of the arguments.
+    /// Checks the description of a typed tool, and returns the manifest with the schema of the arguments.
     ///
     /// # Errors
-    /// [`CatalogError::Module`] when the tool calls itself by another name or its schema is no JSON.
+    /// [`CatalogError::Module`] when the tool reports another name, or a schema that is not JSON.
     pub(super) fn complete(self, described: Option<[String; 4]>) -> Result<(Self, Value), CatalogError> {
         let Some([name, _, _, schema]) = described else {
             let schema = self.arguments.clone().unwrap_or_else(|| json!({ "type": "object" }));
@@ -170,7 +170,7 @@ impl ToolManifest {
         if name != self.name.as_str() {
             let called = crate::ident::excerpt(&name);
             return Err(CatalogError::Module(format!(
-                "the module calls itself `{called}`, but `tool.toml` says `{}`",
+                "the module reports the name `{called}`, but `tool.toml` has `{}`",
                 self.name
             )));
         }
@@ -178,10 +178,10 @@ impl ToolManifest {
         Ok((self, Schema::parse(&schema)?))
     }
 
-    /// The manifest as text.
+    /// The manifest as TOML.
     ///
     /// # Errors
-    /// When a schema holds what TOML cannot, such as `null`.
+    /// A message when a schema contains a value that TOML lacks, such as `null`.
     pub fn to_toml(&self) -> Result<String, String> {
         let Self { name, version, description, contract, module, sha256, capabilities, arguments } = self;
         let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
@@ -217,7 +217,7 @@ fn check_lengths(version: &str, description: &str) -> Result<(), String> {
         [("version", version, MAX_VERSION_BYTES), ("description", description, MAX_DESCRIPTION_BYTES)]
     {
         if text.len() > max {
-            return Err(format!("`{key}` has {} bytes, and {max} are the most", text.len()));
+            return Err(format!("`{key}` has {} bytes, but at most {max} are accepted", text.len()));
         }
     }
     Ok(())

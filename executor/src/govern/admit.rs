@@ -1,8 +1,8 @@
-//! Which verdicts run.
+//! Admission: the checks between a verdict and a run.
 //!
-//! [`Authentic`] can only be made here, from a verdict that came over the executor's own connection,
-//! with a proof, or under the operator's explicit leave; [`Admitted`] can only be made from an [`Authentic`]
-//! verdict that answers this very call, is runnable, and has not expired.
+//! An [`Authentic`] verdict can only be made here: from one that came over the executor's own connection, with
+//! a proof, or under the operator's explicit permission. [`Admitted`] can only be made from an [`Authentic`]
+//! verdict that answers this very call, approves it, and has not expired.
 
 use super::proof::{Disbelief, Proven, Trust};
 use super::standing::{Standing, StandingRefusal};
@@ -17,17 +17,17 @@ use crate::verdict::{Decision, Directive, Manifest, Proof, Verdict};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-/// The most filesystem patterns, and the most conditions, of one verdict: each pattern may be a
-/// folder that is held open.
+/// The maximum number of filesystem patterns, and of conditions, in one verdict. Each pattern may be a folder
+/// that is held open.
 const MAX_PATTERNS: usize = 64;
 
-/// The operator's leave to take verdicts, policies and directives from anyone who can reach the
-/// door (`--insecure-accept-unsigned`). Only the command line makes one.
+/// The operator's permission to accept verdicts, policies and directives from any caller
+/// (`--insecure-accept-unsigned`). Only the command line makes one.
 #[derive(Debug, Clone, Copy)]
 pub struct AcceptUnsigned(());
 
 impl AcceptUnsigned {
-    /// The leave, given explicitly by the person who starts the executor.
+    /// The permission, given explicitly by the person who starts the executor.
     #[must_use]
     pub fn given_on_the_command_line() -> Self {
         Self(())
@@ -38,24 +38,25 @@ impl AcceptUnsigned {
 #[derive(Debug, Clone)]
 pub struct Authentic {
     verdict: Verdict,
-    /// What the proof leaves for later, when it was a proof that showed it.
+    /// The proof that authenticated it, if there was one.
     proven: Option<Proven>,
 }
 
 impl Authentic {
-    /// A verdict that the configured governor gave over the executor's own connection to it.
+    /// A verdict from the executor's own connection to the configured governor.
     pub(super) fn over_own_connection(verdict: Verdict) -> Self {
         Self { verdict, proven: None }
     }
 
-    /// A verdict that came with a call. A proof that came along has to hold, whatever leave was given.
+    /// A verdict that arrived together with a call. A proof beside it must be valid even if unsigned verdicts
+    /// are permitted.
     ///
-    /// The call that comes back is the one to run: with a proof its arguments are read from the form that
-    /// was hashed, so that nobody can change `1` to `1.0` on the way.
+    /// The returned call is the one to run: with a proof its arguments are parsed from the canonical form that
+    /// was hashed, so that `1` cannot be replaced by `1.0` on the way.
     ///
     /// # Errors
-    /// [`Fault::Refused`]: `verdict_untrusted` without a proof or leave, and for a proof that cannot be
-    /// believed; `verdict_mismatch` for a proof of another call, verdict or executor.
+    /// [`Fault::Refused`]: `verdict_untrusted` without a proof or permission and for an invalid proof;
+    /// `verdict_mismatch` for a proof of another call, verdict or executor.
     pub fn with_call(
         call: Call,
         verdict: Verdict,
@@ -89,20 +90,20 @@ impl Authentic {
         }
     }
 
-    /// What the governor said.
+    /// The governor's verdict.
     #[must_use]
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 
-    /// Until when it could be used: the end of the verdict or of its proof, whichever comes first.
+    /// The expiry of the verdict or of its proof, whichever is earlier.
     fn expires_at(&self) -> Option<OffsetDateTime> {
         let verdict = self.verdict.expires_at?;
         Some(self.proven.as_ref().map_or(verdict, |proven| proven.expires_at.min(verdict)))
     }
 }
 
-/// A call that may run, with what its verdict grants.
+/// A call that may run, with the claims of its verdict.
 #[derive(Debug)]
 pub struct Admitted {
     call: Call,
@@ -113,14 +114,14 @@ pub struct Admitted {
     proven: Option<Proven>,
 }
 
-/// A call that waits for a person.
+/// A call that waits for a person's decision.
 #[derive(Debug, Clone)]
 pub struct Escalated {
     call: Call,
     verdict: Authentic,
 }
 
-/// An escalated call in the executor's own journal, the one place that is read as one.
+/// The journal's form of an escalated call. No other input is deserialized into it.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     call: Call,
@@ -128,12 +129,12 @@ struct Kept {
     proven: Option<Proven>,
 }
 
-/// What becomes of a call and its verdict.
+/// The result of [`admit`] for a call and its verdict.
 #[derive(Debug)]
 pub enum Admission {
-    /// It may run.
+    /// The call may run.
     Run(Box<Admitted>),
-    /// It waits for a person, until the verdict expires.
+    /// The call waits for a person, until the verdict expires.
     Wait(Box<Escalated>),
 }
 
@@ -172,20 +173,21 @@ pub fn admit(call: Call, verdict: Authentic, now: OffsetDateTime) -> Result<Admi
 }
 
 impl Escalated {
-    /// As it is written into the executor's own journal, now that its verdict was found authentic.
+    /// The text for the executor's own journal. The verdict is known to be authentic, so the text has no proof
+    /// of that.
     ///
     /// # Errors
-    /// When a moment cannot be written, such as one after the year 9999.
+    /// The error of the serializer for a time beyond the year 9999.
     pub fn to_journal(&self) -> serde_json::Result<String> {
         let Self { call, verdict: Authentic { verdict, proven } } = self;
         let kept = Kept { call: call.clone(), verdict: verdict.clone(), proven: proven.clone() };
         serde_json::to_string(&kept)
     }
 
-    /// One that this executor wrote into its own journal.
+    /// Reads the text of [`Self::to_journal`] from the executor's own journal.
     ///
     /// # Errors
-    /// When the text is not what [`Self::to_journal`] writes.
+    /// The error of the parser for any other text.
     pub fn from_journal(text: &str) -> serde_json::Result<Self> {
         let Kept { call, verdict, proven } = serde_json::from_str(text)?;
         Ok(Self { call, verdict: Authentic { verdict, proven } })
@@ -197,31 +199,31 @@ impl Escalated {
         &self.call
     }
 
-    /// What the governor said.
+    /// The governor's verdict.
     #[must_use]
     pub fn verdict(&self) -> &Verdict {
         &self.verdict.verdict
     }
 
-    /// Whether it can still be approved.
+    /// Returns `true` while it can be approved.
     #[must_use]
     pub fn waits(&self, now: OffsetDateTime) -> bool {
         self.expires_at() > now
     }
 
-    /// The time at which it can no longer be approved.
+    /// The time from which it can no longer be approved.
     #[must_use]
     pub fn expires_at(&self) -> OffsetDateTime {
         self.verdict.expires_at().unwrap_or(OffsetDateTime::UNIX_EPOCH)
     }
 
-    /// The governor's estimate, when it gave one.
+    /// The governor's risk score, if it gave one.
     #[must_use]
     pub fn risk_score(&self) -> Option<f64> {
         self.verdict().risk.as_ref().map(|risk| risk.score)
     }
 
-    /// Admits or refuses the call as somebody decided.
+    /// Admits or refuses the call according to a directive of `by`.
     ///
     /// # Errors
     /// [`Fault::Refused`] when it was denied, or decided after the verdict had expired.
@@ -281,7 +283,7 @@ fn admitted(
     Ok(Admitted { call, claims, risk_score, expires_at, remember_until, proven: proven.clone() })
 }
 
-/// A manifest as claims: an absent scope grants no folder, an absent network none.
+/// The claims of a manifest. An absent scope grants no folder, an absent `network_allowed` no network.
 fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
     let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
     let areas = filesystem_scope.iter().map(|pattern| Area::parse(pattern));
@@ -305,20 +307,20 @@ impl Admitted {
         &self.call
     }
 
-    /// The latest moment at which the guest may start.
+    /// The time from which the guest may no longer start.
     #[must_use]
     pub fn expires_at(&self) -> OffsetDateTime {
         self.expires_at
     }
 
-    /// The proof that showed whose the verdict is, when it was one. It is good for this call alone, and has
-    /// to be known until [`Self::remember_until`].
+    /// The id of the verdict's proof, if it had one. It is valid for this call alone and must be remembered
+    /// until [`Self::remember_until`].
     #[must_use]
     pub fn proof_id(&self) -> Option<&ProofId> {
         self.proven.as_ref().map(|proven| &proven.id)
     }
 
-    /// Until when the intent and its proof have to be known as used: the later end of verdict and proof.
+    /// The time until which intent and proof must be remembered as used: the later expiry of verdict and proof.
     #[must_use]
     pub fn remember_until(&self) -> OffsetDateTime {
         self.remember_until
@@ -334,7 +336,7 @@ impl Admitted {
         }
     }
 
-    /// Whether the guest may still start.
+    /// Checks that the guest may still start.
     ///
     /// # Errors
     /// `verdict_expired`.
@@ -349,12 +351,12 @@ impl Admitted {
         ))
     }
 
-    /// The grant: the meet of verdict, conditions, standing policy, tool and ceilings. `tool` is the one
-    /// that will run.
+    /// Computes the grant: the meet of verdict, conditions, standing policy, tool, ceilings and the caller's
+    /// own limit. `tool` is the one that will run.
     ///
     /// # Errors
-    /// `verdict_mismatch` when the verdict is about another module, `standing_policy` when the policy
-    /// forbids the call, `scope_unenforceable` when some layer's pattern cannot be enforced exactly.
+    /// `verdict_mismatch` when the proof is for another module, `standing_policy` when the policy forbids the
+    /// call, `scope_unenforceable` when a layer's pattern cannot be enforced exactly.
     pub fn grant(&self, standing: &Standing, tool: &Descriptor, ceilings: &Ceilings) -> Result<Grant, Fault> {
         let meant = self.proven.as_ref().and_then(|proven| proven.module);
         if let Some(meant) = meant.filter(|meant| *meant != tool.digest) {
@@ -384,12 +386,13 @@ impl Admitted {
     }
 }
 
-/// What a caller asks for, as claims.
+/// The claims of the caller. They are a layer like the others, so that the report can name the caller as the
+/// party that set the timeout.
 fn caller_claims(at_most: Timeout) -> Claims {
     Claims { timeout: Some(at_most), ..Claims::default() }
 }
 
-/// What a tool declares, as claims: it never gets more than it says that it needs.
+/// The claims of a tool, which never gets more than it declares.
 fn tool_claims(declared: &Declared) -> Claims {
     let Declared { filesystem, network, memory, cpu, timeout } = declared;
     let (areas, access) = match filesystem {
@@ -411,7 +414,7 @@ fn tool_claims(declared: &Declared) -> Claims {
 }
 
 fn shown(at: OffsetDateTime) -> String {
-    // Nobody reads nanoseconds.
+    // Nanoseconds would only clutter the message.
     let at = at.truncate_to_second();
     at.format(&time::format_description::well_known::Rfc3339).unwrap_or_else(|_| at.to_string())
 }

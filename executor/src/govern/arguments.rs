@@ -1,13 +1,13 @@
-//! The strings of a call's arguments, each with the role that it seems to play.
+//! The strings in a call's arguments, each with its presumed role.
 //!
-//! Which argument is a path is a guess from its key and its first byte, because a governor does not
-//! know a tool's schema. The guess decides early and clear refusals. It never decides what a guest
-//! can reach: only the trees of the grant do that.
+//! A governor does not have a tool's schema, so it guesses from a key and the first byte of the value which
+//! argument is a path. The guess serves early and clear refusals. It never determines what a guest can reach:
+//! only the grant does.
 
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// Keys whose last word says that the value is a path.
+/// Last words of keys whose values are paths.
 const PATH_WORDS: [&str; 15] = [
     "path",
     "paths",
@@ -26,8 +26,8 @@ const PATH_WORDS: [&str; 15] = [
     "cwd",
 ];
 
-/// Keys whose last word says that the value is text to keep, to look for or to replace. Source text
-/// starts with `/` often enough (`//! …`, `/* … */`) that it must not be taken for a path.
+/// Last words of keys whose values are text to store, to search for or to replace. Source text often starts
+/// with `/` (`//! …`, `/* … */`) and must not be taken for a path.
 const CONTENT_WORDS: [&str; 30] = [
     "content",
     "contents",
@@ -61,26 +61,23 @@ const CONTENT_WORDS: [&str; 30] = [
     "reason",
 ];
 
-/// The part that a string seems to play.
+/// The presumed role of a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It names a file or a folder.
+    /// The path of a file or a folder.
     Path,
-    /// It is text that the tool keeps, looks for or replaces.
+    /// Text that the tool stores, searches for or replaces.
     Content,
     /// Anything else: a command, a URL, a mode.
     Other,
-    /// The strings of one list with a space between them, so that `["rm", "-rf", "/"]` is seen as
-    /// the command that it is. Not a string that the caller sent.
+    /// All strings of a list, joined by spaces, so that `["rm", "-rf", "/"]` is recognized as a command. The
+    /// caller did not send this string.
     Joined,
 }
 
-/// One string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Text<'a> {
-    /// What it seems to be.
     pub(super) role: Role,
-    /// The string itself.
     pub(super) text: Cow<'a, str>,
 }
 
@@ -89,19 +86,16 @@ pub(super) struct Text<'a> {
 pub(super) struct Arguments<'a>(Vec<Text<'a>>);
 
 impl<'a> Arguments<'a> {
-    /// Walks an object.
     pub(super) fn of(object: &'a Map<String, Value>) -> Self {
         let mut found = Self(Vec::new());
         found.walk_object(object);
         found
     }
 
-    /// All strings.
     pub(super) fn texts(&self) -> &[Text<'a>] {
         &self.0
     }
 
-    /// The strings that seem to be paths.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter(|text| text.role == Role::Path).map(|text| &*text.text)
     }

@@ -1,11 +1,11 @@
-//! Who calls: by which token or certificate a caller is known, what it may do here, and in whose name.
+//! Callers: authentication by token or certificate, roles, and the agents in whose name they act.
 //!
-//! A file lists the callers. It holds the SHA-256 of each token and never a token, so that whoever reads
-//! it can call in nobody's name. Without such a file nobody is told apart, which only a local door allows.
-//! A caller says nothing about a verdict: whose word that is, its proof shows.
+//! A file lists the callers. It contains the SHA-256 of each token and never a token, so a leaked list
+//! grants no access. Without a list all callers are anonymous, which only a local server permits. A caller's identity
+//! proves nothing about a verdict: that takes the governor's proof, so a stolen token runs nothing.
 //!
-//! A token in the form of a JSON Web Token is read as one, and in no other way: it is never looked up by its
-//! hash, which would go on being good when the token has expired.
+//! A token in the form of a JSON Web Token is only verified as one and never looked up by its hash: the hash
+//! would remain valid after the token has expired or its key was removed.
 
 use super::admit::AcceptUnsigned;
 use super::files::{self, FileError, folder_of};
@@ -24,15 +24,15 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-/// The most bytes of a list of callers.
+/// The maximum size of a list of callers, in bytes.
 const MAX_LIST_BYTES: u64 = 4 << 20;
-/// The longest name of a caller, in characters.
+/// The maximum length of a caller's name, in characters.
 const MAX_NAME_BYTES: usize = 64;
-/// What every token begins with, so that one that got into a log or a repository is found.
+/// The prefix of every token, by which scanners find one in a log or a repository.
 const TOKEN_PREFIX: &str = "a2g_";
-/// How many random bytes a token has.
+/// The number of random bytes in a token.
 const TOKEN_BYTES: usize = 32;
-/// In the place of an agent: all of them.
+/// The entry in `agents` that stands for all agents.
 const EVERY_AGENT: &str = "*";
 
 const HEADER: &str = "\
@@ -40,22 +40,22 @@ const HEADER: &str = "\
 # It holds no token, only the SHA-256 of each. SIGHUP makes the executor read it again.
 ";
 
-/// What a caller may do.
+/// A role of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Sends intents in the name of its agents, and asks for, and cancels, those.
+    /// May send intents in the name of its agents, and query and cancel those.
     Agent,
-    /// Sends standing policies, revocations and directives, and asks for, and cancels, any intent.
+    /// May send standing policies, revocations and directives, and query and cancel any intent.
     Governor,
-    /// Decides escalated intents, and asks for any.
+    /// May decide escalated intents, and query any intent.
     Approver,
-    /// Asks for, and cancels, any intent, and reads the metrics.
+    /// May query and cancel any intent, and read the metrics.
     Operator,
 }
 
 impl Role {
-    /// The word in the list of callers.
+    /// The name in the list of callers.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -67,79 +67,79 @@ impl Role {
     }
 }
 
-/// Why a list of callers cannot be used.
+/// The reason why a list of callers cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CallersError {
     /// The file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Its text is not such a list.
+    /// The text is not a list of callers.
     #[error("`{path}`: {reason}")]
     NotAList {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A caller that cannot be.
+    /// An entry is not valid.
     #[error("the caller `{name}` {reason}")]
     Caller {
-        /// Its name.
+        /// The name of the caller.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 }
 
-/// One caller of the list.
+/// One entry of the list of callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallerEntry {
-    /// What it is called in logs.
+    /// The name in logs.
     pub name: String,
-    /// What it may do.
+    /// The roles.
     pub roles: BTreeSet<Role>,
-    /// In whose name it sends intents: DIDs, or `*` for anybody's.
+    /// The agents in whose name it may send intents: DIDs, or `*` for all.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub agents: BTreeSet<String>,
     /// The SHA-256 of its token, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_sha256: Option<String>,
-    /// Or a DNS name or URI that its certificate is for.
+    /// A DNS name or URI in its certificate. Certificates are renewed, so the entry has no digest of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
-    /// When it is no longer known.
+    /// The time from which the entry is no longer valid.
     #[serde(default, with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<OffsetDateTime>,
-    /// Or about whom its JSON Web Tokens are.
+    /// The issuer and the subject of its JSON Web Tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtSubject>,
 }
 
-/// What a caller is known by.
+/// The credential that identifies a caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Shows {
-    /// A token, which has this SHA-256.
+    /// A token with this SHA-256.
     Token(Digest),
     /// A certificate for this DNS name or URI.
     Certificate(String),
-    /// JSON Web Tokens about this subject.
+    /// JSON Web Tokens with this issuer and subject.
     Jwt(JwtSubject),
 }
 
 impl CallerEntry {
-    /// What it is known by, which is one of three.
+    /// The credential of this entry, which must be exactly one of three.
     ///
     /// # Errors
-    /// What is wrong with it, as the end of a sentence about the caller.
+    /// The problem, as the end of a sentence about the caller.
     pub fn shows(&self) -> Result<Shows, String> {
         match (&self.token_sha256, &self.certificate, &self.jwt) {
             (Some(token), None, None) => match Digest::parse(token) {
                 Ok(token) if token == Digest::of(b"") => {
-                    Err("has the SHA-256 of nothing in `token_sha256`".to_owned())
+                    Err("has the SHA-256 of the empty text in `token_sha256`".to_owned())
                 }
                 Ok(token) => Ok(Shows::Token(token)),
-                Err(error) => Err(format!("has no SHA-256 in `token_sha256`: {error}")),
+                Err(error) => Err(format!("has an invalid `token_sha256`: {error}")),
             },
             (None, Some(certificate), None) => Ok(Shows::Certificate(certificate.clone())),
             (None, None, Some(jwt)) if jwt.subject.is_empty() => {
@@ -147,13 +147,13 @@ impl CallerEntry {
             }
             (None, None, Some(jwt)) => Ok(Shows::Jwt(jwt.clone())),
             (None, None, None) | (Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
-                Err("has to show one of three: `token_sha256`, `certificate` or `jwt`".to_owned())
+                Err("must have exactly one of `token_sha256`, `certificate` and `jwt`".to_owned())
             }
         }
     }
 }
 
-/// The file as it is written.
+/// The TOML form of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -161,17 +161,17 @@ struct Written {
     caller: Vec<CallerEntry>,
 }
 
-/// A token, which is shown once.
+/// A secret token. Its text is shown once, when it is created.
 pub struct Token(Zeroizing<String>);
 
 impl Token {
-    /// A new one.
+    /// Creates a random token.
     ///
     /// # Ambient Authority
     /// Asks the system for random bytes.
     ///
     /// # Errors
-    /// When there are none.
+    /// The error of the system when there are no random bytes.
     pub fn new() -> std::io::Result<Self> {
         let mut random = Zeroizing::new([0; TOKEN_BYTES]);
         getrandom::fill(&mut *random).map_err(std::io::Error::other)?;
@@ -179,13 +179,13 @@ impl Token {
         Ok(Self(Zeroizing::new(format!("{TOKEN_PREFIX}{}", *digits))))
     }
 
-    /// Its text, for its bearer alone.
+    /// The secret text, for the caller alone.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Its SHA-256, as the list has it.
+    /// The SHA-256 for the list of callers, in hexadecimal digits.
     #[must_use]
     pub fn sha256(&self) -> String {
         Digest::of(self.0.as_bytes()).to_string()
@@ -198,12 +198,12 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The list of callers, as a file has it.
+/// The list of callers in a file.
 #[derive(Debug)]
 pub struct CallerList {
     path: PathBuf,
     entries: Vec<CallerEntry>,
-    /// Held by whoever changes the list, so that two who do it at once do it one after the other.
+    /// The lock of a list that is open for changes; it serializes concurrent changes.
     _lock: Option<File>,
 }
 
@@ -224,7 +224,8 @@ impl CallerList {
         Ok(Self { path: path.to_owned(), entries: written.caller, _lock: None })
     }
 
-    /// The list of a file that may not be there yet, to change it. Waits for whoever changes one beside it.
+    /// Opens a list for changes, empty if the file does not exist. Waits while another process changes a list
+    /// in the same folder.
     ///
     /// # Ambient Authority
     /// Reads the file, and locks its folder.
@@ -232,7 +233,7 @@ impl CallerList {
     /// # Errors
     /// As [`Self::read`].
     pub fn to_change(path: &Path) -> Result<Self, CallersError> {
-        // What a link leads to is changed, and not the link.
+        // The target of a symbolic link is changed, not the link.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let folder = folder_of(&path);
         let lock = File::open(folder).map_err(|error| FileError::io(folder, error))?;
@@ -244,32 +245,32 @@ impl CallerList {
         Ok(Self { _lock: Some(lock), ..list })
     }
 
-    /// All callers, in the order in which they were added.
+    /// All entries, in the order of their addition.
     #[must_use]
     pub fn entries(&self) -> &[CallerEntry] {
         &self.entries
     }
 
-    /// Adds a caller, and writes the list.
+    /// Adds an entry and writes the file.
     ///
     /// # Ambient Authority
     /// Writes the file.
     ///
     /// # Errors
-    /// [`CallersError`] when the list would not be one to go by; then the file is as it was.
+    /// [`CallersError`] when the new list would not be valid; the file is then unchanged.
     pub fn add(&mut self, entry: CallerEntry) -> Result<(), CallersError> {
         self.entries.push(entry);
         Callers::of(&self.entries, TokenIssuers::default())?;
         self.write()
     }
 
-    /// Removes a caller, and writes the list.
+    /// Removes an entry and writes the file.
     ///
     /// # Ambient Authority
     /// Writes the file.
     ///
     /// # Errors
-    /// [`CallersError`], also when there is none of this name.
+    /// [`CallersError`], also when no entry has this name.
     pub fn remove(&mut self, name: &str) -> Result<(), CallersError> {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.name != name);
@@ -291,8 +292,8 @@ impl CallerList {
     }
 }
 
-/// Somebody who calls and is known. Only [`Callers::identify`], [`Caller::anybody`] and
-/// [`Caller::any_agent`] make one.
+/// An authenticated or anonymous caller. Only [`Callers::identify`], [`Caller::anybody`] and
+/// [`Caller::any_agent`] construct one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Caller {
     name: Box<str>,
@@ -307,8 +308,8 @@ enum Agents {
 }
 
 impl Caller {
-    /// Whoever reaches a door that tells nobody apart: every agent, and the operator. With the leave to take
-    /// unsigned verdicts it is the governor as well.
+    /// The caller of a server without a list of callers: every agent, and the operator. With permission for
+    /// unsigned verdicts it is the governor and an approver, too.
     #[must_use]
     pub fn anybody(leave: Option<AcceptUnsigned>) -> Self {
         let more: &[Role] = if leave.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
@@ -316,30 +317,30 @@ impl Caller {
         Self { name: "anybody".into(), roles, agents: Agents::Every }
     }
 
-    /// What it is called in logs.
+    /// The name in logs.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it may do.
+    /// The roles.
     pub fn roles(&self) -> impl Iterator<Item = Role> {
         self.roles.iter().copied()
     }
 
-    /// Whether it may do what any of these may.
+    /// Returns `true` when the caller has at least one of these roles.
     #[must_use]
     pub fn is_any_of(&self, roles: &[Role]) -> bool {
         roles.iter().any(|role| self.roles.contains(role))
     }
 
-    /// Whoever reaches a door that is open to everybody: an agent of any name, and nothing more.
+    /// The caller of a public door: an agent of any name, without further roles.
     #[must_use]
     pub fn any_agent() -> Self {
         Self { name: "anybody".into(), roles: BTreeSet::from([Role::Agent]), agents: Agents::Every }
     }
 
-    /// The agent in whose name it sends intents, when there is only one.
+    /// The caller's agent, if it has exactly one.
     #[must_use]
     pub fn only_agent(&self) -> Option<&AgentDid> {
         match &self.agents {
@@ -348,7 +349,7 @@ impl Caller {
         }
     }
 
-    /// Whether it sends intents in this agent's name.
+    /// Returns `true` when the caller may send intents in this agent's name.
     #[must_use]
     pub fn speaks_for(&self, agent: &AgentDid) -> bool {
         let theirs = match &self.agents {
@@ -359,19 +360,19 @@ impl Caller {
     }
 }
 
-/// What was shown in the place of a token.
+/// The token part of a credential.
 #[derive(Debug, Clone, Default)]
 enum Presented {
     #[default]
     Nothing,
     Hashed(Digest),
-    /// In the form of a JSON Web Token.
+    /// A JSON Web Token, or the reason why it is not valid.
     Jwt(Arc<Result<Jwt, TokenRefusal>>),
-    /// It is nobody's, and is not passed over.
+    /// Not a token, and not ignored either: a certificate beside it does not count.
     Nonsense,
 }
 
-/// What somebody shows to say who they are.
+/// The credentials that a caller presents.
 #[derive(Debug, Clone, Default)]
 pub struct Credential {
     token: Presented,
@@ -379,7 +380,7 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// A token, if one was shown, and the names of a certificate that was checked.
+    /// A token, if one was presented, and the names in a verified certificate.
     #[must_use]
     pub fn new(token: Option<&[u8]>, names: Arc<[Box<str>]>) -> Self {
         let token = match token {
@@ -390,7 +391,7 @@ impl Credential {
         Self { token, names }
     }
 
-    /// Whether a token was shown, good or not.
+    /// Returns `true` when a token was presented, valid or not.
     #[must_use]
     pub fn shows_a_token(&self) -> bool {
         match self.token {
@@ -399,41 +400,39 @@ impl Credential {
         }
     }
 
-    /// Something in the place of a token that is none: where callers are listed, it is nobody's.
+    /// An unreadable token. It identifies no caller of a list.
     #[must_use]
     pub fn nonsense() -> Self {
         Self { token: Presented::Nonsense, names: Arc::default() }
     }
 }
 
-/// Why somebody is not known. For the operator: a caller is told no more than that it is not.
+/// The reason why authentication failed. It is for the operator: a caller only learns that it failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotKnown {
-    /// Nobody in the list shows this.
-    #[error("nobody in the list of callers shows this")]
+    /// No entry has this credential.
+    #[error("no caller in the list has this credential")]
     Unlisted,
-    /// Somebody who was known for some time.
-    #[error("the caller `{name}` was known until {until}")]
+    /// The entry has expired.
+    #[error("the entry of the caller `{name}` expired at {until}")]
     Over {
-        /// What it was called.
+        /// The name of the caller.
         name: Box<str>,
-        /// When it ended.
+        /// The time of expiry.
         until: OffsetDateTime,
     },
-    /// A JSON Web Token that is not taken.
+    /// The JSON Web Token is not valid.
     #[error(transparent)]
     Token(#[from] TokenRefusal),
 }
 
-/// Everybody who is known.
+/// All callers that this server authenticates.
 #[derive(Debug)]
 pub struct Callers(Known);
 
 #[derive(Debug)]
 enum Known {
-    /// Nobody is told apart.
     Anybody(Arc<Caller>),
-    /// Those of a list.
     Listed(Listed),
 }
 
@@ -451,26 +450,26 @@ struct Listing {
 }
 
 impl Callers {
-    /// Tells nobody apart.
+    /// Treats every caller as [`Caller::anybody`].
     #[must_use]
     pub fn anybody(leave: Option<AcceptUnsigned>) -> Self {
         Self(Known::Anybody(Arc::new(Caller::anybody(leave))))
     }
 
-    /// Knows nobody at all.
+    /// Rejects every caller.
     #[must_use]
     pub fn nobody() -> Self {
         Self(Known::Listed(Listed::default()))
     }
 
-    /// Those of a list, some of whom may show tokens of these issuers.
+    /// Reads a list of callers, whose JSON Web Tokens are verified with the keys of `issuers`.
     ///
     /// # Ambient Authority
     /// Reads the file.
     ///
     /// # Errors
-    /// [`CallersError`] for the first caller that cannot be. Nobody is left out: an operator who wrote it
-    /// means it.
+    /// [`CallersError`] for the first entry that is not valid. No entry is skipped: an operator who wrote it
+    /// relies on it.
     pub fn read(path: &Path, issuers: TokenIssuers) -> Result<Self, CallersError> {
         Self::of(CallerList::read(path)?.entries(), issuers)
     }
@@ -488,7 +487,7 @@ impl Callers {
         Ok(Self(Known::Listed(listed)))
     }
 
-    /// How many are known; `None` when nobody is told apart.
+    /// The number of callers; `None` without a list.
     #[must_use]
     pub fn count(&self) -> Option<usize> {
         match &self.0 {
@@ -497,8 +496,7 @@ impl Callers {
         }
     }
 
-    /// Whose JSON Web Tokens are of an issuer that is not configured, so that none is believed: the caller's name
-    /// and its issuer.
+    /// The callers whose issuer is not configured, so that their tokens are never valid: name and issuer.
     #[must_use]
     pub fn without_issuer(&self) -> Vec<(&str, &Issuer)> {
         let Known::Listed(Listed { callers, places, issuers }) = &self.0 else { return Vec::new() };
@@ -513,10 +511,11 @@ impl Callers {
         missing
     }
 
-    /// Who shows this. A token decides alone; without one, a certificate has to name one caller.
+    /// Authenticates a caller. A token alone decides if there is one; otherwise the certificate must name
+    /// exactly one caller.
     ///
     /// # Errors
-    /// [`NotKnown`] says why nobody does.
+    /// [`NotKnown`] with the reason.
     pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, NotKnown> {
         let listed = match &self.0 {
             Known::Anybody(caller) => return Ok(Arc::clone(caller)),
@@ -524,6 +523,8 @@ impl Callers {
         };
         let found = match &shown.token {
             Presented::Hashed(token) => listed.places.get(&Shows::Token(*token)).copied(),
+            // The token is verified again with each request: a cached result would have to be invalidated at
+            // `exp` and at SIGHUP.
             Presented::Jwt(token) => Some(listed.about(token, now)?),
             Presented::Nothing => listed.certified(&shown.names),
             Presented::Nonsense => None,
@@ -538,7 +539,7 @@ impl Callers {
 }
 
 impl Listed {
-    /// The one caller that a certificate names.
+    /// The index of the only caller that a certificate names.
     fn certified(&self, names: &[Box<str>]) -> Option<usize> {
         let shown = names.iter().map(|name| Shows::Certificate(String::from(&**name)));
         let mut found = shown.filter_map(|shown| self.places.get(&shown).copied());
@@ -546,7 +547,7 @@ impl Listed {
         found.all(|other| other == first).then_some(first)
     }
 
-    /// The one caller that a token is about.
+    /// The index of the caller with the subject of a token.
     fn about(&self, token: &Result<Jwt, TokenRefusal>, now: OffsetDateTime) -> Result<usize, TokenRefusal> {
         let token = token.as_ref().map_err(Clone::clone)?;
         let subject = self.issuers.believe(token, now)?;
@@ -567,7 +568,7 @@ impl Listed {
         }
         let agents = agents_of(roles, agents)?;
         if self.places.insert(entry.shows()?, self.callers.len()).is_some() {
-            return Err("shows the same as another caller".to_owned());
+            return Err("has the same credential as another caller".to_owned());
         }
         let caller = Arc::new(Caller { name: name.as_str().into(), roles: roles.clone(), agents });
         self.callers.push(Listing { caller, expires_at: *expires_at });
@@ -578,7 +579,7 @@ impl Listed {
 fn agents_of(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<Agents, String> {
     if roles.contains(&Role::Agent) == agents.is_empty() {
         return Err(
-            "has to name in `agents` (`--agent`) for whom it sends intents when it has the role `agent`, and only \
+            "must list in `agents` (`--agent`) the agents for whom it sends intents if it has the role `agent`, and only \
              then: DIDs, or `*` for every agent"
                 .to_owned(),
         );
@@ -587,7 +588,7 @@ fn agents_of(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<Agents
         return Ok(Agents::Every);
     }
     let agents = agents.iter().map(|agent| AgentDid::parse(agent)).collect::<Result<_, _>>();
-    agents.map(Agents::These).map_err(|error| format!("has an agent that is none: {error}"))
+    agents.map(Agents::These).map_err(|error| format!("has an invalid agent: {error}"))
 }
 
 #[cfg(test)]

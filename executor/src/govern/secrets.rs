@@ -1,8 +1,8 @@
-//! The file with what agents of Genesis Nexus and this executor share.
+//! The file with the secrets that Genesis Nexus agents share with this executor.
 //!
-//! One line for each agent: its id, the secret that messages are signed with, and the key for AES-256 in 64
-//! hexadecimal digits, or `-` when nothing is sealed. Lines rather than TOML, so that no reader of a format
-//! keeps a copy.
+//! Each line is one agent: its id, the secret for signatures, and the AES-256 key in 64 hexadecimal digits, or
+//! `-` for no encryption. The format is not TOML, because a TOML parser would leave copies of the secrets in
+//! memory.
 
 use super::files::read_secret;
 use super::keys::KeyError;
@@ -12,16 +12,16 @@ use std::fmt;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// The shortest secret, in bytes: one of 128 bits in hexadecimal digits.
+/// The minimum length of a secret: 128 bits in hexadecimal digits.
 const MIN_SECRET_BYTES: usize = 32;
 
-/// What one agent and this executor share. It shows nothing of it.
+/// The secrets that one agent and this executor share. `Debug` prints none of them.
 pub struct AgentSecret {
     /// The agent's id (`from.id`).
     pub agent: Box<str>,
-    /// What messages are signed with.
+    /// The secret for signatures.
     pub signing: Zeroizing<Vec<u8>>,
-    /// What payloads are sealed with.
+    /// The key for sealed payloads.
     pub sealing: Option<Zeroizing<[u8; 32]>>,
 }
 
@@ -32,13 +32,13 @@ impl fmt::Debug for AgentSecret {
 }
 
 impl AgentSecret {
-    /// Reads a file of them.
+    /// Reads the file.
     ///
     /// # Ambient Authority
     /// Reads the file.
     ///
     /// # Errors
-    /// [`KeyError`], also when others can read the file. No message repeats anything of a secret.
+    /// [`KeyError`], also when others can read the file. No message repeats any part of a secret.
     pub fn read(path: &Path) -> Result<Vec<Self>, KeyError> {
         let text = read_secret(path)?;
         let wrong = |reason: String| KeyError::NotAKey { path: path.to_owned(), reason };
@@ -54,16 +54,16 @@ fn parse(text: &str) -> Result<Vec<AgentSecret>, String> {
         lines.map(|(number, line)| secret(line).map_err(|reason| format!("line {number} {reason}")));
     let secrets = secrets.collect::<Result<Vec<_>, _>>()?;
     if secrets.is_empty() {
-        return Err("there is no agent in it: each line is an id, a secret, and a key or `-`".to_owned());
+        return Err("the file lists no agent: each line is an id, a secret, and a key or `-`".to_owned());
     }
     let mut agents = HashSet::new();
     if let Some(twice) = secrets.iter().find(|secret| !agents.insert(&secret.agent)) {
-        return Err(format!("the agent `{}` is there twice", twice.agent));
+        return Err(format!("the agent `{}` is listed twice", twice.agent));
     }
     let mut shared = HashSet::new();
     if let Some(same) = secrets.iter().find(|secret| !shared.insert(secret.signing.as_slice())) {
         return Err(format!(
-            "the agent `{}` has the secret of another: a signature has to say whose it is",
+            "the agent `{}` has the secret of another agent: a signature must identify its agent",
             same.agent
         ));
     }
@@ -75,10 +75,10 @@ fn secret(line: &str) -> Result<AgentSecret, &'static str> {
     let (Some(agent), Some(signing), Some(sealing), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        return Err("has to be three parts: an agent's id, its secret, and its key for AES-256 or `-`");
+        return Err("must be three parts: an agent's id, its secret, and its AES-256 key or `-`");
     };
     if signing.len() < MIN_SECRET_BYTES {
-        return Err("has a secret of fewer than 32 characters: take `openssl rand -hex 32`");
+        return Err("has a secret of fewer than 32 characters: make one with `openssl rand -hex 32`");
     }
     let sealing = match sealing {
         "-" => None,

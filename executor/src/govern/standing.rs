@@ -1,13 +1,13 @@
-//! The standing policies that this executor holds, and what they say about one call.
+//! The standing policies of this executor's agents, and their claims about one call.
 //!
 //! ```text
 //! (nothing) ── g2a/policy ─▶ held ── g2a/revoke ─▶ revoked ── g2a/policy ─▶ held
 //! ```
-//! An agent without a standing policy is bound by the other four layers alone. A revoked agent is
-//! refused until a new policy comes. A rule that cannot be read exactly refuses its tool.
+//! An agent without a standing policy is bound by the other layers alone. A revoked agent is rejected until a
+//! new policy arrives. A rule that cannot be read exactly refuses its tool.
 //!
-//! Nothing here grants anything: the answer is one layer of claims, which
-//! [`crate::capability::Grant`] meets with the others.
+//! This module grants nothing: its result is one layer of claims, which [`crate::capability::Grant`] meets with
+//! the others.
 
 use super::arguments::Arguments;
 use super::rule::{Breach, Rule, RuleError, host_claims};
@@ -20,20 +20,20 @@ use crate::verdict::{Policy, ToolRule};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Why the standing policy refuses a call. Every sentence names the agent, the rule and what to
+/// The reason why the standing policy refuses a call. Every message names the agent, the rule and what to
 /// change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StandingRefusal {
     /// The governor revoked the agent's capabilities.
     #[error(
         "the governor revoked the capabilities of `{agent}` (`g2a/revoke`); \
-         a new `g2a/policy` has to come first"
+         a new `g2a/policy` is needed first"
     )]
     Revoked {
         /// The agent.
         agent: AgentDid,
     },
-    /// The tool is not in the policy.
+    /// The policy does not list the tool.
     #[error(
         "the standing policy `{version}` of `{agent}` does not list the tool `{tool}`; \
          add it under `capabilities.tools`"
@@ -46,7 +46,7 @@ pub enum StandingRefusal {
         /// The tool.
         tool: ToolName,
     },
-    /// The tool is in the policy and not allowed.
+    /// The policy lists the tool and does not allow it.
     #[error(
         "the standing policy `{version}` of `{agent}` does not allow the tool `{tool}`; \
          set `capabilities.tools.{tool}.allowed` to true"
@@ -59,7 +59,7 @@ pub enum StandingRefusal {
         /// The tool.
         tool: ToolName,
     },
-    /// An argument breaks a constraint.
+    /// An argument violates a constraint.
     #[error("the standing policy `{version}` of `{agent}` refuses these arguments of `{tool}`: {breach}")]
     Argument {
         /// The agent.
@@ -68,7 +68,7 @@ pub enum StandingRefusal {
         version: String,
         /// The tool.
         tool: ToolName,
-        /// The constraint.
+        /// The violation.
         breach: Breach,
     },
     /// The rule of the tool cannot be enforced exactly.
@@ -83,7 +83,7 @@ pub enum StandingRefusal {
         version: String,
         /// The tool.
         tool: ToolName,
-        /// What is wrong with the rule.
+        /// The problem of the rule.
         error: RuleError,
     },
     /// The policy limits the disk, which this version cannot measure, and the tool writes.
@@ -111,13 +111,13 @@ pub enum StandingRefusal {
         version: String,
         /// The tool.
         tool: ToolName,
-        /// What is wrong with one of them.
+        /// The problem of one of the hosts.
         error: HostError,
     },
 }
 
 impl StandingRefusal {
-    /// The word for `data.blocked_by`.
+    /// The value for `data.blocked_by`.
     #[must_use]
     pub fn blocked_by(&self) -> BlockedBy {
         match self {
@@ -158,14 +158,14 @@ struct Held {
 }
 
 impl Standing {
-    /// No policies at all.
+    /// An empty set of policies.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts a policy in force in place of the one before it, and ends a revocation of its agent. A
-    /// policy without an agent binds every agent that has no entry of its own.
+    /// Replaces the policy of its agent and ends a revocation. A policy without an agent binds every agent that
+    /// has no entry of its own.
     pub fn set(&self, policy: Policy) {
         let agent = policy.agent.clone();
         let state = State::Held(Arc::new(Held::new(policy)));
@@ -178,8 +178,8 @@ impl Standing {
         }
     }
 
-    /// Drops the standing capabilities of one agent, or of all. Whoever is revoked is refused until
-    /// a new policy comes, agents that never had one included.
+    /// Revokes the capabilities of one agent, or of all. Revoked agents are rejected until a new policy
+    /// arrives, including those that never had one.
     pub fn revoke(&self, agent: Option<&AgentDid>) {
         let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
         match agent {
@@ -193,17 +193,16 @@ impl Standing {
         }
     }
 
-    /// What the standing policy of the call's agent claims about the call.
+    /// The claims of the standing policy of the call's agent about the call.
     ///
-    /// `claims.access` is read-only under a policy with `max_disk_mb`, so that a run can never write
-    /// under a disk limit that is not enforced; [`Standing::allow_writes`] is the clear refusal to
-    /// give before that.
+    /// Under a policy with `max_disk_mb`, `claims.access` is read-only, so that a run can never write under a
+    /// disk limit that is not enforced; [`Standing::allow_writes`] gives the clear refusal before that.
     ///
-    /// A policy with hosts that cannot be read claims that the network is off;
-    /// [`Standing::allow_network`] is the clear refusal to give before that.
+    /// A policy with unreadable hosts claims that the network is off; [`Standing::allow_network`] gives the
+    /// clear refusal before that.
     ///
     /// # Errors
-    /// [`StandingRefusal`] when the agent is revoked, the tool is not allowed, an argument breaks a
+    /// [`StandingRefusal`] when the agent is revoked, the tool is not allowed, an argument violates a
     /// constraint, or the rule cannot be enforced.
     pub fn claims_for(&self, call: &Call) -> Result<Claims, StandingRefusal> {
         match self.state_of(&call.agent) {
@@ -213,7 +212,7 @@ impl Standing {
         }
     }
 
-    /// Asks whether a tool that declares read-write access may run at all.
+    /// Checks that a tool which declares read-write access may run at all.
     ///
     /// # Errors
     /// [`StandingRefusal::DiskUnenforceable`] under a policy with `max_disk_mb`;
@@ -230,7 +229,7 @@ impl Standing {
         }
     }
 
-    /// Asks whether a tool that declares the network may run at all.
+    /// Checks that a tool which declares the network may run at all.
     ///
     /// # Errors
     /// [`StandingRefusal::HostsUnreadable`] under a policy whose hosts cannot be read;
@@ -249,7 +248,7 @@ impl Standing {
         }
     }
 
-    /// The standing policy that binds an agent; `None` also for one that is revoked.
+    /// The standing policy of an agent; `None` without one, and for a revoked agent.
     #[must_use]
     pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
         match self.state_of(agent)? {
@@ -501,7 +500,7 @@ mod tests {
         }
     }
 
-    /// What the meet makes of the claims, when the verdict grants `/workspace`.
+    /// The grant that results when the verdict grants `/workspace`.
     fn grant(rule: ToolRule) -> Grant {
         let workspace = || vec![Tree::parse_path("/workspace").unwrap().into()];
         let ceilings = Ceilings {

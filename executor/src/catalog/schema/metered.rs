@@ -1,9 +1,9 @@
-//! JSON values whose every access is counted, so that a validation ends within a budget of steps.
+//! JSON values with counted accesses, so that a validation ends within a budget of steps.
 //!
-//! The validator reads values through [`Metered`] only. Once the budget is spent, every value looks like
-//! `null` and every list like its end, so that the validator returns at once; its answer is then void, and
-//! [`within`] says so. The account is the thread's own, because the validator makes nodes of its own, for the
-//! names of properties, that carry nothing but their text.
+//! The validator reads values through [`Metered`] only. After the budget is exhausted, every value appears as
+//! `null` and every list as ended, so that the validator returns at once; its answer is then void, and
+//! [`within`] reports that. The budget is thread-local, because the validator creates nodes for the names of
+//! properties that carry nothing but their text.
 
 use jsonschema::JsonType;
 use jsonschema::json::{Array, Json, JsonNumber, Node, NodeIdentity, Object};
@@ -12,35 +12,35 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashSet;
 
-/// Bytes of text that cost one step.
+/// The length of text that costs one step, in bytes.
 const BYTES_PER_STEP: usize = 64;
-/// The largest integer, either side of zero, that every reader of JSON has exactly.
+/// The largest absolute value of an integer that every JSON reader represents exactly.
 const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 
 thread_local! {
-    /// Steps that are left to the validation that runs on this thread.
+    /// The remaining steps of the validation on this thread.
     static LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The budget of a validation was spent before it had an answer.
+/// The budget ended before the validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Exhausted;
 
-/// Runs one validation within `steps`.
+/// Runs one validation with a budget of `steps`.
 pub(super) fn within<T>(steps: u64, validate: impl FnOnce() -> T) -> Result<T, Exhausted> {
     LEFT.set(steps);
     let answer = validate();
     if LEFT.replace(0) == 0 { Err(Exhausted) } else { Ok(answer) }
 }
 
-/// Pays for `steps` more; `false` when the budget does not have them.
+/// Takes steps from the budget; `false` when it is exhausted.
 fn pay(steps: usize) -> bool {
     let left = LEFT.get().saturating_sub(u64::try_from(steps).unwrap_or(u64::MAX));
     LEFT.set(left);
     left > 0
 }
 
-/// The representation that the validator is compiled for.
+/// The value representation for which the validator is compiled.
 pub(super) struct MeteredJson;
 
 /// One value.
@@ -48,7 +48,7 @@ pub(super) struct MeteredJson;
 pub(super) struct Metered<'a>(pub(super) &'a Value);
 
 impl<'a> Metered<'a> {
-    /// The value, or `null` when the budget is spent.
+    /// The value, or `null` after the budget is exhausted.
     fn look(self) -> &'a Value {
         if pay(1) { self.0 } else { &Value::Null }
     }
@@ -110,7 +110,7 @@ impl<'a> Node<'a, MeteredJson> for Metered<'a> {
         }
     }
 
-    /// A comparison reads no more than `expected` has, which a schema bounds.
+    /// Costs one step: a comparison reads no more than `expected`, whose size a schema bounds.
     fn equals_value(&self, expected: &Value) -> bool {
         jsonschema::json::cmp::equal(self.look(), expected)
     }
@@ -124,7 +124,7 @@ impl<'a> Node<'a, MeteredJson> for Metered<'a> {
     }
 }
 
-/// An object, whose members are paid for one by one.
+/// An object, whose members cost one step each.
 pub(super) struct MeteredObject<'a>(&'a Map<String, Value>);
 
 impl<'a> Object<'a, MeteredJson> for MeteredObject<'a> {
@@ -145,7 +145,7 @@ impl<'a> Object<'a, MeteredJson> for MeteredObject<'a> {
     }
 }
 
-/// The members of an object, until they end or the budget does.
+/// The members of an object until they, or the budget, end.
 pub(super) struct Members<'a>(serde_json::map::Iter<'a>);
 
 impl<'a> Iterator for Members<'a> {
@@ -159,7 +159,7 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// An array, whose elements are paid for one by one.
+/// An array, whose elements cost one step each.
 pub(super) struct MeteredArray<'a>(&'a [Value]);
 
 impl<'a> Array<'a, MeteredJson> for MeteredArray<'a> {
@@ -174,8 +174,8 @@ impl<'a> Array<'a, MeteredJson> for MeteredArray<'a> {
         Elements(self.0.iter())
     }
 
-    /// The library's own hash is equal for all arrays of empty arrays, whatever their shape, so that a caller
-    /// could make it compare each with each. Here equal elements, and only those, have equal keys.
+    /// The library's own hash is equal for all arrays of empty arrays, so a caller could make it compare each
+    /// element with each. Here only equal elements have equal keys.
     fn is_unique(&self) -> bool {
         let mut seen = HashSet::new();
         for element in self.elements() {
@@ -189,7 +189,7 @@ impl<'a> Array<'a, MeteredJson> for MeteredArray<'a> {
     }
 }
 
-/// The elements of an array, until they end or the budget does.
+/// The elements of an array until they, or the budget, end.
 pub(super) struct Elements<'a>(std::slice::Iter<'a, Value>);
 
 impl<'a> Iterator for Elements<'a> {
@@ -200,8 +200,8 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Writes a form of `value` that two values share exactly when they are equal for JSON Schema: members in the
-/// order of their names, and numbers by their mathematical value.
+/// Writes a key that two values share exactly if they are equal for JSON Schema: members sorted by name, and
+/// numbers by their mathematical value.
 fn write_key(value: &Value, key: &mut Vec<u8>) {
     match value {
         Value::Null => key.push(b'n'),
@@ -247,14 +247,14 @@ fn write_number(number: &Number, key: &mut Vec<u8>) {
     }
 }
 
-/// A float that is an integer which 128 bits hold.
+/// The integer value of a float, if it is one and fits into 128 bits.
 #[allow(clippy::cast_possible_truncation, reason = "the bounds are checked on the line before")]
 fn whole_float(number: f64) -> Option<i128> {
     let fits = number.fract() == 0.0 && number.abs() < 2_f64.powi(126);
     fits.then_some(number as i128)
 }
 
-/// A number. An integer that a reader with doubles would see as another one is none for `type: integer`.
+/// A number. For `type: integer`, an integer that a reader with doubles would change is not an integer.
 pub(super) struct MeteredNumber<'a>(&'a Number);
 
 impl JsonNumber for MeteredNumber<'_> {

@@ -1,4 +1,4 @@
-//! Who is known by what, and lists that are not to be gone by.
+//! Authentication of callers, and invalid lists.
 
 use super::*;
 use std::os::unix::fs::PermissionsExt as _;
@@ -139,26 +139,26 @@ fn a_list_that_cannot_be_meant_is_refused() {
     refused(&also(|e| e.name = "a b".to_owned()), "needs a name");
     refused(&also(|e| e.name = "a".repeat(65)), "needs a name");
     refused(&also(|e| e.roles.clear()), "has no role");
-    refused(&also(|e| e.agents.clear()), "has to name in `agents`");
+    refused(&also(|e| e.agents.clear()), "must list in `agents`");
     refused(&also(|e| e.roles = BTreeSet::from([Role::Operator])), "and only then");
-    refused(&also(|e| e.agents = BTreeSet::from(["nobody".to_owned()])), "has an agent that is none");
-    refused(&also(|e| e.token_sha256 = None), "one of three");
-    refused(&also(|e| e.certificate = Some("a.example".to_owned())), "one of three");
-    refused(&also(|e| e.jwt = Some(about("anna"))), "one of three");
+    refused(&also(|e| e.agents = BTreeSet::from(["nobody".to_owned()])), "has an invalid agent");
+    refused(&also(|e| e.token_sha256 = None), "exactly one of");
+    refused(&also(|e| e.certificate = Some("a.example".to_owned())), "exactly one of");
+    refused(&also(|e| e.jwt = Some(about("anna"))), "exactly one of");
     let of_subject = |name: &str, subject: &str| CallerEntry {
         token_sha256: None,
         jwt: Some(about(subject)),
         ..entry(name, Role::Operator).0
     };
-    refused(&[of_subject("a", "anna"), of_subject("b", "anna")], "shows the same as another caller");
+    refused(&[of_subject("a", "anna"), of_subject("b", "anna")], "has the same credential as another caller");
     refused(&[of_subject("a", "")], "has an empty `subject`");
     let two = of(&[of_subject("b", "bert"), of_subject("a", "anna"), good.clone()]).unwrap();
     let issuer = about("anna").issuer;
     assert_eq!(two.without_issuer(), [("a", &issuer), ("b", &issuer)]);
-    refused(&also(|e| e.token_sha256 = Some("A".repeat(64))), "has no SHA-256");
-    refused(&also(|e| e.token_sha256 = Some(Digest::of(b"").to_string())), "the SHA-256 of nothing");
+    refused(&also(|e| e.token_sha256 = Some("A".repeat(64))), "has an invalid `token_sha256`");
+    refused(&also(|e| e.token_sha256 = Some(Digest::of(b"").to_string())), "the SHA-256 of the empty text");
     let same = CallerEntry { name: "bad".to_owned(), ..good.clone() };
-    refused(&[good.clone(), same], "shows the same as another caller");
+    refused(&[good.clone(), same], "has the same credential as another caller");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! From one call and one policy to one verdict.
+//! The decision: one call and one policy to one verdict.
 //!
 //! ```text
 //! policy for the agent ─▶ tool allowed ─▶ constraints ─▶ risk ─┬─ >= 0.8 ──▶ DENIED
@@ -6,8 +6,8 @@
 //!      └──────────────────────┴───────────────┴─▶ DENIED       ├─ >= 0.4 ──▶ CONDITIONAL
 //!                                                              └─ below ───▶ APPROVED
 //! ```
-//! A manifest is the least that the policy and the arguments need: the patterns of the rule that the
-//! path arguments touch, and no others.
+//! A manifest grants the minimum for the arguments: the patterns of the rule that contain a path of the
+//! arguments, and no others.
 
 use super::policy_set::Entry;
 use super::{domains, risk};
@@ -18,24 +18,22 @@ use crate::govern::rule::Rule;
 use crate::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
 use time::{Duration, OffsetDateTime};
 
-/// How long after the decision a guest may still start. Long enough for a queue, short enough that
-/// a forgotten approval is worth nothing.
+/// The time between the decision and the latest start of the guest: long enough for a queue, short enough that
+/// a forgotten approval is worthless.
 pub(super) const VALID_FOR: Duration = Duration::minutes(5);
 
-/// From here on an intent is denied, as in the reference implementation.
+/// The minimum risk score for a denial, as in the reference implementation.
 const DENY_FROM: f64 = 0.8;
-/// From here on a person decides: the lower bound of HIGH.
+/// The minimum risk score for a person's decision: the lower bound of HIGH.
 const ESCALATE_FROM: f64 = 0.7;
-/// From here on there are conditions: the lower bound of MEDIUM.
+/// The minimum risk score for conditions: the lower bound of MEDIUM.
 const CONDITIONS_FROM: f64 = 0.4;
 
-/// What a tool may hand out under conditions: enough for an answer, too little for a database.
+/// The output limit under conditions: enough for an answer, too small for a database.
 const CONDITIONAL_OUTPUT_BYTES: u64 = 64 * 1024;
 
-/// The condition that no file is changed.
 const READ_ONLY: &str = "read_only";
 
-/// Decides about one call.
 pub(super) fn decide(entry: Option<&Entry>, call: &Call, now: OffsetDateTime) -> Verdict {
     let risk = risk::assess(call);
     let arguments = Arguments::of(&call.arguments);
@@ -45,7 +43,6 @@ pub(super) fn decide(entry: Option<&Entry>, call: &Call, now: OffsetDateTime) ->
     }
 }
 
-/// A denial for this reason.
 pub(super) fn denied(call: &Call, risk: Risk, reason: String) -> Verdict {
     Verdict {
         decision: Decision::Denied,
@@ -58,12 +55,12 @@ pub(super) fn denied(call: &Call, risk: Risk, reason: String) -> Verdict {
     }
 }
 
-/// A tool that the policy allows with these arguments.
+/// A call whose tool and arguments the policy allows.
 struct Permitted<'a> {
     policy: &'a Policy,
     written: &'a ToolRule,
     rule: &'a Rule,
-    /// What the arguments touch.
+    /// The areas that the arguments need.
     areas: Vec<Area>,
 }
 
@@ -71,7 +68,7 @@ fn no_policy(call: &Call) -> String {
     format!("no policy of this governor covers `{}`; add a policy file for it", call.agent)
 }
 
-/// A policy as an operator finds it: by the agent that it names.
+/// The name of a policy in messages.
 fn named(policy: &Policy) -> String {
     let version = &policy.version;
     match &policy.agent {
@@ -138,7 +135,7 @@ fn weigh(
         risk: Some(risk),
         manifest: manifest(permitted),
         conditions,
-        // People read it too: whole seconds are enough.
+        // People read it, too: whole seconds are enough.
         expires_at: Some(now.checked_add(VALID_FOR).unwrap_or(now).truncate_to_second()),
         reason,
     }
@@ -155,13 +152,13 @@ fn manifest(permitted: &Permitted<'_>) -> Manifest {
     }
 }
 
-/// Only a list of domains that is not empty asks for the network. A manifest has no word for the list
-/// itself, nor for a rate: an executor holds them by the standing policy.
+/// `true` for a non-empty list of domains. A manifest can express neither the list nor a rate; the executor
+/// enforces them by the standing policy.
 fn network_allowed(rule: &NetworkRule) -> bool {
     rule.allowed_domains.as_ref().is_some_and(|domains| !domains.is_empty())
 }
 
-/// A rule without `paths` grants no files, which surprises whoever sends a path.
+/// A notice for a path argument under a rule without `paths`, which grants no files.
 fn no_files(permitted: &Permitted<'_>, arguments: &Arguments<'_>) -> Option<String> {
     let surprised = permitted.rule.areas().is_none() && arguments.paths().next().is_some();
     surprised.then(|| {

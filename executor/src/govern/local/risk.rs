@@ -1,9 +1,8 @@
-//! How risky an intent looks: one table of stated heuristics.
+//! Risk scores: one table of stated heuristics.
 //!
-//! The local governor has no model, so `model_score` is absent and `score = max(model, heuristic)`
-//! is the heuristic score: the highest score of the rows that apply, never their sum. A row is a
-//! guess about text, meant to be read and argued with. What a guest can reach is decided by its
-//! grant, not here.
+//! The local governor has no model, so `model_score` is absent and `score = max(model, heuristic)` is the
+//! heuristic score: the highest score of the matching rows, never their sum. A row is a guess about text, meant
+//! to be read and discussed. The grant determines what a guest can reach, not this table.
 
 use crate::call::Call;
 use crate::govern::arguments::{Arguments, Role};
@@ -14,29 +13,27 @@ use url::{Host, Url};
 
 /// One heuristic.
 pub(super) struct Row {
-    /// Its name, which opens the sentence in `threats`.
+    /// The name, which starts the sentence in `threats`.
     pub(super) name: &'static str,
-    /// What it looks for, and why its score is what it is.
+    /// The text that it matches, and the reason for its score.
     #[allow(dead_code, reason = "the table is its own documentation; a test prints it")]
     pub(super) looks_for: &'static str,
-    /// The score that it gives.
     pub(super) score: f64,
-    /// The sentence for `threats`.
     pub(super) threat: &'static str,
     applies: fn(&Evidence<'_>) -> bool,
 }
 
-/// What a tool that only reads scores when no row applies.
+/// The base score of a tool that only reads.
 pub(super) const READS: f64 = 0.05;
-/// What every other tool scores when no row applies; the document's example of a harmless write.
+/// The base score of every other tool: the document's example of a harmless write.
 pub(super) const WRITES: f64 = 0.15;
 
-/// The longest string argument that does not count as oversize: a quarter of the largest body.
+/// The maximum length of an inconspicuous string argument, in bytes: a quarter of the largest body.
 pub(super) const MAX_USUAL_BYTES: usize = 256 * 1024;
-/// The most paths in one intent that do not count as very many.
+/// The maximum number of inconspicuous paths in one intent.
 pub(super) const MAX_USUAL_PATHS: usize = 64;
 
-/// The table. From 0.4 a verdict has conditions, from 0.7 a person is asked, from 0.8 it is denied.
+/// The table. A verdict has conditions from 0.4, needs a person from 0.7, and is a denial from 0.8.
 pub(super) const ROWS: [Row; 13] = [
     Row {
         name: "path_traversal",
@@ -139,7 +136,7 @@ pub(super) const ROWS: [Row; 13] = [
     },
 ];
 
-/// Whether a tool's name says that it only reads. Any other name counts as one that may write.
+/// `true` for a tool whose name starts with a verb of reading. Every other tool counts as one that may write.
 pub(super) fn only_reads(tool: &ToolName) -> bool {
     const READERS: [&str; 13] = [
         "read", "list", "search", "hash", "find", "get", "stat", "show", "view", "count", "diff", "grep",
@@ -149,7 +146,6 @@ pub(super) fn only_reads(tool: &ToolName) -> bool {
     READERS.contains(&first)
 }
 
-/// Scores a call.
 pub(super) fn assess(call: &Call) -> Risk {
     let evidence = Evidence::of(call);
     let base = if evidence.only_reads { READS } else { WRITES };
@@ -164,7 +160,7 @@ pub(super) fn assess(call: &Call) -> Risk {
     }
 }
 
-/// What the rows look at, made once for a call.
+/// The input of all rows, computed once for a call.
 struct Evidence<'a> {
     arguments: Arguments<'a>,
     squeezed: Vec<(Role, Squeezed)>,
@@ -202,7 +198,7 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Every URL with an authority in arguments that are not file content.
+/// All URLs with an authority in arguments that are not file content.
 pub(super) fn urls_in(arguments: &Arguments<'_>) -> impl Iterator<Item = Url> {
     let texts = arguments.texts().iter().filter(|text| is_command(text.role));
     let words = texts.flat_map(|text| text.text.split(|c: char| c.is_whitespace() || "\"'`<>()".contains(c)));
@@ -264,17 +260,17 @@ fn destroys(text: &Squeezed) -> bool {
         || text.pipelines.iter().any(|line| runs_download(line))
 }
 
-/// The words of a command line, without quotes and the signs that join commands.
+/// The words of a command line, without quotes and operators.
 fn words(text: &str) -> impl Iterator<Item = &str> + Clone {
     text.split(|c: char| c.is_whitespace() || "\"'`;&|()$".contains(c)).filter(|word| !word.is_empty())
 }
 
-/// Whether a word is one of these programs, by its name or its path.
+/// `true` for the name or the path of one of these programs.
 fn is_program(word: &str, names: &[&str]) -> bool {
     names.contains(&word.rsplit('/').next().unwrap_or(word))
 }
 
-/// `rm` with options that make it recursive and forced, in any spelling.
+/// `true` for `rm` with recursive and forced options, in any spelling.
 fn removes_all(text: &str) -> bool {
     let mut words = words(text);
     while let Some(word) = words.next() {
@@ -294,13 +290,13 @@ fn removes_all(text: &str) -> bool {
     false
 }
 
-/// Whether `needle` stands in the text where a word starts, so that `add if=` is not `dd if=`.
+/// `true` when `needle` occurs at the start of a word, so that `add if=` is not `dd if=`.
 fn starts_word(text: &str, needle: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     text.match_indices(needle).any(|(at, _)| !text.get(..at).is_some_and(|before| before.ends_with(inside)))
 }
 
-/// A stage with `curl` or `wget`, and a later stage that is a shell.
+/// `true` for a stage with `curl` or `wget` and a later stage that is a shell.
 fn runs_download(line: &str) -> bool {
     const SHELLS: [&str; 6] = ["sh", "bash", "zsh", "dash", "ksh", "python3"];
     let before_command =
@@ -320,7 +316,7 @@ fn in_system_folder(path: &str) -> bool {
     absolute && first.is_some_and(|first| FOLDERS.contains(&first))
 }
 
-/// Looks for phrases in text that is squeezed and in lower case.
+/// `true` when collapsed lower-case text contains a known phrase.
 fn injected(text: &str) -> bool {
     const PHRASES: [&str; 12] = [
         "ignore previous instructions",
@@ -342,7 +338,7 @@ fn injected(text: &str) -> bool {
 fn is_ip(url: &Url) -> bool {
     match url.host() {
         Some(Host::Ipv4(_) | Host::Ipv6(_)) => true,
-        // A scheme that the URL standard does not know keeps its host as written.
+        // The URL parser leaves the host of an unknown scheme as text.
         Some(Host::Domain(name)) => name.parse::<std::net::Ipv4Addr>().is_ok(),
         None => false,
     }

@@ -424,7 +424,7 @@ fn a_rule_without_paths_grants_none_and_says_so() {
     assert!(verdict.reason.unwrap().contains("names no `paths`"));
 }
 
-/// For every row: what it finds, and what looks like it and is not.
+/// For every row: matching calls, and similar ones that do not match.
 #[test]
 fn every_row_of_the_risk_table_from_both_sides() {
     let read = |arguments: Value| call("read_file", &arguments);
@@ -788,7 +788,7 @@ fn a_policy_folder_is_refused_by_file_and_place() {
     assert!(matches!(missing, PolicyFileError::Unreadable { .. }));
 }
 
-/// Paths over an alphabet that is small enough to meet every trick.
+/// Paths over an alphabet that is small enough to produce every trick.
 fn tricky_path() -> impl proptest::strategy::Strategy<Value = String> {
     use proptest::prelude::*;
     let part =
@@ -796,7 +796,7 @@ fn tricky_path() -> impl proptest::strategy::Strategy<Value = String> {
     prop::collection::vec(part, 0..8).prop_map(|parts| parts.concat())
 }
 
-/// What a naive reader makes of an absolute path: `..` goes up.
+/// The naive interpretation of an absolute path: `..` goes up.
 fn resolved(path: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     for part in path.split('/') {

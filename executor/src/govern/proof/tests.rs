@@ -1,4 +1,4 @@
-//! Proofs that are believed, and every way in which one is not.
+//! Valid proofs, and every way in which one is rejected.
 
 use super::*;
 use crate::call::{Door, Priority};
@@ -213,13 +213,13 @@ fn a_proof_speaks_for_its_keys_issuer_and_within_its_time() {
     };
     let at = |seconds: i64| json!(NOW.unix_timestamp() + seconds);
     refused(&with("iss", json!("did:a2g:governor:1.0:other")), BlockedBy::VerdictUntrusted, "may speak for");
-    refused(&with("iat", at(31)), BlockedBy::VerdictUntrusted, "not to be used before");
-    refused(&with("nbf", at(31)), BlockedBy::VerdictUntrusted, "not to be used before");
+    refused(&with("iat", at(31)), BlockedBy::VerdictUntrusted, "not valid before");
+    refused(&with("nbf", at(31)), BlockedBy::VerdictUntrusted, "not valid before");
     assert!(believe(&with("iat", at(30))).is_ok());
     assert!(believe(&with("nbf", at(30))).is_ok());
     refused(&with("exp", at(0)), BlockedBy::VerdictUntrusted, "before it was issued");
     assert!(believe(&with("exp", at(600))).is_ok());
-    refused(&with("exp", at(601)), BlockedBy::VerdictUntrusted, "601 seconds, and at most 600");
+    refused(&with("exp", at(601)), BlockedBy::VerdictUntrusted, "601 seconds, but at most 600");
 }
 
 #[test]
@@ -273,8 +273,8 @@ proptest! {
 fn one_text_for_each_proof() {
     let compact = signed(&header().to_string(), &claims().to_string()).compact;
     let (signed, signature) = compact.rsplit_once('.').unwrap();
-    // 64 bytes leave four bits in the last of 86 digits; any other digit there says the same bytes to a
-    // reader that does not look.
+    // 64 bytes leave four bits in the last of 86 characters. Other values of them decode to the same bytes in a
+    // lenient reader.
     let last = signature.chars().last().unwrap();
     let digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     for digit in digits.chars().filter(|digit| *digit != last) {
