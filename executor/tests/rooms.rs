@@ -171,7 +171,7 @@ fn large_parts_stay_in_their_rooms() {
 fn types_that_carry_authority_cannot_be_made_from_the_wire() {
     let mut seen = 0;
     for (_, path, code) in files() {
-        for kind in ["Grant", "Permit", "Admitted", "Authentic", "Escalated", "Caller"] {
+        for kind in ["Grant", "Permit", "Admitted", "VerifiedVerdict", "Escalated", "Caller"] {
             for maker in ["Default", "Deserialize<'de>", "FromStr"] {
                 assert!(
                     !code.contains(&format!("{maker} for {kind} ")),

@@ -296,7 +296,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
             format!("{}.", unsigned(r#"{"alg":"none","kid":"EdDSA"}"#, &text)),
             "`alg` must",
         ),
-        ("no signature", format!("{front}."), "not signed by the key"),
+        ("no signature", format!("{front}."), "its signature does not match"),
         ("HS256, Ed25519", confused(ed25519, &raw(&x), "EdDSA"), "`alg` must be one of"),
         ("HS256, RSA", confused(rsa, &raw(RSA[0].1), "RS256"), "`alg` must be one of"),
         (
@@ -314,13 +314,13 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
             by(rsa, &json!({ "alg": "ES256", "kid": "RS256" }), &good),
             "has the key `RS256` for ES256",
         ),
-        ("RS512 under RS256", rs512, "not signed by the key"),
-        ("ECDSA in ASN.1", der, "not signed by the key"),
-        ("a stranger's key", by(&stranger, &usual, &good), "not signed by the key"),
+        ("RS512 under RS256", rs512, "its signature does not match"),
+        ("ECDSA in ASN.1", der, "its signature does not match"),
+        ("a stranger's key", by(&stranger, &usual, &good), "its signature does not match"),
         (
             "a stranger's key, brought along",
             by(&stranger, &with(usual.clone(), "jwk", stranger.jwk("EdDSA")), &good),
-            "not signed by the key",
+            "its signature does not match",
         ),
         ("an unknown key", heads("kid", json!("EdDSA ")), "has the key `EdDSA ` for EdDSA"),
         (
@@ -358,7 +358,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
         (
             "another issuer",
             says("iss", json!("https://id.example/")),
-            "the issuer `https://id.example/`, and its key",
+            "its issuer is `https://id.example/`, to which its key",
         ),
         ("an unlisted subject", says("sub", json!("Anna")), "no caller is listed for the subject `Anna`"),
         ("no subject", says("sub", json!("")), "no caller is listed for the subject ``"),
@@ -383,9 +383,9 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
                 "{}.{signature}",
                 unsigned(&usual.to_string(), &with(good.clone(), "sub", json!("x")).to_string())
             ),
-            "not signed",
+            "its signature does not match",
         ),
-        ("too long", by(ed25519, &usual, &long), "and at most 8192 are read"),
+        ("too long", by(ed25519, &usual, &long), "but at most 8192 are accepted"),
     ];
     let mut client = executor.client();
     for (what, token, words) in &cases {

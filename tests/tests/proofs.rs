@@ -423,7 +423,7 @@ fn keys_are_made_shown_and_trusted_without_showing_what_is_secret() {
 
     // A file that is there stays as it is.
     let before = std::fs::read(pair).unwrap();
-    assert!(fails(&["key", "new", pair, "--issuer", ISSUER]).contains("is there already"));
+    assert!(fails(&["key", "new", pair, "--issuer", ISSUER]).contains("exists already"));
     assert_eq!(std::fs::read(pair).unwrap(), before);
     // To trust a key again changes nothing.
     succeeds(&["key", "trust", &json.to_string(), "--keys", trusted]);

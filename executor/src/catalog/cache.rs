@@ -20,7 +20,7 @@ pub struct Cache {
 
 /// The file name of one compiled module.
 #[derive(Debug, Clone)]
-pub(super) struct Key(String);
+pub(super) struct CacheKey(String);
 
 impl Cache {
     /// Opens or creates the folder. `compatibility` identifies the engine.
@@ -47,12 +47,12 @@ impl Cache {
         &self.folder
     }
 
-    pub(super) fn key(&self, digest: Digest, contract: Contract) -> Key {
+    pub(super) fn key(&self, digest: Digest, contract: Contract) -> CacheKey {
         // The number is the version of the file format.
-        Key(format!("{digest}-{}-{}.compiled-3", contract.as_str(), self.compatibility))
+        CacheKey(format!("{digest}-{}-{}.compiled-3", contract.as_str(), self.compatibility))
     }
 
-    pub(super) fn read(&self, key: &Key) -> Result<Option<Compiled>, CatalogError> {
+    pub(super) fn read(&self, key: &CacheKey) -> Result<Option<Compiled>, CatalogError> {
         let path = self.folder.join(&key.0);
         let io = |error| CatalogError::io(&path, error);
         let file = match File::open(&path) {
@@ -65,7 +65,7 @@ impl Cache {
         Compiled::read(&file).map_err(io)
     }
 
-    pub(super) fn write(&self, key: &Key, compiled: &Compiled) -> Result<(), CatalogError> {
+    pub(super) fn write(&self, key: &CacheKey, compiled: &Compiled) -> Result<(), CatalogError> {
         let path = self.folder.join(&key.0);
         let io = |error| CatalogError::io(&path, error);
         let mut file = tempfile::NamedTempFile::new_in(&self.folder).map_err(io)?;
@@ -96,7 +96,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(&folder.path().join("cache"), "engine".into()).unwrap();
         let key = cache.key(Digest::of(b"module"), Contract::Command);
-        let module = crate::catalog::sealed(b"code").unwrap();
+        let module = crate::catalog::create_sealed(b"code").unwrap();
         let compiled = Compiled { module, component: false, componentised: None, described: None };
         assert!(cache.read(&key).unwrap().is_none());
         cache.write(&key, &compiled).unwrap();

@@ -26,14 +26,14 @@ pub(super) fn seal(file: &File) -> Result<()> {
 ///
 /// # Errors
 /// The error of the system when the machine has no memory for it.
-pub fn sealed(bytes: &[u8]) -> Result<File> {
+pub fn create_sealed(bytes: &[u8]) -> Result<File> {
     let mut file = memory_file()?;
     file.write_all(bytes)?;
     seal(&file)?;
     Ok(file)
 }
 
-pub(super) fn sealed_part(of: &File, offset: u64, length: u64) -> Result<File> {
+pub(super) fn create_sealed_copy(of: &File, offset: u64, length: u64) -> Result<File> {
     let mut file = memory_file()?;
     copy(of, offset, length, &mut file)?;
     seal(&file)?;
@@ -55,7 +55,7 @@ pub(super) fn copy(from: &File, offset: u64, length: u64, to: &mut impl Write) -
 }
 
 /// Reads a regular file of at most `max_bytes`.
-pub(super) fn read_regular(path: &Path, max_bytes: u64) -> std::result::Result<Vec<u8>, CatalogError> {
+pub(super) fn read_regular_file(path: &Path, max_bytes: u64) -> std::result::Result<Vec<u8>, CatalogError> {
     let io = |error| CatalogError::io(path, error);
     // Without NONBLOCK, opening a FIFO would wait for a writer.
     let not_blocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();

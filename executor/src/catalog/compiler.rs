@@ -6,7 +6,7 @@
 //! [`MAX_ERROR_BYTES`].
 
 use super::CatalogError;
-use super::code::{copy, memory_file, seal, sealed, sealed_part};
+use super::code::{copy, create_sealed, create_sealed_copy, memory_file, seal};
 use crate::quantity::{BYTES_PER_MB, MemoryLimit};
 use crate::tool::Contract;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -75,7 +75,7 @@ pub struct Compiled {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Header {
+struct CompiledHeader {
     component: bool,
     described: Option<[String; 4]>,
     module_bytes: u64,
@@ -94,7 +94,7 @@ pub fn write_code(
     component: bool,
     componentised: Option<Result<&[u8], &str>>,
 ) -> std::io::Result<()> {
-    let header = Header {
+    let header = CompiledHeader {
         component,
         described: None,
         module_bytes: module.len() as u64,
@@ -108,7 +108,7 @@ pub fn write_code(
     }
 }
 
-fn write_header(to: &mut impl Write, header: &Header) -> std::io::Result<()> {
+fn write_header(to: &mut impl Write, header: &CompiledHeader) -> std::io::Result<()> {
     serde_json::to_writer(&mut *to, header)?;
     to.write_all(b"\n")
 }
@@ -123,7 +123,10 @@ impl Compiled {
         };
         let module_bytes = self.module.metadata()?.len();
         let described = self.described.clone();
-        write_header(to, &Header { component: self.component, described, module_bytes, componentised })?;
+        write_header(
+            to,
+            &CompiledHeader { component: self.component, described, module_bytes, componentised },
+        )?;
         copy(&self.module, 0, module_bytes, to)?;
         match &self.componentised {
             Some(Ok(code)) => copy(code, 0, code.metadata()?.len(), to),
@@ -138,7 +141,7 @@ impl Compiled {
         file.read_exact_at(&mut start, 0)?;
         let Some(end) = start.iter().position(|&byte| byte == b'\n') else { return Ok(None) };
         let header = start.get(..end).and_then(|header| serde_json::from_slice(header).ok());
-        let Some(Header { component, described, module_bytes, componentised }) = header else {
+        let Some(CompiledHeader { component, described, module_bytes, componentised }) = header else {
             return Ok(None);
         };
         let first = end as u64 + 1;
@@ -148,11 +151,11 @@ impl Compiled {
             return Ok(None);
         }
         let componentised = match componentised {
-            Some(Ok(bytes)) => Some(Ok(sealed_part(file, second, bytes)?)),
+            Some(Ok(bytes)) => Some(Ok(create_sealed_copy(file, second, bytes)?)),
             Some(Err(reason)) => Some(Err(reason)),
             None => None,
         };
-        let module = sealed_part(file, first, module_bytes)?;
+        let module = create_sealed_copy(file, first, module_bytes)?;
         Ok(Some(Self { module, component, componentised, described }))
     }
 }
@@ -171,7 +174,7 @@ impl Compiler {
     /// [`CatalogError::Module`] with the message of the process, or the limit that ended it.
     pub fn run(&self, job: &CompileJob, progress: &dyn Fn(u64)) -> Result<Compiled, CatalogError> {
         let io = |error| CatalogError::io(&self.program, error);
-        let input = sealed(&job.wasm).map_err(io)?;
+        let input = create_sealed(&job.wasm).map_err(io)?;
         let (output, words) = (memory_file().map_err(io)?, memory_file().map_err(io)?);
         let handle = |file: &File| file.try_clone().map(Stdio::from).map_err(io);
         let CompileLimits { cpu_seconds, memory } = self.limits;
@@ -191,10 +194,10 @@ impl Compiler {
             let _already_gone = (child.kill(), child.wait());
         }
         let Some(status) = status.map_err(io)? else {
-            return Err(self.ended("more wall time than ten times its CPU time"));
+            return Err(self.limit_error("more wall time than ten times its CPU time"));
         };
         if !status.success() {
-            return Err(self.failed(status, &words));
+            return Err(self.exit_error(status, &words));
         }
         seal(&output).map_err(io)?;
         let compiled = Compiled::read(&output).map_err(io)?;
@@ -209,9 +212,9 @@ impl Compiler {
     ) -> std::io::Result<Option<ExitStatus>> {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pidfd = pidfd_open(pid.ok_or(std::io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
-        let patience = Duration::from_secs(self.limits.cpu_seconds) * WALL_PER_CPU;
+        let timeout = Duration::from_secs(self.limits.cpu_seconds) * WALL_PER_CPU;
         let mut waited = Duration::ZERO;
-        while waited < patience {
+        while waited < timeout {
             match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&PROGRESS_INTERVAL)) {
                 Ok(0) => {
                     waited += Duration::from_secs(PROGRESS_INTERVAL.tv_sec.unsigned_abs());
@@ -227,33 +230,35 @@ impl Compiler {
     }
 
     /// The error for the exit status of a failed process.
-    fn failed(&self, status: ExitStatus, words: &File) -> CatalogError {
+    fn exit_error(&self, status: ExitStatus, words: &File) -> CatalogError {
         use std::os::unix::process::ExitStatusExt;
         match status.signal() {
             Some(libc::SIGXCPU | libc::SIGKILL) => {
                 let CompileLimits { cpu_seconds, .. } = self.limits;
-                self.ended(&format!("more than {cpu_seconds} s of CPU time (`catalog.compile_seconds`)"))
+                self.limit_error(&format!(
+                    "more than {cpu_seconds} s of CPU time (`catalog.compile_seconds`)"
+                ))
             }
             Some(libc::SIGABRT | libc::SIGSEGV) => {
                 let memory = self.limits.memory.bytes() / BYTES_PER_MB;
-                self.ended(&format!("more than {memory} MB of memory (`catalog.compile_memory_mb`)"))
+                self.limit_error(&format!("more than {memory} MB of memory (`catalog.compile_memory_mb`)"))
             }
-            Some(libc::SIGSYS) => self.ended("a system call that no compilation needs"),
+            Some(libc::SIGSYS) => self.limit_error("a system call that no compilation needs"),
             Some(libc::SIGXFSZ) => {
-                self.ended(&format!("more than {} MB of code", MAX_CODE_BYTES / BYTES_PER_MB))
+                self.limit_error(&format!("more than {} MB of code", MAX_CODE_BYTES / BYTES_PER_MB))
             }
             Some(signal) => CatalogError::Module(format!("the compiler's process ended by signal {signal}")),
-            None => CatalogError::Module(self::words(words)),
+            None => CatalogError::Module(self::error_text(words)),
         }
     }
 
-    fn ended(&self, what: &str) -> CatalogError {
+    fn limit_error(&self, what: &str) -> CatalogError {
         CatalogError::Module(format!("compiling the module took {what}"))
     }
 }
 
 /// The text on standard error, as one paragraph.
-fn words(file: &File) -> String {
+fn error_text(file: &File) -> String {
     let mut bytes = vec![0; MAX_ERROR_BYTES];
     let read = file.read_at(&mut bytes, 0).unwrap_or(0);
     let text = String::from_utf8_lossy(bytes.get(..read).unwrap_or_default()).into_owned();
@@ -278,7 +283,7 @@ mod tests {
         for componentised in [None, Some(Ok(&b"more\n"[..])), Some(Err("no"))] {
             let mut written = Vec::new();
             write_code(&mut written, b"\n\0code", true, componentised).unwrap();
-            let read = Compiled::read(&sealed(&written).unwrap()).unwrap().unwrap();
+            let read = Compiled::read(&create_sealed(&written).unwrap()).unwrap().unwrap();
             assert_eq!((bytes(&read.module), read.component), (b"\n\0code".to_vec(), true));
             let more =
                 read.componentised.as_ref().map(|made| made.as_ref().map(bytes).map_err(String::as_str));
@@ -286,18 +291,18 @@ mod tests {
             let mut again = Vec::new();
             let described = Some(["a", "b", "c", "{}"].map(String::from));
             Compiled { described: described.clone(), ..read }.write(&mut again).unwrap();
-            let read = Compiled::read(&sealed(&again).unwrap()).unwrap().unwrap();
+            let read = Compiled::read(&create_sealed(&again).unwrap()).unwrap().unwrap();
             assert_eq!((bytes(&read.module), read.described), (b"\n\0code".to_vec(), described));
             let cut = &written[..written.len() - 1];
-            assert!(Compiled::read(&sealed(cut).unwrap()).unwrap().is_none());
+            assert!(Compiled::read(&create_sealed(cut).unwrap()).unwrap().is_none());
         }
-        assert!(Compiled::read(&sealed(b"").unwrap()).unwrap().is_none());
-        assert!(Compiled::read(&sealed(b"{}\n").unwrap()).unwrap().is_none());
+        assert!(Compiled::read(&create_sealed(b"").unwrap()).unwrap().is_none());
+        assert!(Compiled::read(&create_sealed(b"{}\n").unwrap()).unwrap().is_none());
     }
 
     #[test]
     fn sealed_code_cannot_be_changed() {
-        let mut file = sealed(b"code").unwrap();
+        let mut file = create_sealed(b"code").unwrap();
         assert!(file.write_all(b"x").is_err() && file.set_len(0).is_err());
     }
 }

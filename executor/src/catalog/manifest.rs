@@ -1,6 +1,6 @@
 //! `tool.toml`: the declarations of a tool's author, and the digest that its installation pins.
 
-use super::code::read_regular;
+use super::code::read_regular_file;
 use super::{CatalogError, Schema};
 use crate::ident::ToolName;
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
@@ -41,11 +41,11 @@ pub struct ToolManifest {
 /// The TOML form of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ManifestFile {
     name: String,
     version: String,
     description: String,
-    contract: ContractWord,
+    contract: ManifestContract,
     #[serde(default = "default_module")]
     module: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ struct File {
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum ContractWord {
+enum ManifestContract {
     Command,
     Typed,
 }
@@ -66,7 +66,7 @@ enum ContractWord {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct CapabilitiesTable {
-    filesystem: FilesystemWord,
+    filesystem: ManifestFilesystem,
     network: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_memory_mb: Option<u64>,
@@ -78,7 +78,7 @@ struct CapabilitiesTable {
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum FilesystemWord {
+enum ManifestFilesystem {
     #[default]
     None,
     Read,
@@ -96,13 +96,13 @@ impl ToolManifest {
     /// [`CatalogError::Manifest`] names line and key.
     pub fn read(path: &Path) -> Result<Self, CatalogError> {
         let invalid = |reason| CatalogError::Manifest { path: path.to_owned(), reason };
-        let text = String::from_utf8(read_regular(path, MAX_BYTES)?);
+        let text = String::from_utf8(read_regular_file(path, MAX_BYTES)?);
         let text = text.map_err(|error| invalid(format!("it is not UTF-8: {}", error.utf8_error())))?;
         Self::parse(&text).map_err(invalid)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| {
+        let file: ManifestFile = toml::from_str(text).map_err(|error| {
             let line = error
                 .span()
                 .and_then(|span| text.get(..span.start))
@@ -111,10 +111,11 @@ impl ToolManifest {
             // Tables and logs show the message on one line.
             format!("{line}{}", error.message().replace('\n', ", "))
         })?;
-        let File { name, version, description, contract, module, sha256, capabilities, arguments } = file;
+        let ManifestFile { name, version, description, contract, module, sha256, capabilities, arguments } =
+            file;
         let contract = match contract {
-            ContractWord::Command => Contract::Command,
-            ContractWord::Typed => Contract::Typed,
+            ManifestContract::Command => Contract::Command,
+            ManifestContract::Typed => Contract::Typed,
         };
         match (contract, &arguments) {
             (Contract::Command, None) => {
@@ -144,7 +145,7 @@ impl ToolManifest {
 
     /// The manifest of a bare typed module, from its own description.
     #[must_use]
-    pub fn of_described(name: ToolName, described: &[String; 4]) -> Self {
+    pub fn from_description(name: ToolName, described: &[String; 4]) -> Self {
         let [_, version, description, _] = described;
         Self {
             name,
@@ -185,21 +186,21 @@ impl ToolManifest {
     pub fn to_toml(&self) -> Result<String, String> {
         let Self { name, version, description, contract, module, sha256, capabilities, arguments } = self;
         let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
-        let file = File {
+        let file = ManifestFile {
             name: name.as_str().to_owned(),
             version: version.clone(),
             description: description.clone(),
             contract: match contract {
-                Contract::Command => ContractWord::Command,
-                Contract::Typed => ContractWord::Typed,
+                Contract::Command => ManifestContract::Command,
+                Contract::Typed => ManifestContract::Typed,
             },
             module: module.display().to_string(),
             sha256: sha256.clone(),
             capabilities: CapabilitiesTable {
                 filesystem: match filesystem {
-                    DeclaredFilesystem::None => FilesystemWord::None,
-                    DeclaredFilesystem::Read => FilesystemWord::Read,
-                    DeclaredFilesystem::ReadWrite => FilesystemWord::ReadWrite,
+                    DeclaredFilesystem::None => ManifestFilesystem::None,
+                    DeclaredFilesystem::Read => ManifestFilesystem::Read,
+                    DeclaredFilesystem::ReadWrite => ManifestFilesystem::ReadWrite,
                 },
                 network: *network,
                 max_memory_mb: memory.map(MemoryLimit::mb),
@@ -226,7 +227,7 @@ fn check_lengths(version: &str, description: &str) -> Result<(), String> {
 impl CapabilitiesTable {
     fn check(self) -> Result<Declared, String> {
         let Self { filesystem, network, max_memory_mb, max_cpu_percent, timeout_seconds } = self;
-        fn ranged<T>(
+        fn parse_in_range<T>(
             key: &str,
             value: Option<u64>,
             make: impl Fn(u64) -> Result<T, crate::quantity::OutOfRange>,
@@ -235,14 +236,14 @@ impl CapabilitiesTable {
         }
         Ok(Declared {
             filesystem: match filesystem {
-                FilesystemWord::None => DeclaredFilesystem::None,
-                FilesystemWord::Read => DeclaredFilesystem::Read,
-                FilesystemWord::ReadWrite => DeclaredFilesystem::ReadWrite,
+                ManifestFilesystem::None => DeclaredFilesystem::None,
+                ManifestFilesystem::Read => DeclaredFilesystem::Read,
+                ManifestFilesystem::ReadWrite => DeclaredFilesystem::ReadWrite,
             },
             network,
-            memory: ranged("max_memory_mb", max_memory_mb, MemoryLimit::from_mb)?,
-            cpu: ranged("max_cpu_percent", max_cpu_percent, CpuPercent::new)?,
-            timeout: ranged("timeout_seconds", timeout_seconds, Timeout::from_seconds)?,
+            memory: parse_in_range("max_memory_mb", max_memory_mb, MemoryLimit::from_mb)?,
+            cpu: parse_in_range("max_cpu_percent", max_cpu_percent, CpuPercent::new)?,
+            timeout: parse_in_range("timeout_seconds", timeout_seconds, Timeout::from_seconds)?,
         })
     }
 }

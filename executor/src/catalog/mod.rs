@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! catalogue/<name>/tool.toml + tool.wasm ─ digest checked ─▶ private cache, by digest and engine
-//!                                                              │ absent: Entry::Preparing, until
+//!                                                              │ absent: CatalogEntry::Preparing, until
 //!                                                              │ Catalog::prepare has built it
 //!                                                              ▼
 //!                                            Descriptor + compiled code + schema validator
@@ -20,7 +20,7 @@ mod manifest;
 mod schema;
 
 pub use cache::Cache;
-pub use code::sealed;
+pub use code::create_sealed;
 pub use compiler::{
     CompileJob, CompileLimits, Compiled, Compiler, MAX_CODE_BYTES, MAX_MODULE_BYTES, write_code,
 };
@@ -144,7 +144,7 @@ pub struct Tool {
 
 /// An entry of the catalogue.
 #[derive(Debug, Clone)]
-pub enum Entry {
+pub enum CatalogEntry {
     /// The tool is usable.
     Ready(Arc<Tool>),
     /// The tool's module is not compiled yet.
@@ -153,7 +153,7 @@ pub enum Entry {
     Broken(Arc<CatalogError>),
 }
 
-impl Entry {
+impl CatalogEntry {
     /// The tool, if it is usable.
     #[must_use]
     pub fn tool(&self) -> Option<&Arc<Tool>> {
@@ -173,7 +173,7 @@ impl Entry {
     }
 }
 
-impl From<Result<Option<Tool>, CatalogError>> for Entry {
+impl From<Result<Option<Tool>, CatalogError>> for CatalogEntry {
     fn from(opened: Result<Option<Tool>, CatalogError>) -> Self {
         match opened {
             Ok(Some(tool)) => Self::Ready(Arc::new(tool)),
@@ -185,7 +185,7 @@ impl From<Result<Option<Tool>, CatalogError>> for Entry {
 
 /// Builds a tool's code in confined processes: compiles the module, loads the code as a test, and asks a typed
 /// tool for its description.
-pub trait Build: Sync {
+pub trait ToolBuilder: Sync {
     /// Builds one module.
     ///
     /// # Errors
@@ -196,19 +196,19 @@ pub trait Build: Sync {
 /// The tools of one folder, by name.
 #[derive(Debug, Default, Clone)]
 pub struct Catalog {
-    tools: BTreeMap<ToolName, Entry>,
+    tools: BTreeMap<ToolName, CatalogEntry>,
     /// Folders whose names are not valid tool names.
     misnamed: BTreeMap<String, Arc<CatalogError>>,
 }
 
 impl Catalog {
-    /// Reads a folder of tools. A tool whose code is not in the cache is [`Entry::Preparing`].
+    /// Reads a folder of tools. A tool whose code is not in the cache is [`CatalogEntry::Preparing`].
     ///
     /// # Ambient Authority
     /// Reads the folder and the cache.
     ///
     /// # Errors
-    /// [`CatalogError`] when the folder itself cannot be read. A broken tool is an [`Entry::Broken`].
+    /// [`CatalogError`] when the folder itself cannot be read. A broken tool is a [`CatalogEntry::Broken`].
     pub fn open(folder: &Path, cache: &Cache) -> Result<Self, CatalogError> {
         let mut catalog = Self::default();
         for entry in std::fs::read_dir(folder).map_err(|error| CatalogError::io(folder, error))? {
@@ -231,7 +231,7 @@ impl Catalog {
     }
 
     /// Adds a tool, or replaces the one of the same name.
-    pub fn insert(&mut self, name: ToolName, entry: Entry) {
+    pub fn insert(&mut self, name: ToolName, entry: CatalogEntry) {
         if let Some(error) = entry.error() {
             tracing::warn!(tool = %name, %error, "this tool cannot be used");
         }
@@ -240,35 +240,35 @@ impl Catalog {
 
     /// The entry of a tool.
     #[must_use]
-    pub fn get(&self, name: &ToolName) -> Option<&Entry> {
+    pub fn get(&self, name: &ToolName) -> Option<&CatalogEntry> {
         self.tools.get(name)
     }
 
     /// All entries, sorted by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&ToolName, &Entry)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&ToolName, &CatalogEntry)> {
         self.tools.iter()
     }
 
     /// The usable tools, sorted by name.
-    pub fn ready(&self) -> impl Iterator<Item = (&ToolName, &Arc<Tool>)> {
+    pub fn ready_tools(&self) -> impl Iterator<Item = (&ToolName, &Arc<Tool>)> {
         self.iter().filter_map(|(name, entry)| Some((name, entry.tool()?)))
     }
 
     /// The folders whose names are not valid tool names, with the reason.
-    pub fn misnamed(&self) -> impl Iterator<Item = (&str, &CatalogError)> {
+    pub fn misnamed_folders(&self) -> impl Iterator<Item = (&str, &CatalogError)> {
         self.misnamed.iter().map(|(name, error)| (name.as_str(), &**error))
     }
 
     /// The names of the tools that are not built yet.
     #[must_use]
-    pub fn preparing(&self) -> Vec<ToolName> {
-        let preparing = self.iter().filter(|(_, entry)| matches!(entry, Entry::Preparing));
+    pub fn preparing_tools(&self) -> Vec<ToolName> {
+        let preparing = self.iter().filter(|(_, entry)| matches!(entry, CatalogEntry::Preparing));
         preparing.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Builds all tools that are [`Entry::Preparing`] in parallel, one on each core.
-    pub fn prepare(&mut self, folder: &Path, cache: &Cache, build: &dyn Build) {
-        prepare(self.preparing(), folder, cache, build, |built| {
+    /// Builds all tools that are [`CatalogEntry::Preparing`] in parallel, one on each core.
+    pub fn prepare(&mut self, folder: &Path, cache: &Cache, build: &dyn ToolBuilder) {
+        prepare(self.preparing_tools(), folder, cache, build, |built| {
             built.into_iter().for_each(|(name, entry)| self.insert(name, entry));
         });
     }
@@ -282,8 +282,8 @@ pub fn prepare<T>(
     names: Vec<ToolName>,
     folder: &Path,
     cache: &Cache,
-    build: &dyn Build,
-    take: impl FnOnce(mpsc::Receiver<(ToolName, Entry)>) -> T,
+    build: &dyn ToolBuilder,
+    take: impl FnOnce(mpsc::Receiver<(ToolName, CatalogEntry)>) -> T,
 ) -> T {
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(names.len());
     let names = Mutex::new(names.into_iter());
@@ -311,7 +311,7 @@ fn open_tool(
     folder: &Path,
     name: &ToolName,
     cache: &Cache,
-    build: Option<&dyn Build>,
+    build: Option<&dyn ToolBuilder>,
 ) -> Result<Option<Tool>, CatalogError> {
     let manifest = ToolManifest::read(&folder.join(manifest::FILE))?;
     if manifest.name != *name {
@@ -320,7 +320,7 @@ fn open_tool(
             reason: format!("`name` is `{}`, but the folder is called `{name}`", manifest.name),
         });
     }
-    let wasm = code::read_regular(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
+    let wasm = code::read_regular_file(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
     let digest = Digest::of(&wasm);
     match &manifest.sha256 {
         Some(pinned) if *pinned == digest.to_string() => {}
@@ -335,19 +335,19 @@ fn open_tool(
             });
         }
     }
-    make(manifest, digest, wasm, cache, build)
+    assemble(manifest, digest, wasm, cache, build)
 }
 
 /// Assembles a tool from a module with a valid digest.
-fn make(
+fn assemble(
     manifest: ToolManifest,
     digest: Digest,
     wasm: Vec<u8>,
     cache: &Cache,
-    build: Option<&dyn Build>,
+    build: Option<&dyn ToolBuilder>,
 ) -> Result<Option<Tool>, CatalogError> {
     let job = CompileJob { wasm, contract: manifest.contract };
-    let Some(compiled) = cached_or_built(manifest.name.as_str(), digest, &job, cache, build)? else {
+    let Some(compiled) = load_or_build(manifest.name.as_str(), digest, &job, cache, build)? else {
         return Ok(None);
     };
     let Compiled { module, component, componentised, described } = compiled;
@@ -366,12 +366,12 @@ fn make(
 }
 
 /// The code of a module, from the cache or the builder; `None` when it is not cached and `build` is absent.
-fn cached_or_built(
+fn load_or_build(
     name: &str,
     digest: Digest,
     job: &CompileJob,
     cache: &Cache,
-    build: Option<&dyn Build>,
+    build: Option<&dyn ToolBuilder>,
 ) -> Result<Option<Compiled>, CatalogError> {
     let key = cache.key(digest, job.contract);
     match (cache.read(&key)?, build) {

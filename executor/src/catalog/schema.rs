@@ -100,10 +100,10 @@ impl Schema {
     }
 
     fn check_within(&self, steps: u64, arguments: &Value) -> Result<Result<(), Violation>, Exhausted> {
-        if metered::within(steps, || self.0.is_valid(Metered(arguments)))? {
+        if metered::run_within(steps, || self.0.is_valid(Metered(arguments)))? {
             return Ok(Ok(()));
         }
-        let explained = metered::within(MAX_EXPLANATION_STEPS, || {
+        let explained = metered::run_within(MAX_EXPLANATION_STEPS, || {
             self.0.validate(Metered(arguments)).err().map(|error| Violation::new(&error))
         });
         let violation = explained.ok().flatten().unwrap_or_else(|| Violation {

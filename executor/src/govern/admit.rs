@@ -1,11 +1,11 @@
 //! Admission: the checks between a verdict and a run.
 //!
-//! An [`Authentic`] verdict can only be made here: from one that came over the executor's own connection, with
-//! a proof, or under the operator's explicit permission. [`Admitted`] can only be made from an [`Authentic`]
-//! verdict that answers this very call, approves it, and has not expired.
+//! A [`VerifiedVerdict`] can only be made here: from one that came over the executor's own connection, with
+//! a proof, or under the operator's explicit permission. [`Admitted`] can only be made from a [`VerifiedVerdict`]
+//! that answers this very call, approves it, and has not expired.
 
-use super::proof::{Disbelief, Proven, Trust};
-use super::standing::{Standing, StandingRefusal};
+use super::proof::{Disbelief, Trust, VerifiedProof};
+use super::standing::{StandingPolicies, StandingRefusal};
 use crate::call::Call;
 use crate::capability::{self, Area, Ceilings, Claims, Grant, HostClaims, ScopeError};
 use crate::fault::{BlockedBy, Fault};
@@ -36,15 +36,15 @@ impl AcceptUnsigned {
 
 /// A verdict that is known to be the governor's.
 #[derive(Debug, Clone)]
-pub struct Authentic {
+pub struct VerifiedVerdict {
     verdict: Verdict,
     /// The proof that authenticated it, if there was one.
-    proven: Option<Proven>,
+    proven: Option<VerifiedProof>,
 }
 
-impl Authentic {
+impl VerifiedVerdict {
     /// A verdict from the executor's own connection to the configured governor.
-    pub(super) fn over_own_connection(verdict: Verdict) -> Self {
+    pub(super) fn from_governor_connection(verdict: Verdict) -> Self {
         Self { verdict, proven: None }
     }
 
@@ -57,16 +57,16 @@ impl Authentic {
     /// # Errors
     /// [`Fault::Refused`]: `verdict_untrusted` without a proof or permission and for an invalid proof;
     /// `verdict_mismatch` for a proof of another call, verdict or executor.
-    pub fn with_call(
+    pub fn from_call(
         call: Call,
         verdict: Verdict,
         proof: Option<&Proof>,
         trust: &Trust,
-        leave: Option<AcceptUnsigned>,
+        permission: Option<AcceptUnsigned>,
         now: OffsetDateTime,
     ) -> Result<(Call, Self), Fault> {
-        match (proof, leave) {
-            (Some(proof), _) => match trust.believe(&call, proof, now) {
+        match (proof, permission) {
+            (Some(proof), _) => match trust.verify(&call, proof, now) {
                 Ok((arguments, proven)) => {
                     Ok((Call { arguments, ..call }, Self { verdict, proven: Some(proven) }))
                 }
@@ -111,22 +111,22 @@ pub struct Admitted {
     risk_score: Option<f64>,
     expires_at: OffsetDateTime,
     remember_until: OffsetDateTime,
-    proven: Option<Proven>,
+    proven: Option<VerifiedProof>,
 }
 
 /// A call that waits for a person's decision.
 #[derive(Debug, Clone)]
 pub struct Escalated {
     call: Call,
-    verdict: Authentic,
+    verdict: VerifiedVerdict,
 }
 
 /// The journal's form of an escalated call. No other input is deserialized into it.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct JournaledEscalation {
     call: Call,
     verdict: Verdict,
-    proven: Option<Proven>,
+    proven: Option<VerifiedProof>,
 }
 
 /// The result of [`admit`] for a call and its verdict.
@@ -143,7 +143,7 @@ pub enum Admission {
 /// # Errors
 /// [`Fault::Refused`] with `verdict_mismatch`, `verdict_denied`, `verdict_expired`,
 /// `condition_unknown` or `scope_unenforceable`.
-pub fn admit(call: Call, verdict: Authentic, now: OffsetDateTime) -> Result<Admission, Fault> {
+pub fn admit(call: Call, verdict: VerifiedVerdict, now: OffsetDateTime) -> Result<Admission, Fault> {
     let Verdict { decision, intent, reason, .. } = verdict.verdict();
     let risk_score = verdict.verdict.risk.as_ref().map(|risk| risk.score);
     let refuse = |blocked_by, message: String| {
@@ -153,7 +153,8 @@ pub fn admit(call: Call, verdict: Authentic, now: OffsetDateTime) -> Result<Admi
         return refuse(BlockedBy::VerdictMismatch, format!("the verdict answers another intent, `{intent}`"));
     }
     let what = if verdict.proven.is_some() { "the verdict or its proof" } else { "the verdict" };
-    let expired = |at: OffsetDateTime| format!("{what} expired at {}: ask the governor again", shown(at));
+    let expired =
+        |at: OffsetDateTime| format!("{what} expired at {}: ask the governor again", format_time(at));
     match (decision, verdict.expires_at()) {
         (Decision::Denied, _) => {
             let why = reason.as_deref().unwrap_or("the governor gave no reason");
@@ -167,7 +168,8 @@ pub fn admit(call: Call, verdict: Authentic, now: OffsetDateTime) -> Result<Admi
         }
         (Decision::Escalate, Some(_)) => Ok(Admission::Wait(Box::new(Escalated { call, verdict }))),
         (Decision::Approved | Decision::Conditional, Some(at)) => {
-            admitted(call, &verdict, &verdict.verdict.manifest, at).map(|run| Admission::Run(Box::new(run)))
+            admit_manifest(call, &verdict, &verdict.verdict.manifest, at)
+                .map(|run| Admission::Run(Box::new(run)))
         }
     }
 }
@@ -179,8 +181,9 @@ impl Escalated {
     /// # Errors
     /// The error of the serializer for a time beyond the year 9999.
     pub fn to_journal(&self) -> serde_json::Result<String> {
-        let Self { call, verdict: Authentic { verdict, proven } } = self;
-        let kept = Kept { call: call.clone(), verdict: verdict.clone(), proven: proven.clone() };
+        let Self { call, verdict: VerifiedVerdict { verdict, proven } } = self;
+        let kept =
+            JournaledEscalation { call: call.clone(), verdict: verdict.clone(), proven: proven.clone() };
         serde_json::to_string(&kept)
     }
 
@@ -189,8 +192,8 @@ impl Escalated {
     /// # Errors
     /// The error of the parser for any other text.
     pub fn from_journal(text: &str) -> serde_json::Result<Self> {
-        let Kept { call, verdict, proven } = serde_json::from_str(text)?;
-        Ok(Self { call, verdict: Authentic { verdict, proven } })
+        let JournaledEscalation { call, verdict, proven } = serde_json::from_str(text)?;
+        Ok(Self { call, verdict: VerifiedVerdict { verdict, proven } })
     }
 
     /// The call that waits.
@@ -207,7 +210,7 @@ impl Escalated {
 
     /// Returns `true` while it can be approved.
     #[must_use]
-    pub fn waits(&self, now: OffsetDateTime) -> bool {
+    pub fn is_pending(&self, now: OffsetDateTime) -> bool {
         self.expires_at() > now
     }
 
@@ -236,27 +239,27 @@ impl Escalated {
             message,
         };
         if !directive.approved {
-            return Err(denied_by(by, self.call.intent, self.risk_score()));
+            return Err(denial_by(by, self.call.intent, self.risk_score()));
         }
         let Some(expires_at) = self.verdict.expires_at().filter(|at| *at > now) else {
             let message = "the verdict expired before it was decided".to_owned();
             return Err(refuse(BlockedBy::VerdictExpired, message));
         };
         let manifest = directive.manifest.as_ref().unwrap_or(&verdict.manifest);
-        admitted(self.call.clone(), &self.verdict, manifest, expires_at)
+        admit_manifest(self.call.clone(), &self.verdict, manifest, expires_at)
     }
 }
 
 /// The refusal of an intent that a person denied.
 #[must_use]
-pub fn denied_by(by: &str, intent: IntentId, risk_score: Option<f64>) -> Fault {
+pub fn denial_by(by: &str, intent: IntentId, risk_score: Option<f64>) -> Fault {
     let message = format!("`{by}` denied it (`g2a/directive`)");
     Fault::Refused { intent: Some(intent), risk_score, blocked_by: BlockedBy::VerdictDenied, message }
 }
 
-fn admitted(
+fn admit_manifest(
     call: Call,
-    Authentic { verdict, proven }: &Authentic,
+    VerifiedVerdict { verdict, proven }: &VerifiedVerdict,
     manifest: &Manifest,
     expires_at: OffsetDateTime,
 ) -> Result<Admitted, Fault> {
@@ -327,7 +330,7 @@ impl Admitted {
     }
 
     /// A refusal of this call.
-    pub fn refused(&self, blocked_by: BlockedBy, message: impl Into<String>) -> Fault {
+    pub fn refusal(&self, blocked_by: BlockedBy, message: impl Into<String>) -> Fault {
         Fault::Refused {
             intent: Some(self.call.intent),
             risk_score: self.risk_score,
@@ -344,8 +347,8 @@ impl Admitted {
         if now < self.expires_at {
             return Ok(());
         }
-        let at = shown(self.expires_at);
-        Err(self.refused(
+        let at = format_time(self.expires_at);
+        Err(self.refusal(
             BlockedBy::VerdictExpired,
             format!("the verdict expired at {at}, before the tool could start"),
         ))
@@ -357,17 +360,22 @@ impl Admitted {
     /// # Errors
     /// `verdict_mismatch` when the proof is for another module, `standing_policy` when the policy forbids the
     /// call, `scope_unenforceable` when a layer's pattern cannot be enforced exactly.
-    pub fn grant(&self, standing: &Standing, tool: &Descriptor, ceilings: &Ceilings) -> Result<Grant, Fault> {
+    pub fn grant(
+        &self,
+        standing: &StandingPolicies,
+        tool: &Descriptor,
+        ceilings: &Ceilings,
+    ) -> Result<Grant, Fault> {
         let meant = self.proven.as_ref().and_then(|proven| proven.module);
         if let Some(meant) = meant.filter(|meant| *meant != tool.digest) {
             let (name, digest) = (&tool.name, tool.digest);
-            return Err(self.refused(
+            return Err(self.refusal(
                 BlockedBy::VerdictMismatch,
                 format!("the `proof` is for another module of `{name}`, {meant}: here it is {digest}"),
             ));
         }
         let tool = &tool.capabilities;
-        let refuse = |refusal: StandingRefusal| self.refused(refusal.blocked_by(), refusal.to_string());
+        let refuse = |refusal: StandingRefusal| self.refusal(refusal.blocked_by(), refusal.to_string());
         let policy = standing.claims_for(&self.call).map_err(refuse)?;
         if tool.filesystem == DeclaredFilesystem::ReadWrite {
             standing.allow_writes(&self.call).map_err(refuse)?;
@@ -382,7 +390,7 @@ impl Admitted {
             .chain([(Layer::StandingPolicy, policy), (Layer::Tool, tool_claims(tool))])
             .chain(self.call.at_most.map(|at_most| (Layer::Caller, caller_claims(at_most))));
         Grant::new(layers, ceilings)
-            .map_err(|error| self.refused(BlockedBy::ScopeUnenforceable, error.to_string()))
+            .map_err(|error| self.refusal(BlockedBy::ScopeUnenforceable, error.to_string()))
     }
 }
 
@@ -413,7 +421,7 @@ fn tool_claims(declared: &Declared) -> Claims {
     }
 }
 
-fn shown(at: OffsetDateTime) -> String {
+fn format_time(at: OffsetDateTime) -> String {
     // Nanoseconds would only clutter the message.
     let at = at.truncate_to_second();
     at.format(&time::format_description::well_known::Rfc3339).unwrap_or_else(|_| at.to_string())

@@ -63,7 +63,7 @@ const CONTENT_WORDS: [&str; 30] = [
 
 /// The presumed role of a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ArgumentRole {
     /// The path of a file or a folder.
     Path,
     /// Text that the tool stores, searches for or replaces.
@@ -76,14 +76,14 @@ pub(super) enum Role {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Text<'a> {
-    pub(super) role: Role,
+pub(super) struct ArgumentText<'a> {
+    pub(super) role: ArgumentRole,
     pub(super) text: Cow<'a, str>,
 }
 
 /// Every string of a JSON object, keys included, at any depth.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Arguments<'a>(Vec<Text<'a>>);
+pub(super) struct Arguments<'a>(Vec<ArgumentText<'a>>);
 
 impl<'a> Arguments<'a> {
     pub(super) fn of(object: &'a Map<String, Value>) -> Self {
@@ -92,30 +92,30 @@ impl<'a> Arguments<'a> {
         found
     }
 
-    pub(super) fn texts(&self) -> &[Text<'a>] {
+    pub(super) fn texts(&self) -> &[ArgumentText<'a>] {
         &self.0
     }
 
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter(|text| text.role == Role::Path).map(|text| &*text.text)
+        self.0.iter().filter(|text| text.role == ArgumentRole::Path).map(|text| &*text.text)
     }
 
-    fn push(&mut self, role: Role, text: &'a str) {
+    fn push(&mut self, role: ArgumentRole, text: &'a str) {
         let role = match role {
-            Role::Other | Role::Joined if text.starts_with('/') => Role::Path,
-            Role::Path | Role::Content | Role::Other | Role::Joined => role,
+            ArgumentRole::Other | ArgumentRole::Joined if text.starts_with('/') => ArgumentRole::Path,
+            ArgumentRole::Path | ArgumentRole::Content | ArgumentRole::Other | ArgumentRole::Joined => role,
         };
-        self.0.push(Text { role, text: Cow::Borrowed(text) });
+        self.0.push(ArgumentText { role, text: Cow::Borrowed(text) });
     }
 
     fn walk_object(&mut self, object: &'a Map<String, Value>) {
         for (key, value) in object {
-            self.push(Role::Other, key);
+            self.push(ArgumentRole::Other, key);
             self.walk(role_of(key), value);
         }
     }
 
-    fn walk(&mut self, role: Role, value: &'a Value) {
+    fn walk(&mut self, role: ArgumentRole, value: &'a Value) {
         match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
             Value::String(text) => self.push(role, text),
@@ -127,22 +127,22 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    fn join(&mut self, role: Role, items: &[Value]) {
+    fn join(&mut self, role: ArgumentRole, items: &[Value]) {
         let words: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
-        if role == Role::Other && words.len() > 1 {
-            self.0.push(Text { role: Role::Joined, text: Cow::Owned(words.join(" ")) });
+        if role == ArgumentRole::Other && words.len() > 1 {
+            self.0.push(ArgumentText { role: ArgumentRole::Joined, text: Cow::Owned(words.join(" ")) });
         }
     }
 }
 
-fn role_of(key: &str) -> Role {
+fn role_of(key: &str) -> ArgumentRole {
     let word = last_word(key);
     if PATH_WORDS.contains(&&*word) {
-        Role::Path
+        ArgumentRole::Path
     } else if CONTENT_WORDS.contains(&&*word) {
-        Role::Content
+        ArgumentRole::Content
     } else {
-        Role::Other
+        ArgumentRole::Other
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn roles(arguments: &Value) -> Vec<(Role, String)> {
+    fn roles(arguments: &Value) -> Vec<(ArgumentRole, String)> {
         let object = arguments.as_object().unwrap();
         let keys: Vec<&String> = object.keys().collect();
         Arguments::of(object)
@@ -177,14 +177,14 @@ mod tests {
     #[test]
     fn a_key_or_a_leading_slash_makes_a_path() {
         for key in ["path", "paths", "output_path", "filePath", "log-file", "directory", "Dir", "a.folder"] {
-            assert_eq!(roles(&json!({ key: "x y" })), [(Role::Path, "x y".to_owned())], "{key}");
+            assert_eq!(roles(&json!({ key: "x y" })), [(ArgumentRole::Path, "x y".to_owned())], "{key}");
         }
         for key in ["profile", "xpath", "mode", "url", ""] {
-            assert_eq!(roles(&json!({ key: "x y" })), [(Role::Other, "x y".to_owned())], "{key}");
-            assert_eq!(roles(&json!({ key: "/x y" })), [(Role::Path, "/x y".to_owned())], "{key}");
+            assert_eq!(roles(&json!({ key: "x y" })), [(ArgumentRole::Other, "x y".to_owned())], "{key}");
+            assert_eq!(roles(&json!({ key: "/x y" })), [(ArgumentRole::Path, "/x y".to_owned())], "{key}");
         }
         for key in ["content", "old_text", "newString", "pattern"] {
-            assert_eq!(roles(&json!({ key: "// x" })), [(Role::Content, "// x".to_owned())], "{key}");
+            assert_eq!(roles(&json!({ key: "// x" })), [(ArgumentRole::Content, "// x".to_owned())], "{key}");
         }
     }
 
@@ -193,19 +193,19 @@ mod tests {
         assert_eq!(
             roles(&json!({ "args": ["rm", "-rf"] })),
             [
-                (Role::Joined, "rm -rf".to_owned()),
-                (Role::Other, "rm".to_owned()),
-                (Role::Other, "-rf".to_owned())
+                (ArgumentRole::Joined, "rm -rf".to_owned()),
+                (ArgumentRole::Other, "rm".to_owned()),
+                (ArgumentRole::Other, "-rf".to_owned())
             ]
         );
         assert_eq!(
             roles(&json!({ "edits": [{ "paths": ["a"] }, { "/b": "c", "n": 1 }] })),
             [
-                (Role::Other, "paths".to_owned()),
-                (Role::Path, "a".to_owned()),
-                (Role::Path, "/b".to_owned()),
-                (Role::Other, "c".to_owned()),
-                (Role::Other, "n".to_owned())
+                (ArgumentRole::Other, "paths".to_owned()),
+                (ArgumentRole::Path, "a".to_owned()),
+                (ArgumentRole::Path, "/b".to_owned()),
+                (ArgumentRole::Other, "c".to_owned()),
+                (ArgumentRole::Other, "n".to_owned())
             ]
         );
     }

@@ -8,7 +8,7 @@
 //! would remain valid after the token has expired or its key was removed.
 
 use super::admit::AcceptUnsigned;
-use super::files::{self, FileError, folder_of};
+use super::files::{self, FileError, parent_folder};
 use super::jwt::{Jwt, JwtSubject, TokenIssuers, TokenRefusal};
 use crate::ident::{AgentDid, Issuer};
 use crate::tool::Digest;
@@ -118,7 +118,7 @@ pub struct CallerEntry {
 
 /// The credential that identifies a caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Shows {
+pub enum CallerIdentity {
     /// A token with this SHA-256.
     Token(Digest),
     /// A certificate for this DNS name or URI.
@@ -132,20 +132,20 @@ impl CallerEntry {
     ///
     /// # Errors
     /// The problem, as the end of a sentence about the caller.
-    pub fn shows(&self) -> Result<Shows, String> {
+    pub fn identity(&self) -> Result<CallerIdentity, String> {
         match (&self.token_sha256, &self.certificate, &self.jwt) {
             (Some(token), None, None) => match Digest::parse(token) {
                 Ok(token) if token == Digest::of(b"") => {
                     Err("has the SHA-256 of the empty text in `token_sha256`".to_owned())
                 }
-                Ok(token) => Ok(Shows::Token(token)),
+                Ok(token) => Ok(CallerIdentity::Token(token)),
                 Err(error) => Err(format!("has an invalid `token_sha256`: {error}")),
             },
-            (None, Some(certificate), None) => Ok(Shows::Certificate(certificate.clone())),
+            (None, Some(certificate), None) => Ok(CallerIdentity::Certificate(certificate.clone())),
             (None, None, Some(jwt)) if jwt.subject.is_empty() => {
                 Err("has an empty `subject` in `jwt`".to_owned())
             }
-            (None, None, Some(jwt)) => Ok(Shows::Jwt(jwt.clone())),
+            (None, None, Some(jwt)) => Ok(CallerIdentity::Jwt(jwt.clone())),
             (None, None, None) | (Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
                 Err("must have exactly one of `token_sha256`, `certificate` and `jwt`".to_owned())
             }
@@ -156,7 +156,7 @@ impl CallerEntry {
 /// The TOML form of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct CallerFile {
     #[serde(default)]
     caller: Vec<CallerEntry>,
 }
@@ -219,7 +219,7 @@ impl CallerList {
         let not_a_list = |reason: String| CallersError::NotAList { path: path.to_owned(), reason };
         let text = files::read_guarded(path, MAX_LIST_BYTES)?;
         let text = std::str::from_utf8(&text).map_err(|error| not_a_list(error.to_string()))?;
-        let written = toml::from_str::<Written>(text);
+        let written = toml::from_str::<CallerFile>(text);
         let written = written.map_err(|error| not_a_list(error.to_string().trim_end().to_owned()))?;
         Ok(Self { path: path.to_owned(), entries: written.caller, _lock: None })
     }
@@ -232,10 +232,10 @@ impl CallerList {
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn to_change(path: &Path) -> Result<Self, CallersError> {
+    pub fn open_for_update(path: &Path) -> Result<Self, CallersError> {
         // The target of a symbolic link is changed, not the link.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let folder = folder_of(&path);
+        let folder = parent_folder(&path);
         let lock = File::open(folder).map_err(|error| FileError::io(folder, error))?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| FileError::io(folder, error))?;
         let list = match path.try_exists() {
@@ -260,7 +260,7 @@ impl CallerList {
     /// [`CallersError`] when the new list would not be valid; the file is then unchanged.
     pub fn add(&mut self, entry: CallerEntry) -> Result<(), CallersError> {
         self.entries.push(entry);
-        Callers::of(&self.entries, TokenIssuers::default())?;
+        Callers::from_entries(&self.entries, TokenIssuers::default())?;
         self.write()
     }
 
@@ -282,7 +282,7 @@ impl CallerList {
     }
 
     fn write(&self) -> Result<(), CallersError> {
-        let text = toml::to_string(&Written { caller: self.entries.clone() });
+        let text = toml::to_string(&CallerFile { caller: self.entries.clone() });
         let not_a_list = |error: toml::ser::Error| CallersError::NotAList {
             path: self.path.clone(),
             reason: error.to_string(),
@@ -292,17 +292,17 @@ impl CallerList {
     }
 }
 
-/// An authenticated or anonymous caller. Only [`Callers::identify`], [`Caller::anybody`] and
+/// An authenticated or anonymous caller. Only [`Callers::identify`], [`Caller::anonymous`] and
 /// [`Caller::any_agent`] construct one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Caller {
     name: Box<str>,
     roles: BTreeSet<Role>,
-    agents: Agents,
+    agents: AllowedAgents,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Agents {
+enum AllowedAgents {
     Every,
     These(BTreeSet<AgentDid>),
 }
@@ -311,10 +311,10 @@ impl Caller {
     /// The caller of a server without a list of callers: every agent, and the operator. With permission for
     /// unsigned verdicts it is the governor and an approver, too.
     #[must_use]
-    pub fn anybody(leave: Option<AcceptUnsigned>) -> Self {
-        let more: &[Role] = if leave.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
+    pub fn anonymous(permission: Option<AcceptUnsigned>) -> Self {
+        let more: &[Role] = if permission.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
         let roles = [Role::Agent, Role::Operator].iter().chain(more).copied().collect();
-        Self { name: "anybody".into(), roles, agents: Agents::Every }
+        Self { name: "anybody".into(), roles, agents: AllowedAgents::Every }
     }
 
     /// The name in logs.
@@ -337,24 +337,24 @@ impl Caller {
     /// The caller of a public door: an agent of any name, without further roles.
     #[must_use]
     pub fn any_agent() -> Self {
-        Self { name: "anybody".into(), roles: BTreeSet::from([Role::Agent]), agents: Agents::Every }
+        Self { name: "anybody".into(), roles: BTreeSet::from([Role::Agent]), agents: AllowedAgents::Every }
     }
 
     /// The caller's agent, if it has exactly one.
     #[must_use]
     pub fn only_agent(&self) -> Option<&AgentDid> {
         match &self.agents {
-            Agents::These(agents) if agents.len() == 1 => agents.first(),
-            Agents::Every | Agents::These(_) => None,
+            AllowedAgents::These(agents) if agents.len() == 1 => agents.first(),
+            AllowedAgents::Every | AllowedAgents::These(_) => None,
         }
     }
 
     /// Returns `true` when the caller may send intents in this agent's name.
     #[must_use]
-    pub fn speaks_for(&self, agent: &AgentDid) -> bool {
+    pub fn may_act_as(&self, agent: &AgentDid) -> bool {
         let theirs = match &self.agents {
-            Agents::Every => true,
-            Agents::These(agents) => agents.contains(agent),
+            AllowedAgents::Every => true,
+            AllowedAgents::These(agents) => agents.contains(agent),
         };
         theirs && self.roles.contains(&Role::Agent)
     }
@@ -362,20 +362,20 @@ impl Caller {
 
 /// The token part of a credential.
 #[derive(Debug, Clone, Default)]
-enum Presented {
+enum PresentedToken {
     #[default]
     Nothing,
     Hashed(Digest),
     /// A JSON Web Token, or the reason why it is not valid.
     Jwt(Arc<Result<Jwt, TokenRefusal>>),
     /// Not a token, and not ignored either: a certificate beside it does not count.
-    Nonsense,
+    Malformed,
 }
 
 /// The credentials that a caller presents.
 #[derive(Debug, Clone, Default)]
 pub struct Credential {
-    token: Presented,
+    token: PresentedToken,
     names: Arc<[Box<str>]>,
 }
 
@@ -384,26 +384,26 @@ impl Credential {
     #[must_use]
     pub fn new(token: Option<&[u8]>, names: Arc<[Box<str>]>) -> Self {
         let token = match token {
-            None => Presented::Nothing,
-            Some(token) if Jwt::is_meant(token) => Presented::Jwt(Arc::new(Jwt::parse(token))),
-            Some(token) => Presented::Hashed(Digest::of(token)),
+            None => PresentedToken::Nothing,
+            Some(token) if Jwt::looks_like_jwt(token) => PresentedToken::Jwt(Arc::new(Jwt::parse(token))),
+            Some(token) => PresentedToken::Hashed(Digest::of(token)),
         };
         Self { token, names }
     }
 
     /// Returns `true` when a token was presented, valid or not.
     #[must_use]
-    pub fn shows_a_token(&self) -> bool {
+    pub fn has_token(&self) -> bool {
         match self.token {
-            Presented::Hashed(_) | Presented::Jwt(_) => true,
-            Presented::Nothing | Presented::Nonsense => false,
+            PresentedToken::Hashed(_) | PresentedToken::Jwt(_) => true,
+            PresentedToken::Nothing | PresentedToken::Malformed => false,
         }
     }
 
     /// An unreadable token. It identifies no caller of a list.
     #[must_use]
-    pub fn nonsense() -> Self {
-        Self { token: Presented::Nonsense, names: Arc::default() }
+    pub fn malformed() -> Self {
+        Self { token: PresentedToken::Malformed, names: Arc::default() }
     }
 }
 
@@ -428,38 +428,38 @@ pub enum NotKnown {
 
 /// All callers that this server authenticates.
 #[derive(Debug)]
-pub struct Callers(Known);
+pub struct Callers(CallerSource);
 
 #[derive(Debug)]
-enum Known {
-    Anybody(Arc<Caller>),
-    Listed(Listed),
+enum CallerSource {
+    Anonymous(Arc<Caller>),
+    Listed(CallerTable),
 }
 
 #[derive(Debug, Default)]
-struct Listed {
-    callers: Vec<Listing>,
-    places: HashMap<Shows, usize>,
+struct CallerTable {
+    callers: Vec<CallerRecord>,
+    index: HashMap<CallerIdentity, usize>,
     issuers: TokenIssuers,
 }
 
 #[derive(Debug)]
-struct Listing {
+struct CallerRecord {
     caller: Arc<Caller>,
     expires_at: Option<OffsetDateTime>,
 }
 
 impl Callers {
-    /// Treats every caller as [`Caller::anybody`].
+    /// Treats every caller as [`Caller::anonymous`].
     #[must_use]
-    pub fn anybody(leave: Option<AcceptUnsigned>) -> Self {
-        Self(Known::Anybody(Arc::new(Caller::anybody(leave))))
+    pub fn anonymous(permission: Option<AcceptUnsigned>) -> Self {
+        Self(CallerSource::Anonymous(Arc::new(Caller::anonymous(permission))))
     }
 
     /// Rejects every caller.
     #[must_use]
-    pub fn nobody() -> Self {
-        Self(Known::Listed(Listed::default()))
+    pub fn empty() -> Self {
+        Self(CallerSource::Listed(CallerTable::default()))
     }
 
     /// Reads a list of callers, whose JSON Web Tokens are verified with the keys of `issuers`.
@@ -471,11 +471,11 @@ impl Callers {
     /// [`CallersError`] for the first entry that is not valid. No entry is skipped: an operator who wrote it
     /// relies on it.
     pub fn read(path: &Path, issuers: TokenIssuers) -> Result<Self, CallersError> {
-        Self::of(CallerList::read(path)?.entries(), issuers)
+        Self::from_entries(CallerList::read(path)?.entries(), issuers)
     }
 
-    fn of(entries: &[CallerEntry], issuers: TokenIssuers) -> Result<Self, CallersError> {
-        let mut listed = Listed { issuers, ..Listed::default() };
+    fn from_entries(entries: &[CallerEntry], issuers: TokenIssuers) -> Result<Self, CallersError> {
+        let mut listed = CallerTable { issuers, ..CallerTable::default() };
         let mut names = BTreeSet::new();
         for entry in entries {
             let wrong = |reason: String| CallersError::Caller { name: entry.name.clone(), reason };
@@ -484,27 +484,29 @@ impl Callers {
             }
             listed.add(entry).map_err(wrong)?;
         }
-        Ok(Self(Known::Listed(listed)))
+        Ok(Self(CallerSource::Listed(listed)))
     }
 
     /// The number of callers; `None` without a list.
     #[must_use]
     pub fn count(&self) -> Option<usize> {
         match &self.0 {
-            Known::Anybody(_) => None,
-            Known::Listed(listed) => Some(listed.callers.len()),
+            CallerSource::Anonymous(_) => None,
+            CallerSource::Listed(listed) => Some(listed.callers.len()),
         }
     }
 
     /// The callers whose issuer is not configured, so that their tokens are never valid: name and issuer.
     #[must_use]
-    pub fn without_issuer(&self) -> Vec<(&str, &Issuer)> {
-        let Known::Listed(Listed { callers, places, issuers }) = &self.0 else { return Vec::new() };
-        let missing = places.iter().filter_map(|(shows, place)| match shows {
-            Shows::Jwt(JwtSubject { issuer, .. }) if !issuers.has(issuer) => {
+    pub fn with_unknown_issuer(&self) -> Vec<(&str, &Issuer)> {
+        let CallerSource::Listed(CallerTable { callers, index, issuers }) = &self.0 else {
+            return Vec::new();
+        };
+        let missing = index.iter().filter_map(|(shows, place)| match shows {
+            CallerIdentity::Jwt(JwtSubject { issuer, .. }) if !issuers.contains(issuer) => {
                 Some((&*callers.get(*place)?.caller.name, issuer))
             }
-            Shows::Jwt(_) | Shows::Token(_) | Shows::Certificate(_) => None,
+            CallerIdentity::Jwt(_) | CallerIdentity::Token(_) | CallerIdentity::Certificate(_) => None,
         });
         let mut missing = missing.collect::<Vec<_>>();
         missing.sort();
@@ -518,19 +520,19 @@ impl Callers {
     /// [`NotKnown`] with the reason.
     pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, NotKnown> {
         let listed = match &self.0 {
-            Known::Anybody(caller) => return Ok(Arc::clone(caller)),
-            Known::Listed(listed) => listed,
+            CallerSource::Anonymous(caller) => return Ok(Arc::clone(caller)),
+            CallerSource::Listed(listed) => listed,
         };
         let found = match &shown.token {
-            Presented::Hashed(token) => listed.places.get(&Shows::Token(*token)).copied(),
+            PresentedToken::Hashed(token) => listed.index.get(&CallerIdentity::Token(*token)).copied(),
             // The token is verified again with each request: a cached result would have to be invalidated at
             // `exp` and at SIGHUP.
-            Presented::Jwt(token) => Some(listed.about(token, now)?),
-            Presented::Nothing => listed.certified(&shown.names),
-            Presented::Nonsense => None,
+            PresentedToken::Jwt(token) => Some(listed.find_by_jwt(token, now)?),
+            PresentedToken::Nothing => listed.find_by_certificate(&shown.names),
+            PresentedToken::Malformed => None,
         };
         let found = found.and_then(|found| listed.callers.get(found));
-        let Listing { caller, expires_at } = found.ok_or(NotKnown::Unlisted)?;
+        let CallerRecord { caller, expires_at } = found.ok_or(NotKnown::Unlisted)?;
         match expires_at {
             Some(until) if *until <= now => Err(NotKnown::Over { name: caller.name.clone(), until: *until }),
             Some(_) | None => Ok(Arc::clone(caller)),
@@ -538,20 +540,24 @@ impl Callers {
     }
 }
 
-impl Listed {
+impl CallerTable {
     /// The index of the only caller that a certificate names.
-    fn certified(&self, names: &[Box<str>]) -> Option<usize> {
-        let shown = names.iter().map(|name| Shows::Certificate(String::from(&**name)));
-        let mut found = shown.filter_map(|shown| self.places.get(&shown).copied());
+    fn find_by_certificate(&self, names: &[Box<str>]) -> Option<usize> {
+        let shown = names.iter().map(|name| CallerIdentity::Certificate(String::from(&**name)));
+        let mut found = shown.filter_map(|shown| self.index.get(&shown).copied());
         let first = found.next()?;
         found.all(|other| other == first).then_some(first)
     }
 
     /// The index of the caller with the subject of a token.
-    fn about(&self, token: &Result<Jwt, TokenRefusal>, now: OffsetDateTime) -> Result<usize, TokenRefusal> {
+    fn find_by_jwt(
+        &self,
+        token: &Result<Jwt, TokenRefusal>,
+        now: OffsetDateTime,
+    ) -> Result<usize, TokenRefusal> {
         let token = token.as_ref().map_err(Clone::clone)?;
-        let subject = self.issuers.believe(token, now)?;
-        let place = self.places.get(&Shows::Jwt(subject.clone())).copied();
+        let subject = self.issuers.verify(token, now)?;
+        let place = self.index.get(&CallerIdentity::Jwt(subject.clone())).copied();
         place.ok_or(TokenRefusal::Unlisted(subject))
     }
 
@@ -566,17 +572,17 @@ impl Listed {
         if roles.is_empty() {
             return Err("has no role: give it `agent`, `governor`, `approver` or `operator`".to_owned());
         }
-        let agents = agents_of(roles, agents)?;
-        if self.places.insert(entry.shows()?, self.callers.len()).is_some() {
+        let agents = parse_agents(roles, agents)?;
+        if self.index.insert(entry.identity()?, self.callers.len()).is_some() {
             return Err("has the same credential as another caller".to_owned());
         }
         let caller = Arc::new(Caller { name: name.as_str().into(), roles: roles.clone(), agents });
-        self.callers.push(Listing { caller, expires_at: *expires_at });
+        self.callers.push(CallerRecord { caller, expires_at: *expires_at });
         Ok(())
     }
 }
 
-fn agents_of(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<Agents, String> {
+fn parse_agents(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<AllowedAgents, String> {
     if roles.contains(&Role::Agent) == agents.is_empty() {
         return Err(
             "must list in `agents` (`--agent`) the agents for whom it sends intents if it has the role `agent`, and only \
@@ -585,10 +591,10 @@ fn agents_of(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<Agents
         );
     }
     if agents.contains(EVERY_AGENT) {
-        return Ok(Agents::Every);
+        return Ok(AllowedAgents::Every);
     }
     let agents = agents.iter().map(|agent| AgentDid::parse(agent)).collect::<Result<_, _>>();
-    agents.map(Agents::These).map_err(|error| format!("has an invalid agent: {error}"))
+    agents.map(AllowedAgents::These).map_err(|error| format!("has an invalid agent: {error}"))
 }
 
 #[cfg(test)]

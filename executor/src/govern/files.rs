@@ -58,7 +58,7 @@ impl FileError {
 /// [`FileError`], also when others can read it.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let (text, metadata) = read(path, MAX_SECRETS_BYTES)?;
-    let reason = if !is_ours(&metadata) {
+    let reason = if !is_owned_by_us_or_root(&metadata) {
         "belongs to another user, who can change it"
     } else if metadata.mode() & 0o077 != 0 {
         "contains a secret that other users may read: run `chmod 600` on it"
@@ -83,7 +83,7 @@ pub fn read_trusted(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
 
 /// Reads a file that only its owner can change, in a folder where others cannot replace it.
 pub(super) fn read_guarded(path: &Path, most: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
-    let folder = folder_of(path);
+    let folder = parent_folder(path);
     let metadata = std::fs::metadata(folder).map_err(|error| FileError::io(folder, error))?;
     check_unchanged_by_others(folder, &metadata)?;
     let (text, metadata) = read(path, most)?;
@@ -91,7 +91,7 @@ pub(super) fn read_guarded(path: &Path, most: u64) -> Result<Zeroizing<Vec<u8>>,
     Ok(text)
 }
 
-pub(super) fn folder_of(path: &Path) -> &Path {
+pub(super) fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -114,7 +114,7 @@ pub(super) fn read(path: &Path, most: u64) -> Result<(Zeroizing<Vec<u8>>, Metada
 
 /// Creates a new file atomically: it exists completely or not at all.
 pub(super) fn create(path: &Path, text: &str, mode: u32) -> Result<(), FileError> {
-    let file = written(path, text, mode)?;
+    let file = write_temporary(path, text, mode)?;
     file.persist_noclobber(path).map(drop).map_err(|error| {
         let exists = error.error.kind() == std::io::ErrorKind::AlreadyExists;
         if exists { FileError::Exists(path.to_owned()) } else { FileError::io(path, error.error) }
@@ -123,14 +123,14 @@ pub(super) fn create(path: &Path, text: &str, mode: u32) -> Result<(), FileError
 
 /// Replaces the text of a file atomically: a reader gets the old text or the new one.
 pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), FileError> {
-    let file = written(path, text, mode)?;
+    let file = write_temporary(path, text, mode)?;
     file.persist(path).map(drop).map_err(|error| FileError::io(path, error.error))
 }
 
 /// Writes a synced temporary file beside `path`.
-fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile, FileError> {
+fn write_temporary(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile, FileError> {
     let io = |error: std::io::Error| FileError::io(path, error);
-    let folder = folder_of(path);
+    let folder = parent_folder(path);
     let mut file = tempfile::Builder::new()
         .permissions(std::fs::Permissions::from_mode(mode))
         .tempfile_in(folder)
@@ -141,7 +141,7 @@ fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile, FileErro
 
 /// Checks that only root or this user may change a file that defines trust.
 pub(super) fn check_unchanged_by_others(path: &Path, metadata: &Metadata) -> Result<(), FileError> {
-    let reason = if !is_ours(metadata) {
+    let reason = if !is_owned_by_us_or_root(metadata) {
         "defines who is trusted and belongs to another user: run `chown` on it"
     } else if metadata.mode() & 0o022 != 0 {
         "defines who is trusted and other users may change it: run `chmod go-w` on it"
@@ -151,6 +151,6 @@ pub(super) fn check_unchanged_by_others(path: &Path, metadata: &Metadata) -> Res
     Err(FileError::NotPrivate { path: path.to_owned(), reason })
 }
 
-fn is_ours(metadata: &Metadata) -> bool {
+fn is_owned_by_us_or_root(metadata: &Metadata) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid())
 }

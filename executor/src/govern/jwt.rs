@@ -13,12 +13,12 @@
 
 use super::files;
 use super::jws::Jws;
-use super::keys::{KeyError, said};
-use super::proof::LEEWAY;
+use super::keys::{KeyError, fault_message};
+use super::proof::CLOCK_LEEWAY;
 use crate::fault::Fault;
 use crate::ident::{Issuer, excerpt};
 use crate::wire::jwks::{self, PublicKey, TokenJwk};
-use crate::wire::jwt::{self, Claims, Header};
+use crate::wire::jwt::{self, TokenClaims, TokenHeader};
 use ed25519_dalek::{Signature, VerifyingKey};
 use ring::signature::{ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256};
 use ring::signature::{RsaPublicKeyComponents, UnparsedPublicKey};
@@ -33,7 +33,7 @@ const MAX_TOKEN_BYTES: usize = 8 << 10;
 /// The maximum size of a key file, in bytes. A set may contain a certificate for each key.
 const MAX_KEY_SET_BYTES: u64 = 256 << 10;
 /// The first bytes of every token: `{"` in base64url.
-const BEGINNING: &[u8] = b"eyJ";
+const JWT_PREFIX: &[u8] = b"eyJ";
 
 /// The operator's settings for one issuer. They are a table of the configuration, because a JWK Set does not
 /// contain the name of its issuer.
@@ -132,7 +132,7 @@ impl TokenRefusal {
 /// A parsed token, not yet verified.
 pub(super) struct Jwt {
     signed: Box<str>,
-    header: Header,
+    header: TokenHeader,
     payload: Vec<u8>,
     signature: Vec<u8>,
 }
@@ -146,8 +146,8 @@ impl fmt::Debug for Jwt {
 impl Jwt {
     /// Returns `true` when a credential has the form of a JSON Web Token: three parts, of which the first is
     /// JSON.
-    pub(super) fn is_meant(shown: &[u8]) -> bool {
-        shown.starts_with(BEGINNING) && shown.iter().filter(|byte| **byte == b'.').count() == 2
+    pub(super) fn looks_like_jwt(shown: &[u8]) -> bool {
+        shown.starts_with(JWT_PREFIX) && shown.iter().filter(|byte| **byte == b'.').count() == 2
     }
 
     /// Splits a token and decodes its header.
@@ -157,7 +157,8 @@ impl Jwt {
         }
         let text = std::str::from_utf8(shown).map_err(|_| TokenRefusal::NotCompact)?;
         let Jws { signed, header, payload, signature } = Jws::parse(text).ok_or(TokenRefusal::NotCompact)?;
-        let header = jwt::header(&header).map_err(|fault| TokenRefusal::Header(said(&fault)))?;
+        let header =
+            jwt::decode_header(&header).map_err(|fault| TokenRefusal::Header(fault_message(&fault)))?;
         Ok(Self { signed: signed.into(), header, payload, signature })
     }
 }
@@ -208,7 +209,7 @@ impl TokenIssuers {
 
     /// Returns `true` when an issuer of this name is configured.
     #[must_use]
-    pub fn has(&self, name: &Issuer) -> bool {
+    pub fn contains(&self, name: &Issuer) -> bool {
         self.0.iter().any(|issuer| issuer.name == *name)
     }
 
@@ -219,12 +220,12 @@ impl TokenIssuers {
     }
 
     /// Verifies a token at time `now` and returns its subject.
-    pub(super) fn believe(&self, token: &Jwt, now: OffsetDateTime) -> Result<JwtSubject, TokenRefusal> {
+    pub(super) fn verify(&self, token: &Jwt, now: OffsetDateTime) -> Result<JwtSubject, TokenRefusal> {
         let Jwt { signed, header, payload, signature } = token;
         if self.0.is_empty() {
             return Err(TokenRefusal::NoIssuer);
         }
-        let fitting = self.0.iter().filter_map(|issuer| Some((issuer, issuer.key(header)?)));
+        let fitting = self.0.iter().filter_map(|issuer| Some((issuer, issuer.key_for(header)?)));
         let mut fitting = fitting.peekable();
         if fitting.peek().is_none() {
             let algorithm = header.algorithm.as_str();
@@ -240,16 +241,17 @@ impl TokenIssuers {
         if signers.is_empty() {
             return Err(TokenRefusal::Signature);
         }
-        let claims = jwt::claims(payload).map_err(|fault| TokenRefusal::Claims(said(&fault)))?;
+        let claims =
+            jwt::decode_claims(payload).map_err(|fault| TokenRefusal::Claims(fault_message(&fault)))?;
         let issuer = signers.into_iter().find(|issuer| issuer.name == claims.issuer);
         let issuer = issuer.ok_or_else(|| TokenRefusal::OtherIssuer(claims.issuer.clone()))?;
-        issuer.believe(claims, now)
+        issuer.check_claims(claims, now)
     }
 }
 
 impl TokenIssuer {
     /// The key that a header names, or the only one for its algorithm if it names none.
-    fn key(&self, header: &Header) -> Option<&TokenKey> {
+    fn key_for(&self, header: &TokenHeader) -> Option<&TokenKey> {
         let mut fitting = self.keys.iter().filter(|key| key.algorithm == header.algorithm);
         match &header.key {
             Some(id) => fitting.find(|key| key.id.as_ref() == Some(id)),
@@ -258,12 +260,12 @@ impl TokenIssuer {
     }
 
     /// Checks claims whose signature is verified, and returns their subject.
-    fn believe(&self, claims: Claims, now: OffsetDateTime) -> Result<JwtSubject, TokenRefusal> {
-        let Claims { issuer, subject, audiences, expires_at, not_before, issued_at } = claims;
+    fn check_claims(&self, claims: TokenClaims, now: OffsetDateTime) -> Result<JwtSubject, TokenRefusal> {
+        let TokenClaims { issuer, subject, audiences, expires_at, not_before, issued_at } = claims;
         if !audiences.contains(&self.audience) {
             return Err(TokenRefusal::OtherAudience(self.audience.clone()));
         }
-        let early = not_before.max(issued_at).filter(|early| *early > now.saturating_add(LEEWAY));
+        let early = not_before.max(issued_at).filter(|early| *early > now.saturating_add(CLOCK_LEEWAY));
         if let Some(early) = early {
             return Err(TokenRefusal::TooEarly(early));
         }
@@ -276,7 +278,8 @@ impl TokenIssuer {
 
 impl TokenKey {
     fn parse_all(text: &[u8], path: &Path) -> Result<Vec<Self>, KeyError> {
-        let read = jwks::keys(text).map_err(|fault| KeyError::not_a_key(path, placed(&fault)))?;
+        let read = jwks::decode_keys(text)
+            .map_err(|fault| KeyError::not_a_key(path, fault_message_with_pointer(&fault)))?;
         if read.is_empty() {
             return Err(KeyError::not_a_key(
                 path,
@@ -326,8 +329,8 @@ impl TokenKey {
 }
 
 /// The message of a fault with its JSON Pointer, because a set may contain many keys.
-fn placed(fault: &Fault) -> String {
-    let sentence = said(fault);
+fn fault_message_with_pointer(fault: &Fault) -> String {
+    let sentence = fault_message(fault);
     if let Fault::InvalidParams { pointer, .. } = fault
         && !pointer.is_empty()
     {

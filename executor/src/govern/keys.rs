@@ -67,7 +67,8 @@ impl TrustedKey {
     /// [`KeyError::NotAKey`], also for a weak key, under which any signature verifies, and for a key without an
     /// issuer.
     pub fn parse(text: &[u8], issuer: Option<Issuer>, path: &Path) -> Result<Self, KeyError> {
-        let jwk = jwk::public(text).map_err(|fault| KeyError::not_a_key(path, said(&fault)))?;
+        let jwk =
+            jwk::decode_public(text).map_err(|fault| KeyError::not_a_key(path, fault_message(&fault)))?;
         let key = VerifyingKey::from_bytes(&jwk.x).ok().filter(|key| !key.is_weak());
         let key = key.ok_or_else(|| KeyError::not_a_key(path, "`x` is not a usable Ed25519 point"))?;
         let id = jwk.kid.unwrap_or_else(|| thumbprint(&key));
@@ -230,7 +231,8 @@ impl KeyPair {
     /// [`KeyError`], also when others can read the file, or its two halves do not belong together.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let text = files::read_secret(path)?;
-        let (jwk, seed) = jwk::private(&text).map_err(|fault| KeyError::not_a_key(path, said(&fault)))?;
+        let (jwk, seed) =
+            jwk::decode_private(&text).map_err(|fault| KeyError::not_a_key(path, fault_message(&fault)))?;
         let private = SigningKey::from_bytes(&seed);
         let key = private.verifying_key();
         if key.to_bytes() != jwk.x {
@@ -274,7 +276,7 @@ fn thumbprint(key: &VerifyingKey) -> String {
 }
 
 /// The message of a decoder's fault.
-pub(super) fn said(fault: &Fault) -> String {
+pub(super) fn fault_message(fault: &Fault) -> String {
     match fault {
         Fault::Parse(message) | Fault::InvalidParams { message, .. } => message.clone(),
         Fault::InvalidRequest(_)

@@ -13,8 +13,8 @@ mod jwt;
 mod keys;
 pub mod local;
 mod proof;
-mod records;
 mod remote;
+mod report_log;
 mod rule;
 mod secrets;
 mod signature;
@@ -22,19 +22,19 @@ mod standing;
 #[cfg(test)]
 mod vectors;
 
-pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit, denied_by};
+pub use admit::{AcceptUnsigned, Admission, Admitted, Escalated, VerifiedVerdict, admit, denial_by};
 pub use callers::{
-    Caller, CallerEntry, CallerList, Callers, CallersError, Credential, NotKnown, Role, Shows, Token,
+    Caller, CallerEntry, CallerIdentity, CallerList, Callers, CallersError, Credential, NotKnown, Role, Token,
 };
 pub use files::{FileError, read_secret, read_trusted};
 pub use jwt::{IssuerSettings, JwtSubject, TokenIssuers, TokenRefusal};
 pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
 pub use proof::{NotProvable, Trust, TrustSettings};
-pub use records::Records;
 pub use remote::{GovernorUrl, Push, RemoteError, RemoteGovernor};
+pub use report_log::ReportLog;
 pub use secrets::AgentSecret;
 pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
-pub use standing::{Standing, StandingRefusal};
+pub use standing::{StandingPolicies, StandingRefusal};
 
 use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
@@ -49,14 +49,14 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub enum Governor {
     /// Inside this process, with its log of reports.
-    Local(Arc<LocalGovernor>, Arc<Records>),
+    Local(Arc<LocalGovernor>, Arc<ReportLog>),
     /// Behind a URL.
     Remote(Arc<RemoteGovernor>),
 }
 
 /// The executor's self-description for `a2g/register`.
 #[derive(Debug, Clone)]
-pub struct Introduction {
+pub struct ExecutorRegistration {
     /// The executor's own DID.
     pub agent: AgentDid,
     /// Its public key in the form of [`TrustedKey::public_key`], if it has one.
@@ -67,7 +67,7 @@ pub struct Introduction {
 
 /// The executor's state for `a2g/heartbeat`.
 #[derive(Debug, Clone)]
-pub struct Pulse {
+pub struct ExecutorHeartbeat {
     /// The executor's own DID.
     pub agent: AgentDid,
     /// Seconds since it started.
@@ -94,10 +94,10 @@ pub struct Checkpoint {
 impl Governor {
     /// The governor's address for logs: a URL without secrets, or `inside this process`.
     #[must_use]
-    pub fn place(&self) -> &str {
+    pub fn endpoint(&self) -> &str {
         match self {
             Self::Local(..) => "inside this process",
-            Self::Remote(remote) => remote.place(),
+            Self::Remote(remote) => remote.endpoint(),
         }
     }
 
@@ -105,11 +105,11 @@ impl Governor {
     ///
     /// # Errors
     /// `governor_unavailable` when no valid answer arrives.
-    pub async fn decide(&self, call: &Call) -> Result<Authentic, Fault> {
+    pub async fn decide(&self, call: &Call) -> Result<VerifiedVerdict, Fault> {
         let verdict = match self {
             Self::Local(local, _) => local.decide(call),
             Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
-                tracing::warn!(governor = self.place(), %error, "the governor gave no verdict");
+                tracing::warn!(governor = self.endpoint(), %error, "the governor gave no verdict");
                 let message = match error {
                     RemoteError::Faulty { code, .. } => format!(
                         "the governor answered with an error that is not a verdict (code {code}), so nothing was run: try \
@@ -130,19 +130,19 @@ impl Governor {
                 }
             })?,
         };
-        Ok(Authentic::over_own_connection(verdict))
+        Ok(VerifiedVerdict::from_governor_connection(verdict))
     }
 
     /// Registers the executor. A policy in the answer is the standing policy for the executor's own DID.
     ///
     /// # Errors
     /// [`RemoteError`] of the governor or the connection.
-    pub async fn register(&self, introduction: &Introduction) -> Result<Option<Policy>, RemoteError> {
+    pub async fn register(&self, registration: &ExecutorRegistration) -> Result<Option<Policy>, RemoteError> {
         match self {
             Self::Local(local, _) => {
-                local.register(&introduction.agent, &introduction.tools).map_err(RemoteError::Refused)
+                local.register(&registration.agent, &registration.tools).map_err(RemoteError::Refused)
             }
-            Self::Remote(remote) => remote.register(introduction).await,
+            Self::Remote(remote) => remote.register(registration).await,
         }
     }
 
@@ -164,13 +164,13 @@ impl Governor {
     ///
     /// # Errors
     /// [`RemoteError::Refused`] with a session fault when the executor has to register again.
-    pub async fn heartbeat(&self, pulse: &Pulse) -> Result<(), RemoteError> {
+    pub async fn heartbeat(&self, heartbeat: &ExecutorHeartbeat) -> Result<(), RemoteError> {
         match self {
             Self::Local(local, _) => {
-                let Checkpoint { count, root, signature: _ } = &pulse.checkpoint;
-                local.heartbeat(&pulse.agent, Some((*count, root))).map_err(RemoteError::Refused)
+                let Checkpoint { count, root, signature: _ } = &heartbeat.checkpoint;
+                local.heartbeat(&heartbeat.agent, Some((*count, root))).map_err(RemoteError::Refused)
             }
-            Self::Remote(remote) => remote.heartbeat(pulse).await,
+            Self::Remote(remote) => remote.heartbeat(heartbeat).await,
         }
     }
 }

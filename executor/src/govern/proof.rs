@@ -5,14 +5,14 @@
 //! module. It is valid for a short time and for one run.
 //!
 //! ```text
-//! compact ─ header: known key ─▶ signature, strictly ─▶ claims ─ each compared ─▶ Proven
+//! compact ─ header: known key ─▶ signature, strictly ─▶ claims ─ each compared ─▶ VerifiedProof
 //! ```
 //! The signature is verified before anything that it covers is parsed. Text with more than one possible reading
 //! is rejected.
 
 use super::canonical::{NotCanonical, canonical};
 use super::jws::Jws;
-use super::keys::{KeyError, KeyPair, TrustedKeys, said};
+use super::keys::{KeyError, KeyPair, TrustedKeys, fault_message};
 use super::signature::SignatureSettings;
 use crate::call::Call;
 use crate::fault::BlockedBy;
@@ -30,7 +30,7 @@ use time::{Duration, OffsetDateTime};
 
 /// The tolerated clock difference between a signer and an executor for times in the future. There is no
 /// tolerance for expired proofs and tokens: the sender can request another.
-pub(super) const LEEWAY: Duration = Duration::seconds(30);
+pub(super) const CLOCK_LEEWAY: Duration = Duration::seconds(30);
 
 /// The operator's settings for keys and signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct TrustSettings {
     /// The folder of trusted keys; `None` to trust none.
     pub keys: Option<PathBuf>,
     /// The maximum time from `iat` to `exp` of a proof.
-    pub longest: std::time::Duration,
+    pub max_lifetime: std::time::Duration,
     /// The signature that intents must have, if required.
     pub signature: Option<SignatureSettings>,
 }
@@ -50,12 +50,12 @@ pub struct Trust {
     keys: TrustedKeys,
     /// This executor's DID, which a proof must contain as `aud`.
     audience: AgentDid,
-    longest: std::time::Duration,
+    max_lifetime: std::time::Duration,
 }
 
 /// The part of a verified proof that later checks need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Proven {
+pub(super) struct VerifiedProof {
     /// The single-use id of the proof.
     pub(super) id: ProofId,
     /// The end of its validity.
@@ -72,11 +72,11 @@ pub(super) struct Disbelief {
     pub(super) message: String,
 }
 
-fn untrusted(what: impl std::fmt::Display) -> Disbelief {
+fn untrusted_error(what: impl std::fmt::Display) -> Disbelief {
     Disbelief { blocked_by: BlockedBy::VerdictUntrusted, message: format!("the `proof` {what}") }
 }
 
-fn mismatch(what: impl std::fmt::Display) -> Disbelief {
+fn mismatch_error(what: impl std::fmt::Display) -> Disbelief {
     Disbelief { blocked_by: BlockedBy::VerdictMismatch, message: format!("the `proof` is for {what}") }
 }
 
@@ -89,15 +89,15 @@ impl Trust {
     /// # Errors
     /// [`KeyError`] as [`TrustedKeys::read`].
     pub fn read(settings: &TrustSettings, audience: AgentDid) -> Result<Self, KeyError> {
-        let TrustSettings { keys, longest, signature: _ } = settings;
+        let TrustSettings { keys, max_lifetime, signature: _ } = settings;
         let keys = keys.as_deref().map(TrustedKeys::read).transpose()?.unwrap_or_default();
-        Ok(Self { keys, audience, longest: *longest })
+        Ok(Self { keys, audience, max_lifetime: *max_lifetime })
     }
 
     /// Trusts no key, so every proof is rejected.
     #[must_use]
-    pub fn of_nobody(audience: AgentDid) -> Self {
-        Self { keys: TrustedKeys::default(), audience, longest: std::time::Duration::ZERO }
+    pub fn empty(audience: AgentDid) -> Self {
+        Self { keys: TrustedKeys::default(), audience, max_lifetime: std::time::Duration::ZERO }
     }
 
     /// The number of trusted keys.
@@ -108,13 +108,13 @@ impl Trust {
 
     /// Verifies a proof for a call and the verdict beside it, and returns the call's arguments as parsed from
     /// their canonical form.
-    pub(super) fn believe(
+    pub(super) fn verify(
         &self,
         call: &Call,
         proof: &Proof,
         now: OffsetDateTime,
-    ) -> Result<(Map<String, Value>, Proven), Disbelief> {
-        let claims = self.signed(&proof.compact)?;
+    ) -> Result<(Map<String, Value>, VerifiedProof), Disbelief> {
+        let claims = self.verify_signature(&proof.compact)?;
         let ProofClaims {
             id,
             audience,
@@ -129,63 +129,68 @@ impl Trust {
             verdict,
         } = claims;
         if audience != self.audience {
-            return Err(mismatch(format_args!(
+            return Err(mismatch_error(format_args!(
                 "another executor, `{audience}`: this one is `{}`",
                 self.audience
             )));
         }
         if agent != call.agent {
-            return Err(mismatch(format_args!("another agent, `{agent}`")));
+            return Err(mismatch_error(format_args!("another agent, `{agent}`")));
         }
         if intent != call.intent {
-            return Err(mismatch(format_args!("another intent, `{intent}`")));
+            return Err(mismatch_error(format_args!("another intent, `{intent}`")));
         }
         if tool != call.tool {
-            return Err(mismatch(format_args!("another tool, `{tool}`")));
+            return Err(mismatch_error(format_args!("another tool, `{tool}`")));
         }
         let form = |error: NotCanonical, what: &str| {
-            mismatch(format_args!("a call with a canonical form, but in {what} {error}"))
+            mismatch_error(format_args!("a call with a canonical form, but in {what} {error}"))
         };
         let asked = canonical(&call.arguments).map_err(|error| form(error, "its arguments"))?;
         if Digest::of(&asked) != arguments {
-            return Err(mismatch("other arguments"));
+            return Err(mismatch_error("other arguments"));
         }
         let sent = canonical(&proof.verdict).map_err(|error| form(error, "the verdict"))?;
         if sent != canonical(&verdict).map_err(|error| form(error, "the signed verdict"))? {
-            return Err(mismatch("another verdict: send the one that the governor gave, unchanged"));
+            return Err(mismatch_error("another verdict: send the one that the governor gave, unchanged"));
         }
         self.check_times(issued_at, not_before, expires_at, now)?;
         // `3` and `3.0` have the same hash, but a tool can tell them apart. The tool gets the arguments from
         // the hashed text, so that equal hashes mean equal input.
         let arguments = serde_json::from_slice(&asked)
-            .map_err(|_| mismatch("arguments that cannot be read from their canonical form"))?;
-        Ok((arguments, Proven { id, expires_at, module }))
+            .map_err(|_| mismatch_error("arguments that cannot be read from their canonical form"))?;
+        Ok((arguments, VerifiedProof { id, expires_at, module }))
     }
 
     /// Verifies the signature and returns the claims, if the key may speak for their issuer.
-    fn signed(&self, compact: &str) -> Result<ProofClaims, Disbelief> {
+    fn verify_signature(&self, compact: &str) -> Result<ProofClaims, Disbelief> {
         let Jws { signed, header, payload, signature } = Jws::parse(compact).ok_or_else(|| {
-            untrusted("is not a compact JWS: three parts in base64url, with a dot between them")
+            untrusted_error("is not a compact JWS: three parts in base64url, with a dot between them")
         })?;
-        let named = proof_header(&header)
-            .map_err(|fault| untrusted(format_args!("has a header that is refused: {}", said(&fault))))?;
+        let named = proof_header(&header).map_err(|fault| {
+            untrusted_error(format_args!("has a header that is refused: {}", fault_message(&fault)))
+        })?;
         if self.keys() == 0 {
-            return Err(untrusted(
+            return Err(untrusted_error(
                 "cannot be verified: this executor trusts no key (`trust.keys`; `a2g-executor key trust` adds one)",
             ));
         }
         let key = self.keys.get(&named).ok_or_else(|| {
             let named = excerpt(&named);
-            untrusted(format_args!("names the key `{named}`, which this executor does not trust"))
+            untrusted_error(format_args!("names the key `{named}`, which this executor does not trust"))
         })?;
         if !key.verify(signed.as_bytes(), &signature) {
-            return Err(untrusted(format_args!("is not signed by the key that it names, `{}`", key.id())));
+            return Err(untrusted_error(format_args!(
+                "is not signed by the key that it names, `{}`",
+                key.id()
+            )));
         }
-        let claims = proof_claims(&payload)
-            .map_err(|fault| untrusted(format_args!("has claims that are refused: {}", said(&fault))))?;
+        let claims = proof_claims(&payload).map_err(|fault| {
+            untrusted_error(format_args!("has claims that are refused: {}", fault_message(&fault)))
+        })?;
         if claims.id.issuer() != key.issuer() {
             let (says, may) = (claims.id.issuer(), key.issuer());
-            return Err(untrusted(format_args!(
+            return Err(untrusted_error(format_args!(
                 "speaks for `{says}`, and its key may speak for `{may}` only"
             )));
         }
@@ -200,17 +205,17 @@ impl Trust {
         now: OffsetDateTime,
     ) -> Result<(), Disbelief> {
         let early = issued_at.max(not_before);
-        if early > now.saturating_add(LEEWAY) {
-            return Err(untrusted(format_args!("is not valid before {early}")));
+        if early > now.saturating_add(CLOCK_LEEWAY) {
+            return Err(untrusted_error(format_args!("is not valid before {early}")));
         }
         let lifetime = expires_at - issued_at;
         if !lifetime.is_positive() {
-            return Err(untrusted("expires before it was issued"));
+            return Err(untrusted_error("expires before it was issued"));
         }
-        if lifetime > self.longest {
-            let (lifetime, longest) = (lifetime.whole_seconds(), self.longest.as_secs());
-            return Err(untrusted(format_args!(
-                "is valid for {lifetime} seconds, but at most {longest} are accepted (`trust.max_proof_seconds`)"
+        if lifetime > self.max_lifetime {
+            let (lifetime, maximum) = (lifetime.whole_seconds(), self.max_lifetime.as_secs());
+            return Err(untrusted_error(format_args!(
+                "is valid for {lifetime} seconds, but at most {maximum} are accepted (`trust.max_proof_seconds`)"
             )));
         }
         Ok(())

@@ -6,7 +6,7 @@
 
 mod transport;
 
-use super::{Checkpoint, Introduction, Pulse};
+use super::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration};
 use crate::call::Call;
 use crate::fault::Fault;
 use crate::outcome::Receipt;
@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
-use transport::{Connection, HttpClient};
+use transport::{GovernorConnection, HttpClient};
 
 /// The timeout of a call to the governor, and of all attempts for one intent together.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,7 +67,7 @@ impl GovernorUrl {
 
     /// The address for logs, without user, password, query and fragment.
     #[must_use]
-    pub fn shown(&self) -> String {
+    pub fn redact(&self) -> String {
         let Ok(mut url) = url::Url::parse(self.as_str()) else { return String::new() };
         // Setting a user fails only for URLs without a host, which these schemes do not permit.
         let _has_a_host = (url.set_username(""), url.set_password(None));
@@ -122,13 +122,13 @@ pub struct RemoteGovernor {
     shown: String,
     http: Option<HttpClient>,
     /// Opened at the first call, and again after it broke.
-    web_socket: Mutex<Option<Arc<Connection>>>,
+    web_socket: Mutex<Option<Arc<GovernorConnection>>>,
     pushes: mpsc::Sender<Push>,
 }
 
-struct Encoded(Box<RawValue>);
+struct EncodedParams(Box<RawValue>);
 
-impl ToRpcParams for Encoded {
+impl ToRpcParams for EncodedParams {
     fn to_rpc_params(self) -> Result<Option<Box<RawValue>>, serde_json::Error> {
         Ok(Some(self.0))
     }
@@ -145,13 +145,13 @@ impl RemoteGovernor {
             GovernorUrl::WebSocket(_) => None,
         };
         let (pushes, receiver) = mpsc::channel(64);
-        let shown = url.shown();
+        let shown = url.redact();
         Ok((Self { url, shown, http, web_socket: Mutex::new(None), pushes }, receiver))
     }
 
-    /// The governor's address, as [`GovernorUrl::shown`].
+    /// The governor's address, as [`GovernorUrl::redact`].
     #[must_use]
-    pub fn place(&self) -> &str {
+    pub fn endpoint(&self) -> &str {
         &self.shown
     }
 
@@ -162,7 +162,7 @@ impl RemoteGovernor {
         let asked = async {
             for pause in PAUSES {
                 match self.ask(call).await {
-                    Err(error) if error.may_pass() => {
+                    Err(error) if error.is_transient() => {
                         tracing::debug!(governor = self.shown, %error, "the governor gave no verdict and is asked again");
                         failed = error;
                     }
@@ -178,37 +178,40 @@ impl RemoteGovernor {
 
     async fn ask(&self, call: &Call) -> Result<Verdict, RemoteError> {
         match self.call("a2g/intent", encode::intent(call)).await {
-            Ok(result) => decode::verdict(result.get()).map_err(nonsense),
+            Ok(result) => decode::verdict(result.get()).map_err(invalid_result),
             Err(ClientError::Call(error)) if DENIALS.contains(&error.code()) => Ok(denial(call, &error)),
-            Err(ClientError::Call(error)) => Err(faulty(&error)),
+            Err(ClientError::Call(error)) => Err(undecided_error(&error)),
             Err(error) => Err(unreachable(error)),
         }
     }
 
-    pub(super) async fn register(&self, introduction: &Introduction) -> Result<Option<Policy>, RemoteError> {
-        let Introduction { agent, public_key, tools } = introduction;
+    pub(super) async fn register(
+        &self,
+        registration: &ExecutorRegistration,
+    ) -> Result<Option<Policy>, RemoteError> {
+        let ExecutorRegistration { agent, public_key, tools } = registration;
         let registration = encode::registration(agent, public_key.as_deref(), tools);
-        let answer = self.answered("a2g/register", registration).await?;
-        decode::registered(answer.get()).map_err(nonsense)
+        let answer = self.request("a2g/register", registration).await?;
+        decode::registered(answer.get()).map_err(invalid_result)
     }
 
     pub(super) async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
-        self.answered("a2g/report", encode::report(receipt)).await.map(drop)
+        self.request("a2g/report", encode::report(receipt)).await.map(drop)
     }
 
-    pub(super) async fn heartbeat(&self, pulse: &Pulse) -> Result<(), RemoteError> {
-        let Pulse { agent, uptime_seconds, running, queued, checkpoint } = pulse;
+    pub(super) async fn heartbeat(&self, heartbeat: &ExecutorHeartbeat) -> Result<(), RemoteError> {
+        let ExecutorHeartbeat { agent, uptime_seconds, running, queued, checkpoint } = heartbeat;
         let Checkpoint { count, root, signature } = checkpoint;
         let journal = encode::JournalState { count: *count, root, signature: signature.as_deref() };
-        self.answered("a2g/heartbeat", encode::heartbeat(agent, *uptime_seconds, *running, *queued, journal))
+        self.request("a2g/heartbeat", encode::heartbeat(agent, *uptime_seconds, *running, *queued, journal))
             .await
             .map(drop)
     }
 
-    async fn answered(&self, method: &str, params: Box<RawValue>) -> Result<Box<RawValue>, RemoteError> {
+    async fn request(&self, method: &str, params: Box<RawValue>) -> Result<Box<RawValue>, RemoteError> {
         self.call(method, params).await.map_err(|error| {
             if let ClientError::Call(error) = &error {
-                return RemoteError::Refused(refusal(error));
+                return RemoteError::Refused(refusal_fault(error));
             }
             unreachable(error)
         })
@@ -216,18 +219,18 @@ impl RemoteGovernor {
 
     async fn call(&self, method: &str, params: Box<RawValue>) -> Result<Box<RawValue>, ClientError> {
         if let Some(http) = &self.http {
-            return http.request(method, Encoded(params)).await;
+            return http.request(method, EncodedParams(params)).await;
         }
-        self.web_socket().await?.client.request(method, Encoded(params)).await
+        self.web_socket().await?.client.request(method, EncodedParams(params)).await
     }
 
     /// The open WebSocket; a broken one is replaced.
-    async fn web_socket(&self) -> Result<Arc<Connection>, ClientError> {
+    async fn web_socket(&self) -> Result<Arc<GovernorConnection>, ClientError> {
         let mut connection = self.web_socket.lock().await;
         if let Some(open) = connection.as_ref().filter(|open| open.is_usable()) {
             return Ok(Arc::clone(open));
         }
-        let open = Arc::new(Connection::open(self.url.as_str(), self.pushes.clone()).await?);
+        let open = Arc::new(GovernorConnection::open(self.url.as_str(), self.pushes.clone()).await?);
         *connection = Some(Arc::clone(&open));
         Ok(open)
     }
@@ -235,7 +238,7 @@ impl RemoteGovernor {
 
 impl RemoteError {
     /// `true` for a failure that may be temporary.
-    fn may_pass(&self) -> bool {
+    fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Faulty { .. } => true,
             Self::Nonsense(_) | Self::Refused(_) | Self::Record(_) => false,
@@ -243,7 +246,7 @@ impl RemoteError {
     }
 }
 
-fn nonsense(fault: Fault) -> RemoteError {
+fn invalid_result(fault: Fault) -> RemoteError {
     RemoteError::Nonsense(format!("{fault:?}"))
 }
 
@@ -251,11 +254,11 @@ fn unreachable(error: ClientError) -> RemoteError {
     RemoteError::Unreachable(error.to_string())
 }
 
-fn faulty(error: &ErrorObjectOwned) -> RemoteError {
+fn undecided_error(error: &ErrorObjectOwned) -> RemoteError {
     RemoteError::Faulty { code: error.code(), message: crate::ident::excerpt(error.message()) }
 }
 
-fn refusal(error: &ErrorObjectOwned) -> Fault {
+fn refusal_fault(error: &ErrorObjectOwned) -> Fault {
     let message = crate::ident::excerpt(error.message());
     match error.code() {
         -32004 => Fault::SessionExpired(message),

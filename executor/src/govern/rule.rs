@@ -3,7 +3,7 @@
 //! The local governor and the executor's standing policies share this module, so a rule means the same on both
 //! sides. A rule that cannot be read exactly is an error and never one that permits more.
 
-use super::arguments::{Arguments, Role};
+use super::arguments::{ArgumentRole, Arguments};
 use crate::capability::{Area, Glob, HostClaims, HostError, HostPattern, ScopeError};
 use crate::ident::excerpt;
 use crate::verdict::{NetworkRule, ToolRule};
@@ -117,7 +117,7 @@ impl Rule {
     }
 
     /// The patterns of `blocked_paths` that can match inside an area of `paths`.
-    pub(super) fn blocked(&self) -> impl Iterator<Item = &Glob> {
+    pub(super) fn blocked_globs(&self) -> impl Iterator<Item = &Glob> {
         let matters = |blocked: &&BlockedPath| match &self.paths {
             Some(areas) => areas.iter().any(|area| blocked.may_lie_in(area)),
             None => true,
@@ -127,7 +127,7 @@ impl Rule {
 
     /// Checks `blocked_patterns` and `max_size_bytes`.
     pub(super) fn check_texts(&self, arguments: &Arguments<'_>) -> Result<(), Breach> {
-        let sent = arguments.texts().iter().filter(|text| text.role != Role::Joined);
+        let sent = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
         let longest = sent.map(|text| text.text.len()).max().unwrap_or(0);
         let bytes = u64::try_from(longest).unwrap_or(u64::MAX);
         if let Some(most) = self.max_size_bytes.filter(|most| bytes > *most) {
@@ -137,8 +137,8 @@ impl Rule {
             return Ok(());
         }
         for text in arguments.texts() {
-            let squeezed = Squeezed::of(&text.text);
-            if let Some(pattern) = self.blocked_patterns.iter().find(|p| p.is_in(&squeezed)) {
+            let normalized = NormalizedText::of(&text.text);
+            if let Some(pattern) = self.blocked_patterns.iter().find(|p| p.occurs_in(&normalized)) {
                 return Err(Breach::BlockedPattern { pattern: pattern.shown.clone() });
             }
         }
@@ -158,7 +158,7 @@ impl Rule {
     /// # Errors
     /// [`Breach::Inseparable`] when one of them may contain a blocked path: a manifest cannot express "all of
     /// this tree but that file".
-    pub(super) fn touched(&self, arguments: &Arguments<'_>) -> Result<Vec<Area>, Breach> {
+    pub(super) fn areas_for(&self, arguments: &Arguments<'_>) -> Result<Vec<Area>, Breach> {
         let paths: Vec<String> = arguments.paths().filter_map(normalise).collect();
         let touched = |area: &&Area| paths.iter().any(|path| reaches(area, path));
         let areas: Vec<Area> = self.paths.iter().flatten().filter(touched).cloned().collect();
@@ -183,7 +183,7 @@ impl Rule {
         if areas.iter().any(|area| reaches(area, &normal)) {
             return Ok(());
         }
-        Err(Breach::Outside { path: path(), allowed: listed(areas) })
+        Err(Breach::Outside { path: path(), allowed: join_areas(areas) })
     }
 }
 
@@ -192,7 +192,7 @@ fn reaches(area: &Area, path: &str) -> bool {
     area.holds(path) || area.root().path() == path
 }
 
-fn listed(areas: &[Area]) -> String {
+fn join_areas(areas: &[Area]) -> String {
     if areas.is_empty() {
         return "an empty list".to_owned();
     }
@@ -280,15 +280,15 @@ struct TextPattern {
 
 impl TextPattern {
     fn read(pattern: &str) -> Result<Self, RuleError> {
-        let squeezed = squeeze(pattern);
-        let stages: Vec<String> = squeezed.split('|').map(|stage| stage.trim().to_owned()).collect();
+        let normalized = collapse_whitespace(pattern);
+        let stages: Vec<String> = normalized.split('|').map(|stage| stage.trim().to_owned()).collect();
         if stages.iter().all(String::is_empty) {
             return Err(RuleError::EmptyPattern);
         }
         Ok(Self { shown: excerpt(pattern), stages })
     }
 
-    fn is_in(&self, text: &Squeezed) -> bool {
+    fn occurs_in(&self, text: &NormalizedText) -> bool {
         match self.stages.as_slice() {
             [only] => text.whole.contains(&**only),
             stages => text.pipelines.iter().any(|line| stages_in_order(stages, line)),
@@ -302,13 +302,13 @@ fn stages_in_order(stages: &[String], line: &str) -> bool {
 }
 
 /// A text with collapsed white space, and its command lines that contain a `|`.
-pub(super) struct Squeezed {
+pub(super) struct NormalizedText {
     pub(super) whole: String,
     /// The lines with a pipe; a line that ends in `|` or `\` continues on the next.
     pub(super) pipelines: Vec<String>,
 }
 
-impl Squeezed {
+impl NormalizedText {
     pub(super) fn of(text: &str) -> Self {
         let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
         let mut pipelines = Vec::new();
@@ -321,24 +321,24 @@ impl Squeezed {
             }
             let line = std::mem::take(&mut open);
             if line.contains('|') {
-                pipelines.push(squeeze(&line));
+                pipelines.push(collapse_whitespace(&line));
             }
         }
         if open.contains('|') {
-            pipelines.push(squeeze(&open));
+            pipelines.push(collapse_whitespace(&open));
         }
-        Self { whole: squeeze(&joined), pipelines }
+        Self { whole: collapse_whitespace(&joined), pipelines }
     }
 }
 
 /// Replaces each run of white space by one space, and trims both ends.
-fn squeeze(text: &str) -> String {
-    let mut squeezed = String::with_capacity(text.len());
+fn collapse_whitespace(text: &str) -> String {
+    let mut normalized = String::with_capacity(text.len());
     for word in text.split_whitespace() {
-        if !squeezed.is_empty() {
-            squeezed.push(' ');
+        if !normalized.is_empty() {
+            normalized.push(' ');
         }
-        squeezed.push_str(word);
+        normalized.push_str(word);
     }
-    squeezed
+    normalized
 }

@@ -51,7 +51,7 @@ fn parse(text: &str) -> Result<Vec<AgentSecret>, String> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let secrets =
-        lines.map(|(number, line)| secret(line).map_err(|reason| format!("line {number} {reason}")));
+        lines.map(|(number, line)| parse_line(line).map_err(|reason| format!("line {number} {reason}")));
     let secrets = secrets.collect::<Result<Vec<_>, _>>()?;
     if secrets.is_empty() {
         return Err("the file lists no agent: each line is an id, a secret, and a key or `-`".to_owned());
@@ -70,7 +70,7 @@ fn parse(text: &str) -> Result<Vec<AgentSecret>, String> {
     Ok(secrets)
 }
 
-fn secret(line: &str) -> Result<AgentSecret, &'static str> {
+fn parse_line(line: &str) -> Result<AgentSecret, &'static str> {
     let mut parts = line.split_ascii_whitespace();
     let (Some(agent), Some(signing), Some(sealing), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())

@@ -113,7 +113,7 @@ impl IntentSignatures {
         let signature = signature.ok_or_else(|| {
             untrusted("the intent is not signed: this executor requires `context.signature`")
         })?;
-        if !signature.texts.iter().any(|text| self.is_of(text, &signature.hash)) {
+        if !signature.texts.iter().any(|text| self.matches_hash(text, &signature.hash)) {
             return Err(untrusted("`context.signature` does not match this intent and the shared key"));
         }
         let signed_at =
@@ -139,7 +139,7 @@ impl IntentSignatures {
     }
 
     /// Compares the hash of a text in constant time.
-    fn is_of(&self, text: &str, hash: &str) -> bool {
+    fn matches_hash(&self, text: &str, hash: &str) -> bool {
         let Ok(hash) = Digest::parse(hash) else { return false };
         self.keyed.clone().chain_update(text).verify_slice(&hash.0).is_ok()
     }

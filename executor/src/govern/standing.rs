@@ -134,30 +134,30 @@ impl StandingRefusal {
 
 /// The standing policies of every agent that has one.
 #[derive(Debug, Default)]
-pub struct Standing {
-    book: RwLock<Book>,
+pub struct StandingPolicies {
+    book: RwLock<PolicyBook>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
-    by_agent: BTreeMap<AgentDid, State>,
-    everyone: Option<State>,
+struct PolicyBook {
+    by_agent: BTreeMap<AgentDid, AgentStanding>,
+    everyone: Option<AgentStanding>,
 }
 
 #[derive(Debug, Clone)]
-enum State {
-    Held(Arc<Held>),
+enum AgentStanding {
+    Held(Arc<PolicyEntry>),
     Revoked,
 }
 
 #[derive(Debug)]
-struct Held {
+struct PolicyEntry {
     policy: Policy,
     rules: BTreeMap<ToolName, Result<Rule, RuleError>>,
     hosts: Result<HostClaims, HostError>,
 }
 
-impl Standing {
+impl StandingPolicies {
     /// An empty set of policies.
     #[must_use]
     pub fn new() -> Self {
@@ -168,7 +168,7 @@ impl Standing {
     /// has no entry of its own.
     pub fn set(&self, policy: Policy) {
         let agent = policy.agent.clone();
-        let state = State::Held(Arc::new(Held::new(policy)));
+        let state = AgentStanding::Held(Arc::new(PolicyEntry::new(policy)));
         let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
         match agent {
             Some(agent) => {
@@ -184,11 +184,11 @@ impl Standing {
         let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
         match agent {
             Some(agent) => {
-                book.by_agent.insert(agent.clone(), State::Revoked);
+                book.by_agent.insert(agent.clone(), AgentStanding::Revoked);
             }
             None => {
                 book.by_agent.clear();
-                book.everyone = Some(State::Revoked);
+                book.everyone = Some(AgentStanding::Revoked);
             }
         }
     }
@@ -196,9 +196,9 @@ impl Standing {
     /// The claims of the standing policy of the call's agent about the call.
     ///
     /// Under a policy with `max_disk_mb`, `claims.access` is read-only, so that a run can never write under a
-    /// disk limit that is not enforced; [`Standing::allow_writes`] gives the clear refusal before that.
+    /// disk limit that is not enforced; [`StandingPolicies::allow_writes`] gives the clear refusal before that.
     ///
-    /// A policy with unreadable hosts claims that the network is off; [`Standing::allow_network`] gives the
+    /// A policy with unreadable hosts claims that the network is off; [`StandingPolicies::allow_network`] gives the
     /// clear refusal before that.
     ///
     /// # Errors
@@ -207,8 +207,8 @@ impl Standing {
     pub fn claims_for(&self, call: &Call) -> Result<Claims, StandingRefusal> {
         match self.state_of(&call.agent) {
             None => Ok(Claims::default()),
-            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
-            Some(State::Held(held)) => held.claims_for(call),
+            Some(AgentStanding::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
+            Some(AgentStanding::Held(held)) => held.claims_for(call),
         }
     }
 
@@ -220,12 +220,12 @@ impl Standing {
     pub fn allow_writes(&self, call: &Call) -> Result<(), StandingRefusal> {
         match self.state_of(&call.agent) {
             None => Ok(()),
-            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
-            Some(State::Held(held)) if held.policy.resources.max_disk_mb.is_some() => {
+            Some(AgentStanding::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
+            Some(AgentStanding::Held(held)) if held.policy.resources.max_disk_mb.is_some() => {
                 let (agent, version, tool) = held.names(call);
                 Err(StandingRefusal::DiskUnenforceable { agent, version, tool })
             }
-            Some(State::Held(_)) => Ok(()),
+            Some(AgentStanding::Held(_)) => Ok(()),
         }
     }
 
@@ -237,8 +237,8 @@ impl Standing {
     pub fn allow_network(&self, call: &Call) -> Result<(), StandingRefusal> {
         match self.state_of(&call.agent) {
             None => Ok(()),
-            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
-            Some(State::Held(held)) => match &held.hosts {
+            Some(AgentStanding::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
+            Some(AgentStanding::Held(held)) => match &held.hosts {
                 Ok(_) => Ok(()),
                 Err(error) => {
                     let ((agent, version, tool), error) = (held.names(call), error.clone());
@@ -252,18 +252,18 @@ impl Standing {
     #[must_use]
     pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
         match self.state_of(agent)? {
-            State::Held(held) => Some(Policy { agent: Some(agent.clone()), ..held.policy.clone() }),
-            State::Revoked => None,
+            AgentStanding::Held(held) => Some(Policy { agent: Some(agent.clone()), ..held.policy.clone() }),
+            AgentStanding::Revoked => None,
         }
     }
 
-    fn state_of(&self, agent: &AgentDid) -> Option<State> {
+    fn state_of(&self, agent: &AgentDid) -> Option<AgentStanding> {
         let book = self.book.read().unwrap_or_else(PoisonError::into_inner);
         book.by_agent.get(agent).or(book.everyone.as_ref()).cloned()
     }
 }
 
-impl Held {
+impl PolicyEntry {
     fn new(policy: Policy) -> Self {
         let rules = policy.tools.iter().map(|(tool, rule)| (tool.clone(), Rule::read(rule))).collect();
         let hosts = host_claims(&policy.network);
@@ -302,7 +302,7 @@ impl Held {
             hosts: self.hosts.clone().unwrap_or_default(),
             areas: rule.areas().map(<[Area]>::to_vec),
             access: resources.max_disk_mb.map(|_| Access::ReadOnly),
-            blocked: rule.blocked().cloned().collect(),
+            blocked: rule.blocked_globs().cloned().collect(),
         }
     }
 
@@ -360,20 +360,20 @@ mod tests {
     }
 
     fn answer(policy: Policy, arguments: &serde_json::Value) -> Result<Claims, StandingRefusal> {
-        let standing = Standing::new();
+        let standing = StandingPolicies::new();
         standing.set(policy);
         standing.claims_for(&call("write_file", arguments))
     }
 
     #[test]
     fn no_policy_says_nothing() {
-        let claims = Standing::new().claims_for(&call("anything", &json!({}))).unwrap();
+        let claims = StandingPolicies::new().claims_for(&call("anything", &json!({}))).unwrap();
         assert_eq!(claims, Claims::default());
     }
 
     #[test]
     fn an_agents_own_policy_wins_over_the_one_for_all() {
-        let standing = Standing::new();
+        let standing = StandingPolicies::new();
         standing.set(policy(None, ToolRule::default()));
         let refusal = standing.claims_for(&call("write_file", &json!({}))).unwrap_err();
         assert!(matches!(refusal, StandingRefusal::NotAllowed { .. }), "{refusal}");
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn a_revocation_holds_until_a_new_policy() {
         for revoked in [Some(agent(AGENT)), None] {
-            let standing = Standing::new();
+            let standing = StandingPolicies::new();
             standing.set(policy(Some(AGENT), rule()));
             standing.revoke(revoked.as_ref());
             let call = call("write_file", &json!({}));
@@ -400,14 +400,14 @@ mod tests {
 
     #[test]
     fn a_revocation_of_one_leaves_the_others() {
-        let standing = Standing::new();
+        let standing = StandingPolicies::new();
         standing.revoke(Some(&agent("did:aeon:other:1.0:b")));
         assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
     }
 
     #[test]
     fn a_tool_is_refused_unless_it_is_listed_and_allowed() {
-        let standing = Standing::new();
+        let standing = StandingPolicies::new();
         standing.set(policy(Some(AGENT), rule()));
         let refusal = standing.claims_for(&call("read_file", &json!({}))).unwrap_err();
         assert!(matches!(refusal, StandingRefusal::NotListed { .. }));
@@ -476,14 +476,14 @@ mod tests {
                 NetworkRule { blocked_domains: vec![text.into()], ..NetworkRule::default() },
             ];
             for network in rules {
-                let standing = Standing::new();
+                let standing = StandingPolicies::new();
                 standing.set(Policy { network, ..policy(Some(AGENT), rule()) });
                 assert_eq!(standing.claims_for(&call).unwrap().network, Some(false), "{text}");
                 let refusal = standing.allow_network(&call).unwrap_err();
                 assert!(refusal.to_string().contains("capabilities.network"), "{refusal}");
             }
         }
-        let standing = Standing::new();
+        let standing = StandingPolicies::new();
         standing.set(policy(Some(AGENT), rule()));
         assert_eq!(standing.claims_for(&call).unwrap().network, None);
         assert_eq!(standing.claims_for(&call).unwrap().hosts, HostClaims::default());
@@ -560,7 +560,7 @@ mod tests {
     fn a_disk_limit_makes_a_run_read_only_and_refuses_a_tool_that_writes() {
         let mut limited = policy(Some(AGENT), rule());
         limited.resources.max_disk_mb = Some(10);
-        let standing = Standing::new();
+        let standing = StandingPolicies::new();
         let call = call("write_file", &json!({}));
         standing.set(limited);
         assert_eq!(standing.claims_for(&call).unwrap().access, Some(Access::ReadOnly));

@@ -33,12 +33,12 @@ pub(super) struct Object<'a> {
 }
 
 /// Appends a token to a pointer, escaped as RFC 6901 requires.
-fn below(pointer: &str, token: &str) -> String {
+fn child_pointer(pointer: &str, token: &str) -> String {
     format!("{pointer}/{}", token.replace('~', "~0").replace('/', "~1"))
 }
 
 /// The name of a value in messages: the last token of its pointer, or `list[index]` for an element.
-fn name_of(pointer: &str) -> String {
+fn display_name(pointer: &str) -> String {
     let mut tokens = pointer.rsplit('/');
     let last = tokens.next().unwrap_or_default();
     let list = tokens.next().unwrap_or_default();
@@ -76,19 +76,19 @@ impl<'a> Field<'a> {
     }
 
     /// The fault for a value of the wrong type or range; `expected` completes "must be …".
-    pub(super) fn must_be(&self, expected: &str) -> Fault {
-        let (name, shown) = (name_of(&self.pointer), excerpt(self.raw.get()));
+    pub(super) fn expected_error(&self, expected: &str) -> Fault {
+        let (name, shown) = (display_name(&self.pointer), excerpt(self.raw.get()));
         Fault::invalid(&self.pointer, format!("`{name}` must be {expected}, not `{shown}`"))
     }
 
     /// The fault for a value that another module's parser rejects with a message of its own.
-    pub(super) fn refused(&self, why: &impl fmt::Display) -> Fault {
-        Fault::invalid(&self.pointer, format!("`{}`: {why}", name_of(&self.pointer)))
+    pub(super) fn invalid(&self, why: &impl fmt::Display) -> Fault {
+        Fault::invalid(&self.pointer, format!("`{}`: {why}", display_name(&self.pointer)))
     }
 
     /// Rejects arrays, which serde would accept for a struct.
     pub(super) fn object(self) -> Result<Object<'a>, Fault> {
-        let members = self.convert::<Members<'a>>('{', "an object")?.0;
+        let members = self.convert::<RawMembers<'a>>('{', "an object")?.0;
         Ok(Object { pointer: self.pointer, members })
     }
 
@@ -97,7 +97,7 @@ impl<'a> Field<'a> {
         self.convert('{', "an object of JSON whose numbers fit in 64 bits")
     }
 
-    pub(super) fn text(&self) -> Result<String, Fault> {
+    pub(super) fn string(&self) -> Result<String, Fault> {
         self.convert('"', "a string")
     }
 
@@ -107,9 +107,9 @@ impl<'a> Field<'a> {
         Ok(elements.into_iter().enumerate().map(element).collect())
     }
 
-    pub(super) fn texts(self) -> Result<Vec<String>, Fault> {
+    pub(super) fn strings(self) -> Result<Vec<String>, Fault> {
         let elements: Vec<&'a RawValue> = self.convert('[', "a list of strings")?;
-        let element = |(index, raw)| Field { raw, pointer: format!("{}/{index}", self.pointer) }.text();
+        let element = |(index, raw)| Field { raw, pointer: format!("{}/{index}", self.pointer) }.string();
         elements.into_iter().enumerate().map(element).collect()
     }
 
@@ -117,7 +117,7 @@ impl<'a> Field<'a> {
         match self.raw.get() {
             "true" => Ok(true),
             "false" => Ok(false),
-            _other => Err(self.must_be("true or false")),
+            _other => Err(self.expected_error("true or false")),
         }
     }
 
@@ -133,7 +133,7 @@ impl<'a> Field<'a> {
             None => make(0).err(),
         };
         let OutOfRange { least, most } = range.unwrap_or(OutOfRange { least: 0, most: u64::MAX });
-        Err(self.must_be(&format!("an integer from {least} to {most}")))
+        Err(self.expected_error(&format!("an integer from {least} to {most}")))
     }
 
     pub(super) fn integer(&self, least: u64, most: u64) -> Result<u64, Fault> {
@@ -143,10 +143,10 @@ impl<'a> Field<'a> {
     }
 
     /// A `NumericDate` of RFC 7519, in whole seconds.
-    pub(super) fn second(&self) -> Result<OffsetDateTime, Fault> {
+    pub(super) fn timestamp(&self) -> Result<OffsetDateTime, Fault> {
         let seconds = self.integer(0, LATEST_SECOND)?;
         let moment = i64::try_from(seconds).ok().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok());
-        moment.ok_or_else(|| self.must_be("a time in seconds"))
+        moment.ok_or_else(|| self.expected_error("a time in seconds"))
     }
 
     /// A number in any JSON notation, within `least..=most`.
@@ -156,32 +156,32 @@ impl<'a> Field<'a> {
         let value: Option<f64> = if is_number { text.parse().ok() } else { None };
         let in_range = value.filter(|value| (least..=most).contains(value) && value.is_finite());
         in_range.ok_or_else(|| match most.is_finite() {
-            true => self.must_be(&format!("a number from {least} to {most}")),
-            false => self.must_be(&format!("a number of at least {least}")),
+            true => self.expected_error(&format!("a number from {least} to {most}")),
+            false => self.expected_error(&format!("a number of at least {least}")),
         })
     }
 
-    pub(super) fn parsed<T, E: fmt::Display>(
+    pub(super) fn parse_with<T, E: fmt::Display>(
         &self,
         parse: impl FnOnce(&str) -> Result<T, E>,
     ) -> Result<T, Fault> {
-        parse(&self.text()?).map_err(|error| self.refused(&error))
+        parse(&self.string()?).map_err(|error| self.invalid(&error))
     }
 
     /// The value of one word out of a closed set.
-    pub(super) fn word<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Fault> {
-        let text = self.text()?;
+    pub(super) fn enum_value<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Fault> {
+        let text = self.string()?;
         let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
         found.ok_or_else(|| {
             let words: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-            self.must_be(&format!("one of {}", words.join(", ")))
+            self.expected_error(&format!("one of {}", words.join(", ")))
         })
     }
 
     fn convert<T: Deserialize<'a>>(&self, first: char, expected: &str) -> Result<T, Fault> {
         let right_kind = self.raw.get().starts_with(first);
         let value = if right_kind { serde_json::from_str(self.raw.get()).ok() } else { None };
-        value.ok_or_else(|| self.must_be(expected))
+        value.ok_or_else(|| self.expected_error(expected))
     }
 }
 
@@ -196,7 +196,8 @@ impl<'a> Object<'a> {
     /// [`Fault::InvalidParams`] when the member is present twice.
     pub(super) fn take(&mut self, name: &str) -> Result<Option<Field<'a>>, Fault> {
         let Some(index) = self.members.iter().position(|(key, _)| key == name) else { return Ok(None) };
-        let field = Field { raw: self.members.swap_remove(index).1, pointer: below(&self.pointer, name) };
+        let field =
+            Field { raw: self.members.swap_remove(index).1, pointer: child_pointer(&self.pointer, name) };
         if self.members.iter().any(|(key, _)| key == name) {
             return Err(Fault::invalid(field.pointer, format!("`{name}` occurs twice")));
         }
@@ -209,16 +210,16 @@ impl<'a> Object<'a> {
     }
 
     /// Removes and returns a mandatory member.
-    pub(super) fn need(&mut self, name: &str) -> Result<Field<'a>, Fault> {
+    pub(super) fn require(&mut self, name: &str) -> Result<Field<'a>, Fault> {
         self.take(name)?
-            .ok_or_else(|| Fault::invalid(below(&self.pointer, name), format!("`{name}` is missing")))
+            .ok_or_else(|| Fault::invalid(child_pointer(&self.pointer, name), format!("`{name}` is missing")))
     }
 
     /// The remaining members, with their names.
-    pub(super) fn rest(self) -> impl Iterator<Item = (Cow<'a, str>, Field<'a>)> {
+    pub(super) fn remaining(self) -> impl Iterator<Item = (Cow<'a, str>, Field<'a>)> {
         let Self { pointer, members } = self;
         members.into_iter().map(move |(key, raw)| {
-            let pointer = below(&pointer, &key);
+            let pointer = child_pointer(&pointer, &key);
             (key, Field { raw, pointer })
         })
     }
@@ -228,24 +229,24 @@ impl<'a> Object<'a> {
     ///
     /// # Errors
     /// [`Fault::InvalidParams`] that names the unknown member.
-    pub(super) fn end(self) -> Result<(), Fault> {
+    pub(super) fn finish(self) -> Result<(), Fault> {
         let Some((key, _)) = self.members.first() else { return Ok(()) };
         // Pointers are never truncated, so only a short key is included in one.
-        let pointer = if key.len() <= 64 { below(&self.pointer, key) } else { self.pointer };
+        let pointer = if key.len() <= 64 { child_pointer(&self.pointer, key) } else { self.pointer };
         Err(Fault::invalid(pointer, format!("`{}` is not a known member", excerpt(key))))
     }
 }
 
 /// The members of an object in the order of the text, duplicates included.
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+struct RawMembers<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for RawMembers<'a> {
     fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+        struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
 
-        struct All;
-        impl<'de> Visitor<'de> for All {
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
             type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -254,12 +255,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::new();
-                while let Some((key, raw)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                while let Some((key, raw)) = map.next_entry::<MemberName<'de>, &'de RawValue>()? {
                     members.push((key.0, raw));
                 }
                 Ok(members)
             }
         }
-        reader.deserialize_map(All).map(Self)
+        reader.deserialize_map(MembersVisitor).map(Self)
     }
 }

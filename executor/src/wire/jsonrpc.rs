@@ -28,20 +28,20 @@ impl Id {
     /// The maximum length of an id as JSON text, quotes included.
     pub const MAX_BYTES: usize = 128;
 
-    pub(super) fn of(field: &Field<'_>) -> Result<Self, Fault> {
+    pub(super) fn from_field(field: &Field<'_>) -> Result<Self, Fault> {
         Self::read(field.raw())
     }
 
     /// An id made of a text of the executor's own.
     #[must_use]
-    pub fn text(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         Self(raw(&text))
     }
 
     /// A random UUID, for doors that must answer a request without an id.
     #[must_use]
-    pub fn fresh() -> Self {
-        Self::text(&IntentId::random().to_string())
+    pub fn random() -> Self {
+        Self::from_text(&IntentId::random().to_string())
     }
 
     pub(super) fn raw(&self) -> &RawValue {
@@ -51,7 +51,7 @@ impl Id {
     fn read(raw: &RawValue) -> Result<Self, Fault> {
         let text = raw.get();
         if !text.starts_with(|c: char| matches!(c, '"' | '-' | '0'..='9' | 'n')) {
-            return Err(refused("`id` must be a string, a number or null"));
+            return Err(invalid_request("`id` must be a string, a number or null"));
         }
         if text.len() > Self::MAX_BYTES {
             return Err(Fault::InvalidRequest(format!("`id` is longer than {} bytes", Self::MAX_BYTES)));
@@ -89,7 +89,7 @@ impl Eq for Id {}
 
 /// A well-framed request.
 #[derive(Debug, Clone)]
-pub struct Request<'a> {
+pub struct RpcRequest<'a> {
     /// The id of the answer; `None` marks a notification, which is never answered.
     pub id: Option<Id>,
     /// The method, verbatim.
@@ -99,15 +99,15 @@ pub struct Request<'a> {
 }
 
 /// A request, or its id (if readable) and the reason why it is rejected.
-pub type Entry<'a> = Result<Request<'a>, (Option<Id>, Fault)>;
+pub type RequestEntry<'a> = Result<RpcRequest<'a>, (Option<Id>, Fault)>;
 
 /// The content of a JSON-RPC message.
 #[derive(Debug)]
-pub enum Body<'a> {
+pub enum RpcMessage<'a> {
     /// A single request, answered by a single object.
-    One(Entry<'a>),
+    Single(RequestEntry<'a>),
     /// At least one entry, answered by an array without the notifications.
-    Batch(Vec<Entry<'a>>),
+    Batch(Vec<RequestEntry<'a>>),
 }
 
 /// Reads the framing of a body that has passed [`super::strict_json::check`].
@@ -115,45 +115,49 @@ pub enum Body<'a> {
 /// # Errors
 /// [`Fault::InvalidRequest`] for anything but an object or an array, for `[]`, and for a batch of more than
 /// `max_batch`, of which no entry runs. [`Fault::Parse`] for text that is not JSON.
-pub fn decode(text: &str, max_batch: usize) -> Result<Body<'_>, Fault> {
+pub fn decode(text: &str, max_batch: usize) -> Result<RpcMessage<'_>, Fault> {
     match text.trim_start().bytes().next() {
         Some(b'{') => {
-            let members: Members<'_> = serde_json::from_str(text).map_err(|error| framing(&error))?;
-            Ok(Body::One(members.into_request()))
+            let members: RequestMembers<'_> =
+                serde_json::from_str(text).map_err(|error| framing_error(&error))?;
+            Ok(RpcMessage::Single(members.into_request()))
         }
-        Some(b'[') => batch(text, max_batch).map(Body::Batch),
+        Some(b'[') => decode_batch(text, max_batch).map(RpcMessage::Batch),
         Some(_) | None => Err(serde_json::from_str::<IgnoredAny>(text).map_or_else(
-            |error| framing(&error),
-            |_| refused("a request must be an object or an array of objects"),
+            |error| framing_error(&error),
+            |_| invalid_request("a request must be an object or an array of objects"),
         )),
     }
 }
 
-fn batch(text: &str, max_batch: usize) -> Result<Vec<Entry<'_>>, Fault> {
+fn decode_batch(text: &str, max_batch: usize) -> Result<Vec<RequestEntry<'_>>, Fault> {
     let mut reader = serde_json::Deserializer::from_str(text);
-    let entries = reader.deserialize_seq(AtMost(max_batch)).map_err(|error| framing(&error))?;
-    reader.end().map_err(|error| framing(&error))?;
+    let entries = reader.deserialize_seq(BoundedBatch(max_batch)).map_err(|error| framing_error(&error))?;
+    reader.end().map_err(|error| framing_error(&error))?;
     match entries {
         None => Err(Fault::InvalidRequest(format!("a batch may contain at most {max_batch} requests"))),
-        Some(entries) if entries.is_empty() => Err(refused("a batch must contain at least one request")),
-        Some(entries) => Ok(entries.into_iter().map(entry).collect()),
+        Some(entries) if entries.is_empty() => {
+            Err(invalid_request("a batch must contain at least one request"))
+        }
+        Some(entries) => Ok(entries.into_iter().map(decode_entry).collect()),
     }
 }
 
-fn entry(raw: &RawValue) -> Entry<'_> {
+fn decode_entry(raw: &RawValue) -> RequestEntry<'_> {
     if !raw.get().starts_with('{') {
-        return Err((None, refused("a request is an object")));
+        return Err((None, invalid_request("a request is an object")));
     }
-    let members: Members<'_> = serde_json::from_str(raw.get()).map_err(|error| (None, framing(&error)))?;
+    let members: RequestMembers<'_> =
+        serde_json::from_str(raw.get()).map_err(|error| (None, framing_error(&error)))?;
     members.into_request()
 }
 
-fn refused(message: &str) -> Fault {
+fn invalid_request(message: &str) -> Fault {
     Fault::InvalidRequest(message.to_owned())
 }
 
 /// The message of a serde error can quote any amount of input, so only its position is reported.
-fn framing(error: &serde_json::Error) -> Fault {
+fn framing_error(error: &serde_json::Error) -> Fault {
     let place = format!("at line {} column {}", error.line(), error.column());
     match error.classify() {
         serde_json::error::Category::Data => Fault::InvalidRequest(format!("not a request {place}")),
@@ -164,9 +168,9 @@ fn framing(error: &serde_json::Error) -> Fault {
 }
 
 /// Collects the entries of an array; `None` when there are more than allowed, which are skipped and not stored.
-struct AtMost(usize);
+struct BoundedBatch(usize);
 
-impl<'de> Visitor<'de> for AtMost {
+impl<'de> Visitor<'de> for BoundedBatch {
     type Value = Option<Vec<&'de RawValue>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -191,51 +195,52 @@ impl<'de> Visitor<'de> for AtMost {
 
 /// The members of a request object. Unknown ones are ignored, because JSON-RPC does not forbid them.
 #[derive(Deserialize)]
-struct Members<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
+struct RequestMembers<'a> {
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     jsonrpc: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     id: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     method: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     params: Option<&'a RawValue>,
 }
 
 /// Distinguishes `null` from an absent member: `"id": null` is not a notification.
-fn present<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<&'de RawValue>, D::Error> {
+fn deserialize_present<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(reader).map(Some)
 }
 
-impl<'a> Members<'a> {
-    fn into_request(self) -> Entry<'a> {
+impl<'a> RequestMembers<'a> {
+    fn into_request(self) -> RequestEntry<'a> {
         let Self { jsonrpc, id, method, params } = self;
         let id = id.map(Id::read).transpose().map_err(|fault| (None, fault))?;
-        match Self::checked(jsonrpc, method, params) {
-            Ok((method, params)) => Ok(Request { id, method, params }),
+        match Self::check(jsonrpc, method, params) {
+            Ok((method, params)) => Ok(RpcRequest { id, method, params }),
             Err(fault) => Err((id, fault)),
         }
     }
 
-    fn checked(
+    fn check(
         jsonrpc: Option<&RawValue>,
         method: Option<&'a RawValue>,
         params: Option<&'a RawValue>,
     ) -> Result<(Cow<'a, str>, Option<&'a RawValue>), Fault> {
-        if jsonrpc.and_then(string).as_deref() != Some("2.0") {
-            return Err(refused("`jsonrpc` must be \"2.0\""));
+        if jsonrpc.and_then(parse_string).as_deref() != Some("2.0") {
+            return Err(invalid_request("`jsonrpc` must be \"2.0\""));
         }
-        let method = method.and_then(string).ok_or_else(|| refused("`method` must be a string"))?;
+        let method =
+            method.and_then(parse_string).ok_or_else(|| invalid_request("`method` must be a string"))?;
         let structured = |raw: &RawValue| raw.get().starts_with(['{', '[']);
         if !params.is_none_or(structured) {
-            return Err(refused("`params` must be an object or an array"));
+            return Err(invalid_request("`params` must be an object or an array"));
         }
         Ok((method, params))
     }
 }
 
 /// The decoded string, borrowed if it has no escapes.
-fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+fn parse_string(raw: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
     serde_json::from_str::<Text<'_>>(raw.get()).ok().map(|text| text.0)
@@ -245,32 +250,32 @@ fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
 #[must_use]
 pub fn success(id: &Id, result: &RawValue) -> Box<RawValue> {
     #[derive(Serialize)]
-    struct Success<'a> {
+    struct SuccessResponse<'a> {
         jsonrpc: &'static str,
         result: &'a RawValue,
         id: &'a RawValue,
     }
-    raw(&Success { jsonrpc: "2.0", result, id: &id.0 })
+    raw(&SuccessResponse { jsonrpc: "2.0", result, id: &id.0 })
 }
 
 /// An error response as JSON text. The id is null when the request was unreadable.
 #[must_use]
 pub fn error(id: Option<&Id>, code: i64, message: &str, data: Option<&Value>) -> Box<RawValue> {
     #[derive(Serialize)]
-    struct Failure<'a> {
+    struct ErrorResponse<'a> {
         jsonrpc: &'static str,
-        error: Reason<'a>,
+        error: ErrorObject<'a>,
         id: &'a RawValue,
     }
     #[derive(Serialize)]
-    struct Reason<'a> {
+    struct ErrorObject<'a> {
         code: i64,
         message: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         data: Option<&'a Value>,
     }
     let id = id.map_or(RawValue::NULL, |id| &id.0);
-    raw(&Failure { jsonrpc: "2.0", error: Reason { code, message, data }, id })
+    raw(&ErrorResponse { jsonrpc: "2.0", error: ErrorObject { code, message, data }, id })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! rejected, and so is anything that is not a public key.
 
 use super::field::{Field, Object};
-use super::jwk::{bytes, key_id};
+use super::jwk::{decode_key_bytes, parse_key_id};
 use super::jwt::Algorithm;
 use super::strict_json::{self, JsonBounds};
 use crate::fault::Fault;
@@ -68,70 +68,78 @@ impl PublicKey {
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer to a key that is unusable or not public; [`Fault::Parse`] for text
 /// that is not JSON.
-pub fn keys(text: &[u8]) -> Result<Vec<TokenJwk>, Fault> {
+pub fn decode_keys(text: &[u8]) -> Result<Vec<TokenJwk>, Fault> {
     let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
     if let Some(field) = object.take("jwks_uri")? {
-        return Err(field.refused(
+        return Err(field.invalid(
             &"this is a discovery document: download the key set from the `jwks_uri` that it names",
         ));
     }
     match object.take("keys")? {
-        Some(set) => {
-            set.list()?.into_iter().filter_map(|field| field.object().and_then(key).transpose()).collect()
-        }
-        None => Ok(key(object)?.into_iter().collect()),
+        Some(set) => set
+            .list()?
+            .into_iter()
+            .filter_map(|field| field.object().and_then(decode_key).transpose())
+            .collect(),
+        None => Ok(decode_key(object)?.into_iter().collect()),
     }
 }
 
 /// One key; `None` when it cannot verify tokens.
-fn key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
+fn decode_key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
     for secret in ["d", "k"] {
         if let Some(field) = object.take(secret)? {
             return Err(
-                field.refused(&"this is a private key or a shared secret, and only public keys belong here")
+                field.invalid(&"this is a private key or a shared secret, and only public keys belong here")
             );
         }
     }
-    if !is_to_verify(&mut object)? {
+    if !is_for_verification(&mut object)? {
         return Ok(None);
     }
-    let kind = object.need("kty")?.text()?;
-    let curve = object.take("crv")?.map(|field| field.text()).transpose()?;
+    let kind = object.require("kty")?.string()?;
+    let curve = object.take("crv")?.map(|field| field.string()).transpose()?;
     let key = match (&*kind, curve.as_deref()) {
-        ("OKP", Some("Ed25519")) => PublicKey::Ed25519 { x: object.need("x")?.parsed(coordinate)? },
-        ("EC", Some("P-256")) => PublicKey::P256 {
-            x: object.need("x")?.parsed(coordinate)?,
-            y: object.need("y")?.parsed(coordinate)?,
-        },
-        ("RSA", None) => {
-            PublicKey::Rsa { n: object.need("n")?.parsed(modulus)?, e: object.need("e")?.parsed(exponent)? }
+        ("OKP", Some("Ed25519")) => {
+            PublicKey::Ed25519 { x: object.require("x")?.parse_with(parse_coordinate)? }
         }
+        ("EC", Some("P-256")) => PublicKey::P256 {
+            x: object.require("x")?.parse_with(parse_coordinate)?,
+            y: object.require("y")?.parse_with(parse_coordinate)?,
+        },
+        ("RSA", None) => PublicKey::Rsa {
+            n: object.require("n")?.parse_with(parse_modulus)?,
+            e: object.require("e")?.parse_with(parse_exponent)?,
+        },
         // An unsupported kind.
         (_, _) => return Ok(None),
     };
     if let Some(algorithm) = object.take("alg")? {
-        let algorithm = algorithm.text()?;
+        let algorithm = algorithm.string()?;
         if !Algorithm::NAMES.contains(&(&*algorithm, key.algorithm())) {
             return Ok(None);
         }
     }
-    Ok(Some(TokenJwk { kid: object.take("kid")?.map(|field| field.parsed(key_id)).transpose()?, key }))
+    Ok(Some(TokenJwk {
+        kid: object.take("kid")?.map(|field| field.parse_with(parse_key_id)).transpose()?,
+        key,
+    }))
 }
 
 /// `true` unless `use` or `key_ops` excludes verification.
-fn is_to_verify(object: &mut Object<'_>) -> Result<bool, Fault> {
-    let used = object.take("use")?.map(|field: Field<'_>| field.text()).transpose()?;
-    let operations = object.take("key_ops")?.map(Field::texts).transpose()?;
+fn is_for_verification(object: &mut Object<'_>) -> Result<bool, Fault> {
+    let used = object.take("use")?.map(|field: Field<'_>| field.string()).transpose()?;
+    let operations = object.take("key_ops")?.map(Field::strings).transpose()?;
     let verifies = |operations: Vec<String>| operations.iter().any(|operation| operation == "verify");
     Ok(used.is_none_or(|used| used == "sig") && operations.is_none_or(verifies))
 }
 
-fn coordinate(text: &str) -> Result<[u8; 32], &'static str> {
-    bytes(text).ok_or("must be 32 bytes in base64url")
+fn parse_coordinate(text: &str) -> Result<[u8; 32], &'static str> {
+    decode_key_bytes(text).ok_or("must be 32 bytes in base64url")
 }
 
-fn modulus(text: &str) -> Result<Vec<u8>, String> {
-    let n = odd_number(text)?;
+fn parse_modulus(text: &str) -> Result<Vec<u8>, String> {
+    let n = parse_odd_number(text)?;
     let leading = n.first().map_or(0, |byte| byte.leading_zeros());
     let bits = n.len().saturating_mul(8).saturating_sub(usize::try_from(leading).unwrap_or(usize::MAX));
     if MODULUS_BITS.contains(&bits) {
@@ -141,8 +149,8 @@ fn modulus(text: &str) -> Result<Vec<u8>, String> {
     Err(format!("has {bits} bits, but must have {least} to {most}"))
 }
 
-fn exponent(text: &str) -> Result<Vec<u8>, String> {
-    let e = odd_number(text)?;
+fn parse_exponent(text: &str) -> Result<Vec<u8>, String> {
+    let e = parse_odd_number(text)?;
     if e.len() <= MAX_EXPONENT_BYTES && e != [1] {
         return Ok(e);
     }
@@ -150,7 +158,7 @@ fn exponent(text: &str) -> Result<Vec<u8>, String> {
 }
 
 /// A `Base64urlUInt` of RFC 7518, in the minimum number of bytes.
-fn odd_number(text: &str) -> Result<Vec<u8>, String> {
+fn parse_odd_number(text: &str) -> Result<Vec<u8>, String> {
     let number = URL_SAFE_NO_PAD.decode(text).map_err(|_| "must be a number in base64url")?;
     let shortest = number.first().is_some_and(|first| *first != 0);
     let odd = number.last().is_some_and(|last| last % 2 == 1);
@@ -164,7 +172,7 @@ mod tests {
     const X: &str = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
 
     fn read(text: &str) -> Result<Vec<TokenJwk>, String> {
-        keys(text.as_bytes()).map_err(|fault| format!("{fault:?}"))
+        decode_keys(text.as_bytes()).map_err(|fault| format!("{fault:?}"))
     }
 
     fn rsa(n: &[u8], e: &[u8]) -> String {
@@ -191,7 +199,7 @@ mod tests {
             ]}}"#
         );
         let keys = read(&set).unwrap();
-        let point = bytes(X).unwrap();
+        let point = decode_key_bytes(X).unwrap();
         let named = |kid: &str, key| TokenJwk { kid: Some(kid.to_owned()), key };
         assert_eq!(
             keys,

@@ -41,7 +41,7 @@ impl Algorithm {
 
 /// The part of a header that selects a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
+pub struct TokenHeader {
     /// `alg`, which must equal the key's own algorithm.
     pub algorithm: Algorithm,
     /// `kid`.
@@ -50,7 +50,7 @@ pub struct Header {
 
 /// The claims of a token. They count only after its signature has been verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claims {
+pub struct TokenClaims {
     /// `iss`.
     pub issuer: Issuer,
     /// `sub`: the identity that the issuer vouches for.
@@ -72,34 +72,34 @@ pub struct Claims {
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into the header; [`Fault::Parse`] for text that is not JSON.
-pub fn header(text: &[u8]) -> Result<Header, Fault> {
+pub fn decode_header(text: &[u8]) -> Result<TokenHeader, Fault> {
     let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
     if let Some(critical) = object.take("crit")? {
-        return Err(critical.refused(&"this executor supports no extensions"));
+        return Err(critical.invalid(&"this executor supports no extensions"));
     }
     let types = [("JWT", ()), ("at+jwt", ()), ("application/at+jwt", ())];
-    object.take("typ")?.map(|field| field.word(&types)).transpose()?;
-    Ok(Header {
-        algorithm: object.need("alg")?.word(&Algorithm::NAMES)?,
-        key: object.take("kid")?.map(|field| field.text()).transpose()?,
+    object.take("typ")?.map(|field| field.enum_value(&types)).transpose()?;
+    Ok(TokenHeader {
+        algorithm: object.require("alg")?.enum_value(&Algorithm::NAMES)?,
+        key: object.take("kid")?.map(|field| field.string()).transpose()?,
     })
 }
 
 /// Reads the claims of a token. Times are in whole seconds.
 ///
 /// # Errors
-/// As [`header`], with pointers into the claims.
-pub fn claims(text: &[u8]) -> Result<Claims, Fault> {
+/// As [`decode_header`], with pointers into the claims.
+pub fn decode_claims(text: &[u8]) -> Result<TokenClaims, Fault> {
     let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
-    let audiences = object.need("aud")?;
+    let audiences = object.require("aud")?;
     let several = audiences.raw().get().starts_with('[');
-    Ok(Claims {
-        issuer: object.need("iss")?.parsed(Issuer::parse)?,
-        subject: object.need("sub")?.text()?,
-        audiences: if several { audiences.texts()? } else { vec![audiences.text()?] },
-        expires_at: object.need("exp")?.second()?,
-        not_before: object.take("nbf")?.map(|field| field.second()).transpose()?,
-        issued_at: object.take("iat")?.map(|field| field.second()).transpose()?,
+    Ok(TokenClaims {
+        issuer: object.require("iss")?.parse_with(Issuer::parse)?,
+        subject: object.require("sub")?.string()?,
+        audiences: if several { audiences.strings()? } else { vec![audiences.string()?] },
+        expires_at: object.require("exp")?.timestamp()?,
+        not_before: object.take("nbf")?.map(|field| field.timestamp()).transpose()?,
+        issued_at: object.take("iat")?.map(|field| field.timestamp()).transpose()?,
     })
 }
 
@@ -107,17 +107,17 @@ pub fn claims(text: &[u8]) -> Result<Claims, Fault> {
 mod tests {
     use super::*;
 
-    fn said<T>(read: Result<T, Fault>) -> Result<T, String> {
+    fn describe<T>(read: Result<T, Fault>) -> Result<T, String> {
         read.map_err(|fault| format!("{fault:?}"))
     }
 
     #[test]
     fn a_header_names_one_algorithm_and_nothing_that_is_critical() {
-        let read = |text: &str| said(header(text.as_bytes()));
+        let read = |text: &str| describe(decode_header(text.as_bytes()));
         let whole =
             r#"{"alg":"ES256","typ":"at+jwt","kid":"1","jku":"https://a.example","x5c":["A"],"jwk":{}}"#;
-        assert_eq!(read(whole), Ok(Header { algorithm: Algorithm::Es256, key: Some("1".to_owned()) }));
-        assert_eq!(read(r#"{"alg":"Ed25519"}"#), Ok(Header { algorithm: Algorithm::EdDsa, key: None }));
+        assert_eq!(read(whole), Ok(TokenHeader { algorithm: Algorithm::Es256, key: Some("1".to_owned()) }));
+        assert_eq!(read(r#"{"alg":"Ed25519"}"#), Ok(TokenHeader { algorithm: Algorithm::EdDsa, key: None }));
         for (text, words) in [
             (r#"{"alg":"none"}"#, "`alg`"),
             (r#"{"alg":"HS256"}"#, "`alg`"),
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn claims_are_read_as_they_are_written() {
-        let read = |text: &str| said(claims(text.as_bytes()));
+        let read = |text: &str| describe(decode_claims(text.as_bytes()));
         let whole =
             read(r#"{"iss":"a","sub":"b","aud":"c","exp":10,"nbf":1,"iat":2,"scope":"all","x":{}}"#).unwrap();
         assert_eq!(

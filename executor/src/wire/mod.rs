@@ -13,13 +13,13 @@
 pub mod a2a;
 pub mod a2e;
 pub mod a2g;
+mod failure_message;
 mod field;
 pub mod jsonrpc;
 pub mod jwk;
 pub mod jwks;
 pub mod jwt;
 pub mod nexus;
-mod sentence;
 pub mod sovereign;
 pub use crate::strict_json;
 

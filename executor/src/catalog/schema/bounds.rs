@@ -54,10 +54,10 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
     if patterns > MAX_PATTERNS {
         return Err(format!("it has {patterns} patterns, but at most {MAX_PATTERNS} are accepted"));
     }
-    let mut measure = Measure { root: schema, open: 0, known: HashMap::new() };
+    let mut measure = CostMeter { root: schema, open: 0, known: HashMap::new() };
     for (place, object) in &subschemas {
-        check_names(place, object)?;
-        let Shape { paths, chain } =
+        check_references(place, object)?;
+        let SchemaCost { paths, chain } =
             measure.object(object).map_err(|reason| format!("at `#{place}`, {reason}"))?;
         if paths > MAX_PATHS {
             return Err(format!(
@@ -94,10 +94,10 @@ fn collect<'a>(
             found.push((place.to_owned(), object));
             object.iter().filter(|(keyword, _)| !DATA.contains(&keyword.as_str())).try_for_each(
                 |(keyword, value)| {
-                    let place = format!("{place}/{}", escape(keyword));
+                    let place = format!("{place}/{}", escape_token(keyword));
                     match value.as_object().filter(|_| MAPS.contains(&keyword.as_str())) {
                         Some(named) => named.iter().try_for_each(|(name, value)| {
-                            collect(value, &format!("{place}/{}", escape(name)), depth + 2, found)
+                            collect(value, &format!("{place}/{}", escape_token(name)), depth + 2, found)
                         }),
                         None => collect(value, &place, depth + 1, found),
                     }
@@ -113,8 +113,8 @@ fn count_patterns(object: &Map<String, Value>) -> usize {
     by_name + usize::from(object.contains_key("pattern"))
 }
 
-/// Rejects references that [`Measure`] cannot follow.
-fn check_names(place: &str, object: &Map<String, Value>) -> Result<(), String> {
+/// Rejects references that [`CostMeter`] cannot follow.
+fn check_references(place: &str, object: &Map<String, Value>) -> Result<(), String> {
     if let Some(keyword) = UNBOUNDED.iter().find(|keyword| object.contains_key(**keyword)) {
         return Err(format!("at `#{place}`, `{keyword}` is not supported: use `$ref` with `#/$defs/…`"));
     }
@@ -129,32 +129,32 @@ fn check_names(place: &str, object: &Map<String, Value>) -> Result<(), String> {
 
 /// The validation cost of a schema for one value, without the value's members and elements.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct SchemaCost {
     /// The number of combinations of subschemas.
     paths: u64,
     /// The maximum nesting of subschemas.
     chain: u64,
 }
 
-impl Shape {
+impl SchemaCost {
     const LEAF: Self = Self { paths: 1, chain: 1 };
 }
 
 /// The costs of all schemas, by address.
-struct Measure<'a> {
+struct CostMeter<'a> {
     root: &'a Value,
     /// The number of schemas in progress.
     open: usize,
     /// `None` while a schema is in progress.
-    known: HashMap<*const Map<String, Value>, Option<Shape>>,
+    known: HashMap<*const Map<String, Value>, Option<SchemaCost>>,
 }
 
-impl<'a> Measure<'a> {
-    fn value(&mut self, value: &'a Value) -> Result<Shape, String> {
-        value.as_object().map_or(Ok(Shape::LEAF), |object| self.object(object))
+impl<'a> CostMeter<'a> {
+    fn value(&mut self, value: &'a Value) -> Result<SchemaCost, String> {
+        value.as_object().map_or(Ok(SchemaCost::LEAF), |object| self.object(object))
     }
 
-    fn object(&mut self, object: &'a Map<String, Value>) -> Result<Shape, String> {
+    fn object(&mut self, object: &'a Map<String, Value>) -> Result<SchemaCost, String> {
         match self.known.get(&std::ptr::from_ref(object)) {
             Some(Some(shape)) => return Ok(*shape),
             Some(None) => return Err("it refers to itself for the same value".to_owned()),
@@ -165,9 +165,9 @@ impl<'a> Measure<'a> {
         }
         self.open += 1;
         self.known.insert(object, None);
-        let mut shape = Shape::LEAF;
+        let mut shape = SchemaCost::LEAF;
         for subschema in self.in_place(object)? {
-            let Shape { paths, chain } = self.value(subschema)?;
+            let SchemaCost { paths, chain } = self.value(subschema)?;
             shape.paths = shape.paths.saturating_add(paths);
             shape.chain = shape.chain.max(chain + 1);
         }
@@ -202,7 +202,7 @@ impl<'a> Measure<'a> {
             )
         };
         let pointer = reference.strip_prefix('#').ok_or_else(outside)?;
-        let pointer = percent_decoded(pointer).ok_or_else(outside)?;
+        let pointer = percent_decode(pointer).ok_or_else(outside)?;
         if !pointer.is_empty() && !pointer.starts_with('/') {
             return Err(outside());
         }
@@ -211,7 +211,7 @@ impl<'a> Measure<'a> {
     }
 }
 
-fn percent_decoded(fragment: &str) -> Option<String> {
+fn percent_decode(fragment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.bytes();
     while let Some(byte) = rest.next() {
@@ -227,6 +227,6 @@ fn percent_decoded(fragment: &str) -> Option<String> {
 }
 
 /// Escapes one token of a JSON Pointer.
-fn escape(name: &str) -> String {
+fn escape_token(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }

@@ -2,7 +2,7 @@
 //!
 //! The validator reads values through [`Metered`] only. After the budget is exhausted, every value appears as
 //! `null` and every list as ended, so that the validator returns at once; its answer is then void, and
-//! [`within`] reports that. The budget is thread-local, because the validator creates nodes for the names of
+//! [`run_within`] reports that. The budget is thread-local, because the validator creates nodes for the names of
 //! properties that carry nothing but their text.
 
 use jsonschema::JsonType;
@@ -19,7 +19,7 @@ const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 
 thread_local! {
     /// The remaining steps of the validation on this thread.
-    static LEFT: Cell<u64> = const { Cell::new(0) };
+    static STEPS_LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The budget ended before the validation.
@@ -27,16 +27,16 @@ thread_local! {
 pub(super) struct Exhausted;
 
 /// Runs one validation with a budget of `steps`.
-pub(super) fn within<T>(steps: u64, validate: impl FnOnce() -> T) -> Result<T, Exhausted> {
-    LEFT.set(steps);
+pub(super) fn run_within<T>(steps: u64, validate: impl FnOnce() -> T) -> Result<T, Exhausted> {
+    STEPS_LEFT.set(steps);
     let answer = validate();
-    if LEFT.replace(0) == 0 { Err(Exhausted) } else { Ok(answer) }
+    if STEPS_LEFT.replace(0) == 0 { Err(Exhausted) } else { Ok(answer) }
 }
 
 /// Takes steps from the budget; `false` when it is exhausted.
-fn pay(steps: usize) -> bool {
-    let left = LEFT.get().saturating_sub(u64::try_from(steps).unwrap_or(u64::MAX));
-    LEFT.set(left);
+fn charge(steps: usize) -> bool {
+    let left = STEPS_LEFT.get().saturating_sub(u64::try_from(steps).unwrap_or(u64::MAX));
+    STEPS_LEFT.set(left);
     left > 0
 }
 
@@ -49,8 +49,8 @@ pub(super) struct Metered<'a>(pub(super) &'a Value);
 
 impl<'a> Metered<'a> {
     /// The value, or `null` after the budget is exhausted.
-    fn look(self) -> &'a Value {
-        if pay(1) { self.0 } else { &Value::Null }
+    fn read(self) -> &'a Value {
+        if charge(1) { self.0 } else { &Value::Null }
     }
 }
 
@@ -75,32 +75,32 @@ impl<'a> Node<'a, MeteredJson> for Metered<'a> {
     type Number = MeteredNumber<'a>;
 
     fn as_object(&self) -> Option<MeteredObject<'a>> {
-        self.look().as_object().map(MeteredObject)
+        self.read().as_object().map(MeteredObject)
     }
 
     fn as_array(&self) -> Option<MeteredArray<'a>> {
-        self.look().as_array().map(|items| MeteredArray(items))
+        self.read().as_array().map(|items| MeteredArray(items))
     }
 
     fn as_string(&self) -> Option<Cow<'a, str>> {
-        let text = self.look().as_str()?;
-        pay(text.len() / BYTES_PER_STEP).then_some(Cow::Borrowed(text))
+        let text = self.read().as_str()?;
+        charge(text.len() / BYTES_PER_STEP).then_some(Cow::Borrowed(text))
     }
 
     fn as_number(&self) -> Option<MeteredNumber<'a>> {
-        self.look().as_number().map(MeteredNumber)
+        self.read().as_number().map(MeteredNumber)
     }
 
     fn as_boolean(&self) -> Option<bool> {
-        self.look().as_bool()
+        self.read().as_bool()
     }
 
     fn is_null(&self) -> bool {
-        self.look().is_null()
+        self.read().is_null()
     }
 
     fn json_type(&self) -> JsonType {
-        match self.look() {
+        match self.read() {
             Value::Null => JsonType::Null,
             Value::Bool(_) => JsonType::Boolean,
             Value::Number(_) => JsonType::Number,
@@ -112,11 +112,11 @@ impl<'a> Node<'a, MeteredJson> for Metered<'a> {
 
     /// Costs one step: a comparison reads no more than `expected`, whose size a schema bounds.
     fn equals_value(&self, expected: &Value) -> bool {
-        jsonschema::json::cmp::equal(self.look(), expected)
+        jsonschema::json::cmp::equal(self.read(), expected)
     }
 
     fn to_value(&self) -> Cow<'a, Value> {
-        Cow::Borrowed(self.look())
+        Cow::Borrowed(self.read())
     }
 
     fn identity(&self) -> Option<NodeIdentity> {
@@ -130,29 +130,29 @@ pub(super) struct MeteredObject<'a>(&'a Map<String, Value>);
 impl<'a> Object<'a, MeteredJson> for MeteredObject<'a> {
     type Node = Metered<'a>;
     type MemberName = &'a str;
-    type MembersIter = Members<'a>;
+    type MembersIter = MeteredMembers<'a>;
 
     fn len(&self) -> usize {
         self.0.len()
     }
 
     fn get(&self, key: &String) -> Option<Metered<'a>> {
-        if pay(1) { self.0.get(key).map(Metered) } else { None }
+        if charge(1) { self.0.get(key).map(Metered) } else { None }
     }
 
-    fn members(&self) -> Members<'a> {
-        Members(self.0.iter())
+    fn members(&self) -> MeteredMembers<'a> {
+        MeteredMembers(self.0.iter())
     }
 }
 
 /// The members of an object until they, or the budget, end.
-pub(super) struct Members<'a>(serde_json::map::Iter<'a>);
+pub(super) struct MeteredMembers<'a>(serde_json::map::Iter<'a>);
 
-impl<'a> Iterator for Members<'a> {
+impl<'a> Iterator for MeteredMembers<'a> {
     type Item = (&'a str, Metered<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if !pay(1) {
+        if !charge(1) {
             return None;
         }
         self.0.next().map(|(name, value)| (name.as_str(), Metered(value)))
@@ -164,14 +164,14 @@ pub(super) struct MeteredArray<'a>(&'a [Value]);
 
 impl<'a> Array<'a, MeteredJson> for MeteredArray<'a> {
     type Node = Metered<'a>;
-    type ElementsIter = Elements<'a>;
+    type ElementsIter = MeteredElements<'a>;
 
     fn len(&self) -> usize {
         self.0.len()
     }
 
-    fn elements(&self) -> Elements<'a> {
-        Elements(self.0.iter())
+    fn elements(&self) -> MeteredElements<'a> {
+        MeteredElements(self.0.iter())
     }
 
     /// The library's own hash is equal for all arrays of empty arrays, so a caller could make it compare each
@@ -181,7 +181,7 @@ impl<'a> Array<'a, MeteredJson> for MeteredArray<'a> {
         for element in self.elements() {
             let mut key = Vec::new();
             write_key(element.0, &mut key);
-            if !pay(key.len() / BYTES_PER_STEP) || !seen.insert(key) {
+            if !charge(key.len() / BYTES_PER_STEP) || !seen.insert(key) {
                 return false;
             }
         }
@@ -190,13 +190,13 @@ impl<'a> Array<'a, MeteredJson> for MeteredArray<'a> {
 }
 
 /// The elements of an array until they, or the budget, end.
-pub(super) struct Elements<'a>(std::slice::Iter<'a, Value>);
+pub(super) struct MeteredElements<'a>(std::slice::Iter<'a, Value>);
 
-impl<'a> Iterator for Elements<'a> {
+impl<'a> Iterator for MeteredElements<'a> {
     type Item = Metered<'a>;
 
     fn next(&mut self) -> Option<Metered<'a>> {
-        if pay(1) { self.0.next().map(Metered) } else { None }
+        if charge(1) { self.0.next().map(Metered) } else { None }
     }
 }
 

@@ -65,8 +65,8 @@ fn signed(pair: &SigningKey, header: &str, claims: &str) -> String {
 }
 
 fn believe(issuers: &TokenIssuers, token: &str) -> Result<JwtSubject, TokenRefusal> {
-    assert!(Jwt::is_meant(token.as_bytes()), "{token}");
-    issuers.believe(&Jwt::parse(token.as_bytes())?, NOW)
+    assert!(Jwt::looks_like_jwt(token.as_bytes()), "{token}");
+    issuers.verify(&Jwt::parse(token.as_bytes())?, NOW)
 }
 
 fn with(mut object: Value, member: &str, value: Value) -> Value {
@@ -154,7 +154,7 @@ fn what_is_not_exactly_a_signed_token_is_refused() {
     assert_eq!(believe(&issuers, &long), Err(TokenRefusal::TooLong(MAX_TOKEN_BYTES + 1)));
     assert_eq!(believe(&issuers, &long[..MAX_TOKEN_BYTES]).unwrap_err(), TokenRefusal::Signature);
     for other in ["", "a2g_abc", "eyJ", "eyJ.a", "eyJ.a.b.c", "xeyJ.a.b"] {
-        assert!(!Jwt::is_meant(other.as_bytes()), "{other}");
+        assert!(!Jwt::looks_like_jwt(other.as_bytes()), "{other}");
     }
     assert_eq!(believe(&TokenIssuers::default(), &good), Err(TokenRefusal::NoIssuer));
 }

@@ -85,7 +85,7 @@ fn a_key_pair_is_its_owners_alone_and_is_never_overwritten() {
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     assert_eq!(KeyPair::read(&path).unwrap().public(), made.public());
     let before = std::fs::read(&path).unwrap();
-    assert!(KeyPair::create(&path, issuer()).unwrap_err().to_string().contains("is there already"));
+    assert!(KeyPair::create(&path, issuer()).unwrap_err().to_string().contains("exists already"));
     assert_eq!(std::fs::read(&path).unwrap(), before);
     for mode in [0o640, 0o604, 0o660, 0o644] {
         set_mode(&path, mode);

@@ -9,7 +9,7 @@
 //! A manifest grants the minimum for the arguments: the patterns of the rule that contain a path of the
 //! arguments, and no others.
 
-use super::policy_set::Entry;
+use super::policy_set::LoadedPolicy;
 use super::{domains, risk};
 use crate::call::Call;
 use crate::capability::Area;
@@ -34,16 +34,16 @@ const CONDITIONAL_OUTPUT_BYTES: u64 = 64 * 1024;
 
 const READ_ONLY: &str = "read_only";
 
-pub(super) fn decide(entry: Option<&Entry>, call: &Call, now: OffsetDateTime) -> Verdict {
+pub(super) fn decide(entry: Option<&LoadedPolicy>, call: &Call, now: OffsetDateTime) -> Verdict {
     let risk = risk::assess(call);
     let arguments = Arguments::of(&call.arguments);
-    match entry.ok_or_else(|| no_policy(call)).and_then(|entry| permit(entry, call, &arguments)) {
+    match entry.ok_or_else(|| no_policy_reason(call)).and_then(|entry| permit(entry, call, &arguments)) {
         Ok(permitted) => weigh(&permitted, call, &arguments, risk, now),
-        Err(reason) => denied(call, risk, reason),
+        Err(reason) => denial(call, risk, reason),
     }
 }
 
-pub(super) fn denied(call: &Call, risk: Risk, reason: String) -> Verdict {
+pub(super) fn denial(call: &Call, risk: Risk, reason: String) -> Verdict {
     Verdict {
         decision: Decision::Denied,
         intent: call.intent,
@@ -56,7 +56,7 @@ pub(super) fn denied(call: &Call, risk: Risk, reason: String) -> Verdict {
 }
 
 /// A call whose tool and arguments the policy allows.
-struct Permitted<'a> {
+struct PermittedCall<'a> {
     policy: &'a Policy,
     written: &'a ToolRule,
     rule: &'a Rule,
@@ -64,12 +64,12 @@ struct Permitted<'a> {
     areas: Vec<Area>,
 }
 
-fn no_policy(call: &Call) -> String {
+fn no_policy_reason(call: &Call) -> String {
     format!("no policy of this governor covers `{}`; add a policy file for it", call.agent)
 }
 
 /// The name of a policy in messages.
-fn named(policy: &Policy) -> String {
+fn policy_label(policy: &Policy) -> String {
     let version = &policy.version;
     match &policy.agent {
         Some(agent) => format!("the policy of `{agent}` (version `{version}`)"),
@@ -77,10 +77,14 @@ fn named(policy: &Policy) -> String {
     }
 }
 
-fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Result<Permitted<'a>, String> {
-    let Entry { policy, rules, hosts, .. } = entry;
+fn permit<'a>(
+    entry: &'a LoadedPolicy,
+    call: &Call,
+    arguments: &Arguments<'_>,
+) -> Result<PermittedCall<'a>, String> {
+    let LoadedPolicy { policy, rules, hosts, .. } = entry;
     let tool = &call.tool;
-    let about = |what: String| format!("{} {what}", named(policy));
+    let about = |what: String| format!("{} {what}", policy_label(policy));
     let Some((written, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
         return Err(about(format!("does not list the tool `{tool}`; add it under `capabilities.tools`")));
     };
@@ -93,18 +97,18 @@ fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Resul
     rule.check_paths(arguments).map_err(|breach| refused(breach.to_string()))?;
     rule.check_texts(arguments).map_err(|breach| refused(breach.to_string()))?;
     domains::check(hosts, arguments).map_err(&refused)?;
-    let areas = rule.touched(arguments).map_err(|breach| refused(breach.to_string()))?;
+    let areas = rule.areas_for(arguments).map_err(|breach| refused(breach.to_string()))?;
     if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
         return Err(about(format!(
             "sets `resources.max_disk_mb`, which no executor of this version can enforce, so `{tool}` may \
              not write; take the limit out, or use a tool that only reads"
         )));
     }
-    Ok(Permitted { policy, written, rule, areas })
+    Ok(PermittedCall { policy, written, rule, areas })
 }
 
 fn weigh(
-    permitted: &Permitted<'_>,
+    permitted: &PermittedCall<'_>,
     call: &Call,
     arguments: &Arguments<'_>,
     risk: Risk,
@@ -113,7 +117,7 @@ fn weigh(
     let why = format!("the risk is {:.2} ({}): {}", risk.score, risk.level.as_str(), risk.threats.join("; "));
     let no_writing = permitted.policy.resources.max_disk_mb.is_some();
     let (decision, reason) = if risk.score >= DENY_FROM {
-        return denied(call, risk, format!("{why}; change the arguments"));
+        return denial(call, risk, format!("{why}; change the arguments"));
     } else if risk.score >= ESCALATE_FROM {
         (Decision::Escalate, Some(format!("{why}; a person has to answer by `g2a/directive`")))
     } else if risk.score >= CONDITIONS_FROM {
@@ -121,7 +125,7 @@ fn weigh(
     } else if no_writing {
         (Decision::Conditional, Some("a disk limit that cannot be enforced allows no writing".to_owned()))
     } else {
-        (Decision::Approved, no_files(permitted, arguments))
+        (Decision::Approved, missing_paths_notice(permitted, arguments))
     };
     let conditions = match decision {
         Decision::Conditional if risk.score >= CONDITIONS_FROM => conditions(call),
@@ -141,30 +145,30 @@ fn weigh(
     }
 }
 
-fn manifest(permitted: &Permitted<'_>) -> Manifest {
-    let Permitted { policy, written, rule: _, areas } = permitted;
+fn manifest(permitted: &PermittedCall<'_>) -> Manifest {
+    let PermittedCall { policy, written, rule: _, areas } = permitted;
     Manifest {
         max_memory: policy.resources.max_memory,
         max_cpu: policy.resources.max_cpu,
         timeout: written.timeout,
-        network_allowed: Some(network_allowed(&policy.network)),
+        network_allowed: Some(allows_network(&policy.network)),
         filesystem_scope: areas.iter().map(Area::to_string).collect(),
     }
 }
 
 /// `true` for a non-empty list of domains. A manifest can express neither the list nor a rate; the executor
 /// enforces them by the standing policy.
-fn network_allowed(rule: &NetworkRule) -> bool {
+fn allows_network(rule: &NetworkRule) -> bool {
     rule.allowed_domains.as_ref().is_some_and(|domains| !domains.is_empty())
 }
 
 /// A notice for a path argument under a rule without `paths`, which grants no files.
-fn no_files(permitted: &Permitted<'_>, arguments: &Arguments<'_>) -> Option<String> {
+fn missing_paths_notice(permitted: &PermittedCall<'_>, arguments: &Arguments<'_>) -> Option<String> {
     let surprised = permitted.rule.areas().is_none() && arguments.paths().next().is_some();
     surprised.then(|| {
         format!(
             "nothing of the filesystem is granted: {} names no `paths` for the tool",
-            named(permitted.policy)
+            policy_label(permitted.policy)
         )
     })
 }

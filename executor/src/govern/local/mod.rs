@@ -43,11 +43,11 @@ const MAX_ESCALATIONS: usize = 1024;
 pub struct LocalGovernor {
     policies: PolicySet,
     clock: Arc<dyn Clock>,
-    memory: Mutex<Memory>,
+    state: Mutex<GovernorState>,
 }
 
 #[derive(Debug, Default)]
-struct Memory {
+struct GovernorState {
     /// Oldest first.
     sessions: VecDeque<AgentDid>,
     /// The expiry of each escalated intent.
@@ -58,14 +58,14 @@ struct Memory {
 }
 
 /// `true` when a journal lost receipts, or has another last receipt under the same number.
-fn went_back(before: &(u64, String), now: &(u64, String)) -> bool {
+fn is_rollback(before: &(u64, String), now: &(u64, String)) -> bool {
     now.0 < before.0 || (now.0 == before.0 && before.0 > 0 && now.1 != before.1)
 }
 
 impl LocalGovernor {
     /// A governor with these policies and no sessions.
     pub fn new(policies: PolicySet, clock: Arc<dyn Clock>) -> Self {
-        Self { policies, clock, memory: Mutex::default() }
+        Self { policies, clock, state: Mutex::default() }
     }
 
     /// Decides about a call. The verdict depends on the call, the policies and the clock alone, except that an
@@ -74,7 +74,7 @@ impl LocalGovernor {
         let now = self.clock.now();
         let verdict = decide::decide(self.policies.entry_for(&call.agent), call, now);
         match verdict.decision {
-            Decision::Escalate => self.escalated(call, verdict, now),
+            Decision::Escalate => self.record_escalation(call, verdict, now),
             Decision::Approved | Decision::Denied | Decision::Conditional => verdict,
         }
     }
@@ -98,12 +98,12 @@ impl LocalGovernor {
             )));
         };
         tracing::debug!(%agent, requested = capabilities_requested.len(), "agent registered");
-        let mut memory = self.memory();
-        memory.sessions.retain(|known| known != agent);
-        if memory.sessions.len() >= MAX_SESSIONS {
-            memory.sessions.pop_front();
+        let mut state = self.lock_state();
+        state.sessions.retain(|known| known != agent);
+        if state.sessions.len() >= MAX_SESSIONS {
+            state.sessions.pop_front();
         }
-        memory.sessions.push_back(agent.clone());
+        state.sessions.push_back(agent.clone());
         Ok(Some(Policy { agent: Some(agent.clone()), ..entry.policy.clone() }))
     }
 
@@ -113,19 +113,19 @@ impl LocalGovernor {
     /// # Errors
     /// [`Fault::SessionExpired`] without a session, as after a restart of the governor.
     pub fn heartbeat(&self, agent: &AgentDid, journal: Option<(u64, &str)>) -> Result<(), Fault> {
-        let mut memory = self.memory();
-        if memory.sessions.contains(agent) {
+        let mut state = self.lock_state();
+        if state.sessions.contains(agent) {
             let Some((count, root)) = journal else { return Ok(()) };
             let now = (count, root.to_owned());
-            let before = memory.journals.insert(agent.clone(), now.clone()).unwrap_or_default();
-            if went_back(&before, &now) {
+            let before = state.journals.insert(agent.clone(), now.clone()).unwrap_or_default();
+            if is_rollback(&before, &now) {
                 let (was, is) = (before.0, count);
                 tracing::error!(%agent, was, is, "the journal of this executor was truncated or replaced");
             } else if before != now {
                 let root = crate::ident::excerpt(root);
                 tracing::info!(%agent, checkpoint = format!("{count}:{root}"), "journal");
             }
-            let Memory { journals, sessions, .. } = &mut *memory;
+            let GovernorState { journals, sessions, .. } = &mut *state;
             journals.retain(|known, _| sessions.contains(known));
             return Ok(());
         }
@@ -140,7 +140,7 @@ impl LocalGovernor {
     /// [`Fault::InvalidParams`] at `/intent_id` when no such escalation waits.
     pub fn resolve(&self, directive: &Directive) -> Result<(), Fault> {
         let now = self.clock.now();
-        let until = self.memory().escalations.get(&directive.intent).copied();
+        let until = self.lock_state().escalations.get(&directive.intent).copied();
         if until.is_some_and(|until| now < until) {
             return Ok(());
         }
@@ -156,22 +156,22 @@ impl LocalGovernor {
         self.clock.now()
     }
 
-    fn escalated(&self, call: &Call, verdict: Verdict, now: OffsetDateTime) -> Verdict {
-        let mut memory = self.memory();
-        memory.escalations.retain(|_, until| now < *until);
-        let known = memory.escalations.contains_key(&call.intent);
+    fn record_escalation(&self, call: &Call, verdict: Verdict, now: OffsetDateTime) -> Verdict {
+        let mut state = self.lock_state();
+        state.escalations.retain(|_, until| now < *until);
+        let known = state.escalations.contains_key(&call.intent);
         if let Some(risk) = verdict.risk.clone()
             && !known
-            && memory.escalations.len() >= MAX_ESCALATIONS
+            && state.escalations.len() >= MAX_ESCALATIONS
         {
             let reason = format!("{MAX_ESCALATIONS} escalations already wait for a person; try again later");
-            return decide::denied(call, risk, reason);
+            return decide::denial(call, risk, reason);
         }
-        memory.escalations.insert(call.intent, verdict.expires_at.unwrap_or(now));
+        state.escalations.insert(call.intent, verdict.expires_at.unwrap_or(now));
         verdict
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, GovernorState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

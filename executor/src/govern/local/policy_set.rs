@@ -75,7 +75,7 @@ pub enum PolicyFileError {
 
 /// A policy with its parsed rules.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct LoadedPolicy {
     pub(super) policy: Policy,
     pub(super) rules: BTreeMap<ToolName, Rule>,
     pub(super) hosts: HostClaims,
@@ -85,7 +85,7 @@ pub(super) struct Entry {
 /// A set of policies: at most one for each agent, and at most one for all others.
 #[derive(Debug, Clone, Default)]
 pub struct PolicySet {
-    by_agent: BTreeMap<Option<AgentDid>, Entry>,
+    by_agent: BTreeMap<Option<AgentDid>, LoadedPolicy>,
 }
 
 impl PolicySet {
@@ -169,7 +169,7 @@ impl PolicySet {
         }
         let hosts = host_claims(&policy.network)
             .map_err(|error| PolicyFileError::Hosts { path: source.clone(), error })?;
-        self.by_agent.insert(policy.agent.clone(), Entry { policy, rules, hosts, source });
+        self.by_agent.insert(policy.agent.clone(), LoadedPolicy { policy, rules, hosts, source });
         Ok(())
     }
 
@@ -186,14 +186,14 @@ impl PolicySet {
     }
 
     /// The agent's own policy, otherwise the one for every agent.
-    pub(super) fn entry_for(&self, agent: &AgentDid) -> Option<&Entry> {
+    pub(super) fn entry_for(&self, agent: &AgentDid) -> Option<&LoadedPolicy> {
         self.by_agent.get(&Some(agent.clone())).or_else(|| self.by_agent.get(&None))
     }
 
     fn add_text(&mut self, path: PathBuf, text: &str) -> Result<(), PolicyFileError> {
         match decode::policy_file(text) {
             Ok(policy) => self.add(path, policy),
-            Err(fault) => Err(PolicyFileError::Malformed { path, message: told(fault, text) }),
+            Err(fault) => Err(PolicyFileError::Malformed { path, message: fault_message(fault, text) }),
         }
     }
 }
@@ -217,7 +217,7 @@ fn line_of(text: &str, pointer: &str) -> usize {
 }
 
 /// The message of a decoder's fault, with the line in `text`.
-fn told(fault: Fault, text: &str) -> String {
+fn fault_message(fault: Fault, text: &str) -> String {
     match fault {
         Fault::InvalidParams { message, pointer } => {
             format!("line {}, at `{pointer}`: {message}", line_of(text, &pointer))

@@ -5,14 +5,14 @@
 //! to be read and discussed. The grant determines what a guest can reach, not this table.
 
 use crate::call::Call;
-use crate::govern::arguments::{Arguments, Role};
-use crate::govern::rule::{Squeezed, normalise};
+use crate::govern::arguments::{ArgumentRole, Arguments};
+use crate::govern::rule::{NormalizedText, normalise};
 use crate::ident::ToolName;
 use crate::verdict::{Risk, RiskLevel};
 use url::{Host, Url};
 
 /// One heuristic.
-pub(super) struct Row {
+pub(super) struct Heuristic {
     /// The name, which starts the sentence in `threats`.
     pub(super) name: &'static str,
     /// The text that it matches, and the reason for its score.
@@ -34,16 +34,16 @@ pub(super) const MAX_USUAL_BYTES: usize = 256 * 1024;
 pub(super) const MAX_USUAL_PATHS: usize = 64;
 
 /// The table. A verdict has conditions from 0.4, needs a person from 0.7, and is a denial from 0.8.
-pub(super) const ROWS: [Row; 13] = [
-    Row {
+pub(super) const ROWS: [Heuristic; 13] = [
+    Heuristic {
         name: "path_traversal",
         looks_for: "`..` in a path argument, also as `%2e%2e` or with backslashes; honest callers \
                     name the path they mean",
         score: 0.85,
         threat: "a path argument climbs out of its folder with `..`",
-        applies: |evidence| evidence.paths().any(climbs),
+        applies: |evidence| evidence.paths().any(has_parent_component),
     },
-    Row {
+    Heuristic {
         name: "secret_path",
         looks_for: "path arguments with components such as `.ssh`, `.aws`, `.env`, `id_rsa`, or \
                     `/etc/shadow`; whoever reads them can act as somebody else",
@@ -51,31 +51,31 @@ pub(super) const ROWS: [Row; 13] = [
         threat: "a path argument names a place where secrets are kept",
         applies: |evidence| evidence.paths().any(is_secret),
     },
-    Row {
+    Heuristic {
         name: "private_key",
         looks_for: "the first line of a private key in PEM form in any argument; a key in an intent \
                     is on its way somewhere, and a person should say whether",
         score: 0.75,
         threat: "an argument holds a private key",
-        applies: |evidence| evidence.any(|_| true, |text| pem_key(&text.whole)),
+        applies: |evidence| evidence.any(|_| true, |text| has_private_key(&text.whole)),
     },
-    Row {
+    Heuristic {
         name: "destructive_command",
         looks_for: "`rm -rf`, `mkfs`, `dd if=`, a fork bomb, or a download piped into a shell, in an \
                     argument that is not file content; there it is about to be run",
         score: 0.95,
         threat: "an argument is a command that destroys data or runs a download",
-        applies: |evidence| evidence.any(is_command, destroys),
+        applies: |evidence| evidence.any(is_command, is_destructive),
     },
-    Row {
+    Heuristic {
         name: "destructive_text",
         looks_for: "the same in file content or search text; scripts and handbooks hold such lines \
                     for good reasons",
         score: 0.45,
         threat: "file content holds a command that destroys data or runs a download",
-        applies: |evidence| evidence.any(|role| role == Role::Content, destroys),
+        applies: |evidence| evidence.any(|role| role == ArgumentRole::Content, is_destructive),
     },
-    Row {
+    Heuristic {
         name: "system_write",
         looks_for: "a path argument in a system folder (`/etc`, `/usr`, `/proc`, …), for a tool that \
                     does not only read",
@@ -83,36 +83,36 @@ pub(super) const ROWS: [Row; 13] = [
         threat: "a tool that may write is pointed at a system folder",
         applies: |evidence| !evidence.only_reads && evidence.paths().any(in_system_folder),
     },
-    Row {
+    Heuristic {
         name: "system_read",
         looks_for: "the same for a tool that only reads",
         score: 0.45,
         threat: "a system folder is read",
         applies: |evidence| evidence.only_reads && evidence.paths().any(in_system_folder),
     },
-    Row {
+    Heuristic {
         name: "oversize_content",
         looks_for: "a string argument over 256 KiB; big, but within what a body may hold",
         score: 0.4,
         threat: "an argument is unusually long",
         applies: |evidence| evidence.longest > MAX_USUAL_BYTES,
     },
-    Row {
+    Heuristic {
         name: "prompt_injection",
         looks_for: "phrases such as `ignore previous instructions` in the intent's context; an agent \
                     that repeats them may have been talked into the intent",
         score: 0.75,
         threat: "the agent's reasoning reads like an injected prompt",
-        applies: |evidence| evidence.reasoning.iter().any(|text| injected(text)),
+        applies: |evidence| evidence.reasoning.iter().any(|text| has_injection_phrase(text)),
     },
-    Row {
+    Heuristic {
         name: "insecure_url",
         looks_for: "a URL that is neither HTTPS nor WSS, outside file content",
         score: 0.45,
         threat: "a URL is not HTTPS",
         applies: |evidence| evidence.urls().any(|url| !matches!(url.scheme(), "https" | "wss")),
     },
-    Row {
+    Heuristic {
         name: "ip_literal_url",
         looks_for: "a URL whose host is an IP address in any spelling; no domain rule can name it, \
                     and machines' own metadata services live there",
@@ -120,14 +120,14 @@ pub(super) const ROWS: [Row; 13] = [
         threat: "a URL names an IP address in place of a domain",
         applies: |evidence| evidence.urls().any(|url| is_ip(&url)),
     },
-    Row {
+    Heuristic {
         name: "many_paths",
         looks_for: "more than 64 path arguments in one intent",
         score: 0.45,
         threat: "one intent names very many paths",
         applies: |evidence| evidence.paths().count() > MAX_USUAL_PATHS,
     },
-    Row {
+    Heuristic {
         name: "wildcard_path",
         looks_for: "`*` or `?` in a path argument; it names more than the governor can see",
         score: 0.4,
@@ -149,7 +149,7 @@ pub(super) fn only_reads(tool: &ToolName) -> bool {
 pub(super) fn assess(call: &Call) -> Risk {
     let evidence = Evidence::of(call);
     let base = if evidence.only_reads { READS } else { WRITES };
-    let found: Vec<&Row> = ROWS.iter().filter(|row| (row.applies)(&evidence)).collect();
+    let found: Vec<&Heuristic> = ROWS.iter().filter(|row| (row.applies)(&evidence)).collect();
     let heuristic = found.iter().map(|row| row.score).fold(base, f64::max);
     Risk {
         score: heuristic,
@@ -163,7 +163,7 @@ pub(super) fn assess(call: &Call) -> Risk {
 /// The input of all rows, computed once for a call.
 struct Evidence<'a> {
     arguments: Arguments<'a>,
-    squeezed: Vec<(Role, Squeezed)>,
+    squeezed: Vec<(ArgumentRole, NormalizedText)>,
     reasoning: Vec<String>,
     longest: usize,
     only_reads: bool,
@@ -172,13 +172,14 @@ struct Evidence<'a> {
 impl<'a> Evidence<'a> {
     fn of(call: &'a Call) -> Self {
         let arguments = Arguments::of(&call.arguments);
-        let squeezed = arguments.texts().iter().map(|text| (text.role, Squeezed::of(&text.text))).collect();
+        let squeezed =
+            arguments.texts().iter().map(|text| (text.role, NormalizedText::of(&text.text))).collect();
         let context = call.context.as_ref().map(Arguments::of);
         let context = context.iter().flat_map(Arguments::texts);
-        let sent = arguments.texts().iter().filter(|text| text.role != Role::Joined);
+        let sent = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
         Self {
             squeezed,
-            reasoning: context.map(|text| Squeezed::of(&text.text).whole.to_lowercase()).collect(),
+            reasoning: context.map(|text| NormalizedText::of(&text.text).whole.to_lowercase()).collect(),
             longest: sent.map(|text| text.text.len()).max().unwrap_or(0),
             only_reads: only_reads(&call.tool),
             arguments,
@@ -189,7 +190,7 @@ impl<'a> Evidence<'a> {
         self.arguments.paths()
     }
 
-    fn any(&self, role: fn(Role) -> bool, found: fn(&Squeezed) -> bool) -> bool {
+    fn any(&self, role: fn(ArgumentRole) -> bool, found: fn(&NormalizedText) -> bool) -> bool {
         self.squeezed.iter().any(|(played, text)| role(*played) && found(text))
     }
 
@@ -205,14 +206,14 @@ pub(super) fn urls_in(arguments: &Arguments<'_>) -> impl Iterator<Item = Url> {
     words.filter(|word| word.contains("://")).filter_map(|word| Url::parse(word).ok())
 }
 
-fn is_command(role: Role) -> bool {
+fn is_command(role: ArgumentRole) -> bool {
     match role {
-        Role::Path | Role::Other | Role::Joined => true,
-        Role::Content => false,
+        ArgumentRole::Path | ArgumentRole::Other | ArgumentRole::Joined => true,
+        ArgumentRole::Content => false,
     }
 }
 
-fn climbs(path: &str) -> bool {
+fn has_parent_component(path: &str) -> bool {
     let plain = path.replace('\\', "/").to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/");
     plain.split('/').any(|component| component == "..")
 }
@@ -244,20 +245,20 @@ fn is_secret(path: &str) -> bool {
     named || normalise(path).is_some_and(|normal| FILES.contains(&normal.trim_start_matches('/')))
 }
 
-fn pem_key(text: &str) -> bool {
+fn has_private_key(text: &str) -> bool {
     let headers = text.split("-----BEGIN ").skip(1);
     headers.filter_map(|rest| rest.split_once("-----")).any(|(label, _)| label.ends_with("PRIVATE KEY"))
 }
 
-fn destroys(text: &Squeezed) -> bool {
+fn is_destructive(text: &NormalizedText) -> bool {
     const FORK_BOMB: &str = ":(){";
     let whole = &text.whole;
-    removes_all(whole)
+    is_recursive_rm(whole)
         || starts_word(whole, "mkfs")
         || starts_word(whole, "dd if=")
         || starts_word(whole, "dd of=/dev/")
         || whole.replace(' ', "").contains(FORK_BOMB)
-        || text.pipelines.iter().any(|line| runs_download(line))
+        || text.pipelines.iter().any(|line| pipes_download_to_shell(line))
 }
 
 /// The words of a command line, without quotes and operators.
@@ -271,7 +272,7 @@ fn is_program(word: &str, names: &[&str]) -> bool {
 }
 
 /// `true` for `rm` with recursive and forced options, in any spelling.
-fn removes_all(text: &str) -> bool {
+fn is_recursive_rm(text: &str) -> bool {
     let mut words = words(text);
     while let Some(word) = words.next() {
         if !is_program(word, &["rm"]) {
@@ -297,7 +298,7 @@ fn starts_word(text: &str, needle: &str) -> bool {
 }
 
 /// `true` for a stage with `curl` or `wget` and a later stage that is a shell.
-fn runs_download(line: &str) -> bool {
+fn pipes_download_to_shell(line: &str) -> bool {
     const SHELLS: [&str; 6] = ["sh", "bash", "zsh", "dash", "ksh", "python3"];
     let before_command =
         |word: &&str| is_program(word, &["sudo", "env"]) || word.contains('=') || word.starts_with('-');
@@ -317,7 +318,7 @@ fn in_system_folder(path: &str) -> bool {
 }
 
 /// `true` when collapsed lower-case text contains a known phrase.
-fn injected(text: &str) -> bool {
+fn has_injection_phrase(text: &str) -> bool {
     const PHRASES: [&str; 12] = [
         "ignore previous instructions",
         "ignore all previous",

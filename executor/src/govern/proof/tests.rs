@@ -29,8 +29,8 @@ fn governor() -> &'static (KeyPair, Trust) {
         let folder = tempfile::tempdir().unwrap();
         let keys = folder.path().join("keys");
         TrustedKeys::add(&keys, pair.public()).unwrap();
-        let longest = std::time::Duration::from_secs(600);
-        let settings = TrustSettings { keys: Some(keys), longest, signature: None };
+        let max_lifetime = std::time::Duration::from_secs(600);
+        let settings = TrustSettings { keys: Some(keys), max_lifetime, signature: None };
         (pair, Trust::read(&settings, did(EXECUTOR)).unwrap())
     })
 }
@@ -84,8 +84,8 @@ fn claims() -> Value {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap()
 }
 
-fn believe(proof: &Proof) -> Result<Proven, Disbelief> {
-    governor().1.believe(&call(), proof, NOW).map(|(arguments, proven)| {
+fn believe(proof: &Proof) -> Result<VerifiedProof, Disbelief> {
+    governor().1.verify(&call(), proof, NOW).map(|(arguments, proven)| {
         assert_eq!(arguments, call().arguments);
         proven
     })
@@ -232,8 +232,8 @@ fn a_key_that_is_not_trusted_and_one_that_signs_for_another_are_refused() {
     let renamed = format!("{}.{payload}", URL_SAFE_NO_PAD.encode(header().to_string()));
     let signature = URL_SAFE_NO_PAD.encode(stranger.sign(renamed.as_bytes()));
     refused(&sent(format!("{renamed}.{signature}")), BlockedBy::VerdictUntrusted, "is not signed by the key");
-    let nobody = Trust::of_nobody(did(EXECUTOR));
-    let message = nobody.believe(&call(), &sent(compact), NOW).unwrap_err().message;
+    let nobody = Trust::empty(did(EXECUTOR));
+    let message = nobody.verify(&call(), &sent(compact), NOW).unwrap_err().message;
     assert!(message.contains("trusts no key"), "{message}");
 }
 
@@ -242,12 +242,12 @@ fn the_tool_gets_what_was_hashed() {
     let mut call = call();
     let compact = governor().0.prove(&did(EXECUTOR), &call, &verdict(), NOW).unwrap();
     call.arguments = serde_json::from_str(r#"{"n":1.0,"path":"\/workspace\/x"}"#).unwrap();
-    let (arguments, _) = governor().1.believe(&call, &sent(compact), NOW).unwrap();
+    let (arguments, _) = governor().1.verify(&call, &sent(compact), NOW).unwrap();
     assert_eq!(Value::Object(arguments).to_string(), r#"{"n":1,"path":"/workspace/x"}"#);
     call.arguments = json!({ "n": (1_u64 << 53) }).as_object().unwrap().clone();
     assert!(governor().0.prove(&did(EXECUTOR), &call, &verdict(), NOW).is_err());
     let compact = governor().0.prove(&did(EXECUTOR), &self::call(), &verdict(), NOW).unwrap();
-    let message = governor().1.believe(&call, &sent(compact), NOW).unwrap_err().message;
+    let message = governor().1.verify(&call, &sent(compact), NOW).unwrap_err().message;
     assert!(message.contains("9007199254740992"), "{message}");
 }
 

@@ -55,12 +55,12 @@ pub(super) fn http(url: &str) -> Result<HttpClient, ClientError> {
 }
 
 /// A WebSocket to a governor.
-pub(super) struct Connection {
+pub(super) struct GovernorConnection {
     pub(super) client: WsClient,
     open: Arc<OpenCalls>,
 }
 
-impl Connection {
+impl GovernorConnection {
     /// Connects. The governor's notifications go to `pushes`.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Connection {
         let (sender, receiver) =
             transport.build(url).await.map_err(|error| ClientError::Transport(error.into()))?;
         let open = Arc::new(OpenCalls::default());
-        let sender = NotingSender { inner: sender, open: Arc::clone(&open) };
+        let sender = TrackingSender { inner: sender, open: Arc::clone(&open) };
         let receiver =
             NormalizedReceiver { inner: receiver, open: Arc::clone(&open), pushes, log: Lines::default() };
         let client = WsClientBuilder::default()
@@ -96,7 +96,7 @@ impl Connection {
 struct OpenCalls(Mutex<HashSet<String>>);
 
 impl OpenCalls {
-    fn note(&self, message: &str) {
+    fn insert(&self, message: &str) {
         if let Some(id) = id_of(message) {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
         }
@@ -123,16 +123,16 @@ fn id_of(message: &str) -> Option<String> {
 }
 
 /// A sender that records the ids of calls.
-struct NotingSender<S> {
+struct TrackingSender<S> {
     inner: S,
     open: Arc<OpenCalls>,
 }
 
-impl<S: TransportSenderT + Send> TransportSenderT for NotingSender<S> {
+impl<S: TransportSenderT + Send> TransportSenderT for TrackingSender<S> {
     type Error = S::Error;
 
     async fn send(&mut self, message: String) -> Result<(), Self::Error> {
-        self.open.note(&message);
+        self.open.insert(&message);
         self.inner.send(message).await
     }
 
@@ -191,7 +191,7 @@ impl<R> NormalizedReceiver<R> {
             }
             Err(Malformed { id, reason }) => {
                 self.log_dropped(message, &reason);
-                id.filter(|id| self.open.close(id)).map(|id| not_understood(&id, &reason))
+                id.filter(|id| self.open.close(id)).map(|id| error_answer(&id, &reason))
             }
         }
     }
@@ -208,7 +208,7 @@ fn bounds() -> JsonBounds {
 }
 
 /// An error answer in place of a malformed one, so that its call ends at once.
-fn not_understood(id: &Id, reason: &str) -> String {
+fn error_answer(id: &Id, reason: &str) -> String {
     let message = format!("the answer is not valid: {reason}");
     jsonrpc::error(Some(id), super::INTERNAL_ERROR.into(), &message, None).get().to_owned()
 }
@@ -244,15 +244,15 @@ where
     }
 
     fn call(&mut self, request: HttpRequest) -> Self::Future {
-        let answered = self.0.call(request);
+        let response = self.0.call(request);
         Box::pin(async move {
-            let (mut head, body) = answered.await?.into_parts();
+            let (mut head, body) = response.await?.into_parts();
             let body = Limited::new(body, MAX_ANSWER_BYTES as usize).collect().await;
-            let body = body.map_err(unusable)?.to_bytes();
+            let body = body.map_err(transport_error)?.to_bytes();
             let answer = match incoming::read(&body, &bounds()) {
                 Ok(Incoming::Answer(_, answer)) => answer,
-                Ok(Incoming::Notification(..)) => return Err(unusable("it is not an answer")),
-                Err(Malformed { id: _, reason }) => return Err(unusable(reason)),
+                Ok(Incoming::Notification(..)) => return Err(transport_error("it is not an answer")),
+                Err(Malformed { id: _, reason }) => return Err(transport_error(reason)),
             };
             // Normalization may have changed the length.
             head.headers.remove(http::header::CONTENT_LENGTH);
@@ -261,6 +261,6 @@ where
     }
 }
 
-fn unusable(reason: impl Into<BoxError>) -> TransportError {
+fn transport_error(reason: impl Into<BoxError>) -> TransportError {
     TransportError::Http(HttpError::Stream(reason.into()))
 }

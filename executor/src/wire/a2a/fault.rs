@@ -3,11 +3,11 @@
 //! The numbers have other meanings at other doors, so no other door may use this table.
 
 use super::Dialect;
-use super::message::State;
+use super::message::TaskState;
 use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::outcome::{AbortReason, End, Receipt};
+use crate::wire::failure_message;
 use crate::wire::jsonrpc::{self, Id};
-use crate::wire::sentence;
 use serde_json::{Map, Value, json};
 
 /// The reason why a request has no result.
@@ -20,7 +20,7 @@ pub enum Problem {
     /// The task belongs to another conversation.
     ContextMismatch,
     /// The task is in a terminal state.
-    NotCancelable(State),
+    NotCancelable(TaskState),
     /// The task does not accept a message in its current state.
     TakesNoMessage(String),
     /// Webhooks are disabled.
@@ -63,7 +63,7 @@ impl Failure {
         Self { code, message: message.to_owned(), data: Map::new() }
     }
 
-    fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+    fn with_data(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.data.insert(key.to_owned(), value.into());
         self
     }
@@ -100,20 +100,20 @@ fn phrase(code: i64) -> &'static str {
 
 /// The error response for a problem.
 #[must_use]
-pub fn of(problem: &Problem, dialect: Dialect) -> Failure {
+pub fn to_error(problem: &Problem, dialect: Dialect) -> Failure {
     let by = |a2a: i64, acp: i64| match dialect {
         Dialect::A2a => a2a,
         Dialect::Acp => acp,
     };
     match problem {
-        Problem::Core(fault) => core(fault, dialect),
+        Problem::Core(fault) => core_error(fault, dialect),
         Problem::TaskNotFound => Failure::new(by(-32001, -32000), TASK_NOT_FOUND),
         Problem::ContextMismatch => {
             Failure::new(by(-32602, -32001), "the task belongs to another `contextId`")
         }
         Problem::NotCancelable(state) => {
             let message = format!("the task cannot be canceled: it is {}", state.as_str());
-            Failure::new(by(-32002, -32602), &message).with("state", state.as_str())
+            Failure::new(by(-32002, -32602), &message).with_data("state", state.as_str())
         }
         Problem::TakesNoMessage(why) => Failure::new(-32602, why),
         Problem::PushUnsupported => {
@@ -130,7 +130,7 @@ pub fn of(problem: &Problem, dialect: Dialect) -> Failure {
     }
 }
 
-fn core(fault: &Fault, dialect: Dialect) -> Failure {
+fn core_error(fault: &Fault, dialect: Dialect) -> Failure {
     // A2A 0.3.0 leaves -32000 to servers; in the A2A-ACP document it means "task not found".
     let refused = match dialect {
         Dialect::A2a => -32000,
@@ -145,19 +145,19 @@ fn core(fault: &Fault, dialect: Dialect) -> Failure {
         Fault::InvalidRequest(message) => Failure::new(-32600, message),
         Fault::MethodNotFound(message) => Failure::new(-32601, message),
         Fault::InvalidParams { message, pointer } => {
-            Failure::new(-32602, message).with("pointer", pointer.as_str())
+            Failure::new(-32602, message).with_data("pointer", pointer.as_str())
         }
         Fault::ToolUnavailable { tool, message } => {
-            Failure::new(unavailable, message).with("tool", tool.as_str())
+            Failure::new(unavailable, message).with_data("tool", tool.as_str())
         }
         Fault::Refused { intent, risk_score, blocked_by, message } => {
             let code = if is_unavailable(*blocked_by) { unavailable } else { refused };
-            let mut failure = Failure::new(code, message).with("blocked_by", blocked_by.as_str());
+            let mut failure = Failure::new(code, message).with_data("blocked_by", blocked_by.as_str());
             if let Some(intent) = intent {
-                failure = failure.with("task_id", intent.to_string());
+                failure = failure.with_data("task_id", intent.to_string());
             }
             match risk_score {
-                Some(score) => failure.with("risk_score", *score),
+                Some(score) => failure.with_data("risk_score", *score),
                 None => failure,
             }
         }
@@ -165,14 +165,14 @@ fn core(fault: &Fault, dialect: Dialect) -> Failure {
             Failure::new(unavailable, message)
         }
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(unavailable, message).with("retry_after_ms", *retry_after_ms)
+            Failure::new(unavailable, message).with_data("retry_after_ms", *retry_after_ms)
         }
         Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(unavailable, RECEIPT_PENDING)
-            .with("task_id", intent.to_string())
-            .with("ran", true)
-            .with("retry_after_ms", *retry_after_ms),
+            .with_data("task_id", intent.to_string())
+            .with_data("ran", true)
+            .with_data("retry_after_ms", *retry_after_ms),
         // The result of a run is reported by its task, so these two faults do not reach this table.
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => Failure::new(-32603, &told(receipt)),
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => Failure::new(-32603, &describe(receipt)),
         Fault::Internal(_) => Failure::new(-32603, INTERNAL),
     }
 }
@@ -201,8 +201,8 @@ fn is_unavailable(blocked_by: BlockedBy) -> bool {
 
 /// The state of a task whose call was rejected, with a sentence and machine-readable details.
 #[must_use]
-pub fn end_of(fault: &Fault) -> (State, String, Map<String, Value>) {
-    let Failure { code: _, message, mut data } = core(fault, Dialect::A2a);
+pub fn end_for_fault(fault: &Fault) -> (TaskState, String, Map<String, Value>) {
+    let Failure { code: _, message, mut data } = core_error(fault, Dialect::A2a);
     let state = match fault {
         Fault::Refused { .. }
         | Fault::InvalidParams { .. }
@@ -210,14 +210,14 @@ pub fn end_of(fault: &Fault) -> (State, String, Map<String, Value>) {
         | Fault::ToolUnavailable { .. }
         | Fault::RegistrationFailed(_)
         | Fault::SessionExpired(_)
-        | Fault::Busy { .. } => State::Rejected,
+        | Fault::Busy { .. } => TaskState::Rejected,
         Fault::Parse(_)
         | Fault::MethodNotFound(_)
         | Fault::Failed(_)
         | Fault::LimitReached(..)
-        | Fault::Internal(_) => State::Failed,
+        | Fault::Internal(_) => TaskState::Failed,
         // The run's receipt will set the final state.
-        Fault::ReceiptPending { .. } => State::Working,
+        Fault::ReceiptPending { .. } => TaskState::Working,
     };
     data.entry("ran").or_insert(false.into());
     (state, message, data)
@@ -225,11 +225,11 @@ pub fn end_of(fault: &Fault) -> (State, String, Map<String, Value>) {
 
 /// The state of a task that ran, with a sentence when the tool did not succeed.
 #[must_use]
-pub fn state_of(receipt: &Receipt) -> (State, Option<String>) {
+pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
     let state = match &receipt.outcome.end {
-        End::Returned(_) => return (State::Completed, None),
+        End::Returned(_) => return (TaskState::Completed, None),
         End::Aborted(AbortReason::Cancelled | AbortReason::Revoked | AbortReason::Shutdown) => {
-            State::Canceled
+            TaskState::Canceled
         }
         End::Aborted(AbortReason::Lost)
         | End::ToolError { .. }
@@ -238,14 +238,14 @@ pub fn state_of(receipt: &Receipt) -> (State, Option<String>) {
         | End::Trapped(_)
         | End::Unlinkable(_)
         | End::Crashed(_)
-        | End::LimitReached(_) => State::Failed,
+        | End::LimitReached(_) => TaskState::Failed,
     };
-    (state, Some(told(receipt)))
+    (state, Some(describe(receipt)))
 }
 
 /// Machine-readable details of a failed run.
 #[must_use]
-pub fn details(receipt: &Receipt) -> Map<String, Value> {
+pub fn failure_details(receipt: &Receipt) -> Map<String, Value> {
     let status = receipt.outcome.end.status().as_str();
     let details = match &receipt.outcome.end {
         End::ToolError { code, message, detail } => {
@@ -265,6 +265,6 @@ pub fn details(receipt: &Receipt) -> Map<String, Value> {
     details.as_object().cloned().unwrap_or_default()
 }
 
-fn told(receipt: &Receipt) -> String {
-    sentence::of_failure(&receipt.outcome)
+fn describe(receipt: &Receipt) -> String {
+    failure_message::describe_failure(&receipt.outcome)
 }

@@ -11,7 +11,7 @@ pub const APPROVED: &str = "approved";
 /// The `optionId` that denies a call.
 pub const DENIED: &str = "denied";
 /// The `source` of the governor's own decisions.
-pub const BY_GOVERNOR: &str = "governor";
+pub const GOVERNOR_SOURCE: &str = "governor";
 
 /// The whole answer.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -100,7 +100,7 @@ pub struct FeedbackResult {
 
 /// The two possible answers to a call that waits.
 #[must_use]
-pub fn options() -> Vec<PermissionOption> {
+pub fn permission_options() -> Vec<PermissionOption> {
     [(APPROVED, "Let it run as the governor granted it"), (DENIED, "Do not run it")]
         .into_iter()
         .map(|(option_id, name)| PermissionOption { option_id: option_id.to_owned(), name: name.to_owned() })
@@ -115,7 +115,7 @@ impl PermissionDecision {
             tool_call_id: call.to_owned(),
             source: source.to_owned(),
             option_id: if approved { APPROVED } else { DENIED }.to_owned(),
-            governors_involved: vec![BY_GOVERNOR.to_owned()],
+            governors_involved: vec![GOVERNOR_SOURCE.to_owned()],
             timestamp: at,
             metadata: Map::from_iter([("summary".to_owned(), json!([summary]))]),
         }
@@ -125,7 +125,7 @@ impl PermissionDecision {
 impl Feedback {
     /// The feedback in a verdict.
     #[must_use]
-    pub fn of(verdict: &Verdict, at: OffsetDateTime) -> Self {
+    pub fn from_verdict(verdict: &Verdict, at: OffsetDateTime) -> Self {
         let word = verdict.decision.as_str();
         let summary = match &verdict.risk {
             Some(risk) => format!("{word}, with a risk score of {} ({})", risk.score, risk.level.as_str()),
@@ -138,7 +138,7 @@ impl Feedback {
             timestamp: at,
             summary: vec![summary],
             results: vec![FeedbackResult {
-                governor_id: BY_GOVERNOR.to_owned(),
+                governor_id: GOVERNOR_SOURCE.to_owned(),
                 status: word.to_ascii_lowercase(),
                 messages,
             }],

@@ -15,7 +15,7 @@ pub type Metadata = Map<String, Value>;
 /// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum MessageRole {
     /// The client.
     User,
     /// This executor.
@@ -37,7 +37,7 @@ pub enum Part {
     /// A file.
     File {
         /// Name, media type and content.
-        file: File,
+        file: FilePart,
         /// Free-form metadata of the sender.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         metadata: Option<Metadata>,
@@ -71,14 +71,14 @@ impl Part {
 struct ReadPart {
     kind: PartKind,
     text: Option<String>,
-    file: Option<File>,
+    file: Option<FilePart>,
     data: Option<JsonText>,
     metadata: Option<Metadata>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum PartKind {
+pub(super) enum PartKind {
     Text,
     File,
     Data,
@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for Part {
 /// The file of a file part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct File {
+pub struct FilePart {
     /// The file name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -126,7 +126,7 @@ pub enum FileContent {
 #[serde(tag = "kind", rename = "message", rename_all = "camelCase")]
 pub struct Message {
     /// The author.
-    pub role: Role,
+    pub role: MessageRole,
     /// The content: at least one part.
     pub parts: Vec<Part>,
     /// The id that its author chose.
@@ -151,7 +151,7 @@ pub struct Message {
 /// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum TaskState {
     /// Accepted; the guest has not started.
     Submitted,
     /// The guest is running.
@@ -168,7 +168,7 @@ pub enum State {
     Rejected,
 }
 
-impl State {
+impl TaskState {
     /// All states.
     pub const ALL: [Self; 7] = [
         Self::Submitted,
@@ -215,9 +215,9 @@ impl State {
 
 /// A task's state with its time and reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct TaskStatus {
     /// The state.
-    pub state: State,
+    pub state: TaskState,
     /// The reason, or the input that is requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Message>,
@@ -229,7 +229,7 @@ pub struct Status {
 /// An output of a tool, or its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Artifact {
+pub struct TaskArtifact {
     /// An id that is unique within the task.
     pub artifact_id: String,
     /// The name that the tool gave it.
@@ -248,10 +248,10 @@ pub struct Task {
     /// The id of the conversation.
     pub context_id: String,
     /// The current status.
-    pub status: Status,
+    pub status: TaskStatus,
     /// The outputs, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub artifacts: Vec<Artifact>,
+    pub artifacts: Vec<TaskArtifact>,
     /// The messages, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Message>,
@@ -269,7 +269,7 @@ pub struct StatusUpdate {
     /// The id of the task's conversation.
     pub context_id: String,
     /// The new status.
-    pub status: Status,
+    pub status: TaskStatus,
     /// `true` for the last event of its stream.
     pub r#final: bool,
 }
@@ -283,7 +283,7 @@ pub struct ArtifactUpdate {
     /// The id of the task's conversation.
     pub context_id: String,
     /// The complete output.
-    pub artifact: Artifact,
+    pub artifact: TaskArtifact,
     /// Always `false`: artifacts are never sent in pieces.
     pub append: bool,
     /// Always `true`, for the same reason.
@@ -293,7 +293,7 @@ pub struct ArtifactUpdate {
 /// One event of a stream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Update {
+pub enum TaskUpdate {
     /// The whole task, the first event of every stream.
     Task(Box<Task>),
     /// The task changed its state.
@@ -302,7 +302,7 @@ pub enum Update {
     Artifact(Box<ArtifactUpdate>),
 }
 
-impl Update {
+impl TaskUpdate {
     /// Returns `true` for the last event of a stream.
     #[must_use]
     pub fn is_final(&self) -> bool {

@@ -16,7 +16,7 @@ pub const TOOLS: &str = "tools";
 
 /// Returns `true` for [`TOOLS`] and for `tool`, the first part of its messages' types.
 #[must_use]
-pub fn means_tools(capability: &str) -> bool {
+pub fn is_tools_capability(capability: &str) -> bool {
     matches!(capability, TOOLS | "tool")
 }
 

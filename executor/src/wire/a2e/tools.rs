@@ -15,21 +15,21 @@ const MAX_DEPTH: usize = 4;
 /// number of parameters to the power of [`MAX_DEPTH`].
 const MAX_PARAMETERS: usize = 1_000;
 
-pub(super) fn definitions<'a>(tools: &'a [Descriptor], filter: &ToolFilter) -> Vec<ToolDefinition<'a>> {
-    tools.iter().filter(|tool| passes(tool, filter)).map(definition).collect()
+pub(super) fn list_definitions<'a>(tools: &'a [Descriptor], filter: &ToolFilter) -> Vec<ToolDefinition<'a>> {
+    tools.iter().filter(|tool| matches_filter(tool, filter)).map(tool_definition).collect()
 }
 
-fn passes(tool: &Descriptor, filter: &ToolFilter) -> bool {
+fn matches_filter(tool: &Descriptor, filter: &ToolFilter) -> bool {
     let ToolFilter { kind, tags, query } = filter;
-    let of = self::tags(tool);
+    let tool_tags = self::tags(tool);
     let query = query.to_lowercase();
     let found = |text: &str| text.to_lowercase().contains(&query);
     (kind.is_empty() || kind == tool.contract.as_str())
-        && tags.iter().all(|tag| of.contains(&tag.as_str()))
-        && (found(tool.name.as_str()) || found(&tool.description) || of.iter().any(|tag| found(tag)))
+        && tags.iter().all(|tag| tool_tags.contains(&tag.as_str()))
+        && (found(tool.name.as_str()) || found(&tool.description) || tool_tags.iter().any(|tag| found(tag)))
 }
 
-fn definition(tool: &Descriptor) -> ToolDefinition<'_> {
+fn tool_definition(tool: &Descriptor) -> ToolDefinition<'_> {
     let Descriptor { name, version, description, contract: _, digest: _, arguments_schema, capabilities } =
         tool;
     let changes_nothing = capabilities.filesystem != DeclaredFilesystem::ReadWrite && !capabilities.network;
@@ -64,7 +64,7 @@ fn tags(tool: &Descriptor) -> Vec<&'static str> {
 
 /// The parameters of a schema, at most `left`, which is reduced by their number.
 fn parameters(schema: &Value, whole: &Value, depth: usize, left: &mut usize) -> Vec<ToolParameter> {
-    let schema = meant(schema, whole);
+    let schema = resolve_schema(schema, whole);
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return Vec::new() };
     let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
     let required = required.filter_map(Value::as_str).collect::<HashSet<_>>();
@@ -85,9 +85,9 @@ fn parameter(
     depth: usize,
     left: &mut usize,
 ) -> ToolParameter {
-    let schema = meant(written, whole);
+    let schema = resolve_schema(written, whole);
     let described = [written, schema].into_iter().find_map(|schema| schema.get("description")?.as_str());
-    let kind = kind(schema);
+    let kind = type_name(schema);
     let inside = if kind == "object" && depth < MAX_DEPTH {
         parameters(schema, whole, depth + 1, left)
     } else {
@@ -103,14 +103,14 @@ fn parameter(
         kind,
         description: described.unwrap_or_default().to_owned(),
         required,
-        words: words(schema),
+        enum_values: enum_values(schema),
         properties: (!inside.is_empty()).then_some(inside),
     }
 }
 
 /// Resolves a local reference, and picks the first alternative that is not `null`. A circular reference is
 /// returned unresolved.
-fn meant<'a>(schema: &'a Value, whole: &'a Value) -> &'a Value {
+fn resolve_schema<'a>(schema: &'a Value, whole: &'a Value) -> &'a Value {
     let mut schema = schema;
     for _ in 0..8 {
         let referred = schema.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix('#'));
@@ -126,7 +126,7 @@ fn meant<'a>(schema: &'a Value, whole: &'a Value) -> &'a Value {
 }
 
 /// The type of a schema, or the best guess from its other keywords.
-fn kind(schema: &Value) -> &'static str {
+fn type_name(schema: &Value) -> &'static str {
     const KINDS: [&str; 6] = ["string", "integer", "number", "boolean", "object", "array"];
     let named = match schema.get("type") {
         Some(Value::Array(several)) => several.iter().find(|one| *one != "null"),
@@ -150,7 +150,7 @@ fn kind(schema: &Value) -> &'static str {
 }
 
 /// The values of `enum`, if all of them are strings.
-fn words(schema: &Value) -> Option<Vec<String>> {
+fn enum_values(schema: &Value) -> Option<Vec<String>> {
     let listed = schema.get("enum")?.as_array()?;
     listed.iter().map(|word| word.as_str().map(str::to_owned)).collect()
 }

@@ -5,7 +5,7 @@
 use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::limit::Limit;
 use crate::outcome::{End, Receipt};
-use crate::wire::sentence;
+use crate::wire::failure_message;
 use serde_json::{Map, Value, json};
 
 /// An error code of the protocol.
@@ -75,7 +75,7 @@ impl Code {
 
     /// Returns `true` when the same request may succeed later.
     #[must_use]
-    pub fn retryable(self) -> bool {
+    pub fn is_retryable(self) -> bool {
         match self {
             Self::AuthFailed
             | Self::Unauthorized
@@ -113,20 +113,20 @@ impl Failure {
 
     /// Adds one member to `details`.
     #[must_use]
-    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+    pub fn with_detail(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.details.insert(key.to_owned(), value.into());
         self
     }
 
     /// The JSON form, always without a stack trace.
-    pub(super) fn object(&self, timestamp_ms: u64) -> Value {
+    pub(super) fn to_json(&self, timestamp_ms: u64) -> Value {
         let Self { code, message, details } = self;
         let mut object = json!({ "code": code.as_str(), "message": message });
         if let Some(object) = object.as_object_mut() {
             if !details.is_empty() {
                 object.insert("details".to_owned(), details.clone().into());
             }
-            object.insert("retryable".to_owned(), code.retryable().into());
+            object.insert("retryable".to_owned(), code.is_retryable().into());
             object.insert("timestamp".to_owned(), timestamp_ms.into());
         }
         object
@@ -135,39 +135,42 @@ impl Failure {
 
 /// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
 #[must_use]
-pub fn of(fault: &Fault) -> Failure {
+pub fn to_error(fault: &Fault) -> Failure {
     match fault {
         Fault::Parse(message) | Fault::InvalidRequest(message) => Failure::new(Code::InvalidMessage, message),
         Fault::MethodNotFound(message) => Failure::new(Code::NotFound, message),
         Fault::InvalidParams { message, pointer } => {
-            Failure::new(Code::ValidationError, message).with("pointer", pointer.as_str())
+            Failure::new(Code::ValidationError, message).with_detail("pointer", pointer.as_str())
         }
         Fault::ToolUnavailable { tool, message } => {
-            Failure::new(Code::Unavailable, message).with("tool", tool.as_str())
+            Failure::new(Code::Unavailable, message).with_detail("tool", tool.as_str())
         }
         Fault::Refused { intent, risk_score, blocked_by, message } => {
-            let mut failure =
-                Failure::new(refused(*blocked_by), message).with("blockedBy", blocked_by.as_str());
+            let mut failure = Failure::new(refusal_code(*blocked_by), message)
+                .with_detail("blockedBy", blocked_by.as_str());
             if let Some(intent) = intent {
-                failure = failure.with("intentId", intent.to_string());
+                failure = failure.with_detail("intentId", intent.to_string());
             }
             match risk_score {
-                Some(score) => failure.with("riskScore", *score),
+                Some(score) => failure.with_detail("riskScore", *score),
                 None => failure,
             }
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
             Failure::new(Code::Unavailable, message)
         }
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => of_receipt(receipt)
-            .unwrap_or_else(|| Failure::new(Code::InternalError, sentence::of_failure(&receipt.outcome))),
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
+            receipt_error(receipt).unwrap_or_else(|| {
+                Failure::new(Code::InternalError, failure_message::describe_failure(&receipt.outcome))
+            })
+        }
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(Code::Unavailable, message).with("retryAfterMs", *retry_after_ms)
+            Failure::new(Code::Unavailable, message).with_detail("retryAfterMs", *retry_after_ms)
         }
         Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(Code::Unavailable, RECEIPT_PENDING)
-            .with("intentId", intent.to_string())
-            .with("ran", true)
-            .with("retryAfterMs", *retry_after_ms),
+            .with_detail("intentId", intent.to_string())
+            .with_detail("ran", true)
+            .with_detail("retryAfterMs", *retry_after_ms),
         Fault::Internal(_) => Failure::new(Code::InternalError, "internal error of the executor"),
     }
 }
@@ -175,14 +178,16 @@ pub fn of(fault: &Fault) -> Failure {
 /// The error for a fault of `tool.execute`. The core's pointers are relative to the call, which is the
 /// command's `parameters` here.
 #[must_use]
-pub fn of_execution(fault: &Fault) -> Failure {
+pub fn execution_error(fault: &Fault) -> Failure {
     match fault {
         Fault::InvalidParams { message, pointer } if pointer == "/tool" => {
-            Failure::new(Code::NotFound, message).with("pointer", "/payload/parameters/tool")
+            Failure::new(Code::NotFound, message).with_detail("pointer", "/payload/parameters/tool")
         }
         Fault::InvalidParams { message, pointer } => Failure::new(Code::ValidationError, message)
-            .with("pointer", format!("/payload/parameters{pointer}")),
-        Fault::InvalidRequest(message) => Failure::new(Code::ValidationError, message).with("pointer", "/id"),
+            .with_detail("pointer", format!("/payload/parameters{pointer}")),
+        Fault::InvalidRequest(message) => {
+            Failure::new(Code::ValidationError, message).with_detail("pointer", "/id")
+        }
         Fault::Parse(_)
         | Fault::MethodNotFound(_)
         | Fault::ToolUnavailable { .. }
@@ -193,11 +198,11 @@ pub fn of_execution(fault: &Fault) -> Failure {
         | Fault::LimitReached(..)
         | Fault::ReceiptPending { .. }
         | Fault::Busy { .. }
-        | Fault::Internal(_) => of(fault),
+        | Fault::Internal(_) => to_error(fault),
     }
 }
 
-fn refused(blocked_by: BlockedBy) -> Code {
+fn refusal_code(blocked_by: BlockedBy) -> Code {
     match blocked_by {
         BlockedBy::GovernorUnavailable => Code::NetworkError,
         BlockedBy::VerdictDenied
@@ -217,27 +222,27 @@ fn refused(blocked_by: BlockedBy) -> Code {
 
 /// The error for a failed run; `None` for a successful one.
 #[must_use]
-pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
-    let said = sentence::of_failure(&receipt.outcome);
+pub fn receipt_error(receipt: &Receipt) -> Option<Failure> {
+    let message = failure_message::describe_failure(&receipt.outcome);
     Some(match &receipt.outcome.end {
         End::Returned(_) => return None,
         End::ToolError { code, message, detail } => {
-            let failure = Failure::new(Code::ExecutionFailed, message).with("toolCode", code.as_str());
+            let failure = Failure::new(Code::ExecutionFailed, message).with_detail("toolCode", code.as_str());
             match detail {
-                Some(detail) => failure.with("detail", detail.clone()),
+                Some(detail) => failure.with_detail("detail", detail.clone()),
                 None => failure,
             }
         }
         End::Exited { code, stderr_tail: _ } => {
-            Failure::new(Code::ExecutionFailed, said).with("exitCode", *code)
+            Failure::new(Code::ExecutionFailed, message).with_detail("exitCode", *code)
         }
-        End::Unlinkable(_) => Failure::new(Code::Unavailable, said),
+        End::Unlinkable(_) => Failure::new(Code::Unavailable, message),
         End::LimitReached(limit) => {
             let code = if *limit == Limit::Time { Code::Timeout } else { Code::ExecutionFailed };
-            Failure::new(code, said).with("limit", limit.as_str())
+            Failure::new(code, message).with_detail("limit", limit.as_str())
         }
         End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
-            Failure::new(Code::ExecutionFailed, said)
+            Failure::new(Code::ExecutionFailed, message)
         }
     })
 }

@@ -16,7 +16,7 @@ const TAG_BYTES: usize = 16;
 
 /// A sealed payload (`encryption`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sealed {
+pub struct SealedPayload {
     /// The nonce.
     pub iv: [u8; 12],
     /// The ciphertext, as long as the plaintext.
@@ -51,30 +51,30 @@ impl AgentKeys {
 
     /// Returns `true` when a signature belongs to a text. The comparison takes constant time.
     #[must_use]
-    pub fn verifies(&self, text: &str, signature: &str) -> bool {
+    pub fn verify(&self, text: &str, signature: &str) -> bool {
         let Ok(signature) = Digest::parse(signature) else { return false };
         self.signing.clone().chain_update(text).verify_slice(&signature.0).is_ok()
     }
 
     /// Returns `true` when there is a key for sealed payloads.
     #[must_use]
-    pub fn seals(&self) -> bool {
+    pub fn can_seal(&self) -> bool {
         self.sealing.is_some()
     }
 
     /// Encrypts a text and binds it to `associated`. The caller must never reuse an `iv`.
     #[must_use]
-    pub fn seal(&self, text: &str, associated: &str, iv: [u8; 12]) -> Option<Sealed> {
+    pub fn seal(&self, text: &str, associated: &str, iv: [u8; 12]) -> Option<SealedPayload> {
         let payload = Payload { msg: text.as_bytes(), aad: associated.as_bytes() };
         let mut ciphertext = self.sealing.as_ref()?.encrypt(&Nonce::from(iv), payload).ok()?;
         let tag = ciphertext.split_off(ciphertext.len().checked_sub(TAG_BYTES)?);
-        Some(Sealed { iv, ciphertext, auth_tag: tag.try_into().ok()? })
+        Some(SealedPayload { iv, ciphertext, auth_tag: tag.try_into().ok()? })
     }
 
     /// Decrypts a payload; `None` when it was not sealed with this key and `associated`.
     #[must_use]
-    pub fn open(&self, sealed: &Sealed, associated: &str) -> Option<Vec<u8>> {
-        let Sealed { iv, ciphertext, auth_tag } = sealed;
+    pub fn open(&self, sealed: &SealedPayload, associated: &str) -> Option<Vec<u8>> {
+        let SealedPayload { iv, ciphertext, auth_tag } = sealed;
         let whole = [ciphertext.as_slice(), auth_tag].concat();
         let payload = Payload { msg: &whole, aad: associated.as_bytes() };
         self.sealing.as_ref()?.decrypt(&Nonce::from(*iv), payload).ok()

@@ -13,7 +13,7 @@ pub const MAX_TTL_MS: u64 = 60 * 60 * 1000;
 
 /// The type of a message (`type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum MessageType {
     /// A request to do something.
     Command,
     /// A request for information.
@@ -28,7 +28,7 @@ pub enum Kind {
     Error,
 }
 
-impl Kind {
+impl MessageType {
     pub(super) const WORDS: [(&'static str, Self); 6] = [
         ("command", Self::Command),
         ("query", Self::Query),
@@ -73,7 +73,7 @@ pub(super) const PRIORITIES: [(&str, Priority); 4] = [
 
 /// The delivery guarantee of an event (`deliveryGuarantee`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Guarantee {
+pub enum DeliveryGuarantee {
     /// Sent once.
     #[default]
     AtMostOnce,
@@ -84,7 +84,7 @@ pub enum Guarantee {
     ExactlyOnce,
 }
 
-impl Guarantee {
+impl DeliveryGuarantee {
     pub(super) const WORDS: [(&'static str, Self); 3] = [
         ("at-most-once", Self::AtMostOnce),
         ("at-least-once", Self::AtLeastOnce),
@@ -147,7 +147,7 @@ pub const EVENT_TYPE: &str = "execution";
 
 /// The result of a command or a query (`status`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Status {
+pub enum ResponseStatus {
     /// It succeeded.
     Success,
     /// It failed; `error` has the reason.
@@ -156,7 +156,7 @@ pub enum Status {
     Partial,
 }
 
-impl Status {
+impl ResponseStatus {
     pub(super) const WORDS: [(&'static str, ()); 3] = [("SUCCESS", ()), ("FAILURE", ()), ("PARTIAL", ())];
 
     /// The name on the wire.
@@ -172,7 +172,7 @@ impl Status {
 
 /// The subject of a query (`resourceId`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resource {
+pub enum QueryResource {
     /// The executor (`executor`).
     Executor,
     /// One intent.
@@ -181,7 +181,7 @@ pub enum Resource {
 
 /// The action of a query (`action`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Question {
+pub enum QueryAction {
     /// `get_status`: the state of the subject.
     Status,
     /// `get_metrics`: measurements.
@@ -190,7 +190,7 @@ pub enum Question {
     State,
 }
 
-impl Question {
+impl QueryAction {
     pub(super) const WORDS: [(&'static str, Self); 3] =
         [("get_status", Self::Status), ("get_metrics", Self::Metrics), ("get_state", Self::State)];
 }

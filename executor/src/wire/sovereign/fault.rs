@@ -7,7 +7,7 @@ use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::ident::IntentId;
 use crate::limit::Limit;
 use crate::outcome::{End, Receipt};
-use crate::wire::sentence;
+use crate::wire::failure_message;
 use serde_json::{Map, Value, json};
 
 /// An error of this door, before its encoding.
@@ -31,7 +31,7 @@ impl Failure {
 
     /// Adds one member to `data`.
     #[must_use]
-    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+    pub fn with_data(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.data.insert(key.to_owned(), value.into());
         self
     }
@@ -39,7 +39,7 @@ impl Failure {
 
 /// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
 #[must_use]
-pub fn of(fault: &Fault) -> Failure {
+pub fn to_error(fault: &Fault) -> Failure {
     match fault {
         Fault::Parse(message) => Failure::new(-32700, "PARSE_ERROR", message),
         Fault::InvalidRequest(message) => Failure::new(-32600, "INVALID_REQUEST", message),
@@ -50,25 +50,28 @@ pub fn of(fault: &Fault) -> Failure {
                 Some(rest) => format!("/params/payload{rest}"),
                 None => pointer.clone(),
             };
-            Failure::new(-32602, "INVALID_PARAMS", message).with("pointer", pointer)
+            Failure::new(-32602, "INVALID_PARAMS", message).with_data("pointer", pointer)
         }
         Fault::ToolUnavailable { tool: _, message } => Failure::new(-32003, "ADAPTER_UNAVAILABLE", message),
         Fault::Refused { intent, risk_score, blocked_by, message } => {
-            refused(*intent, *risk_score, *blocked_by, message)
+            refusal_error(*intent, *risk_score, *blocked_by, message)
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
             Failure::new(-32000, "SERVER_ERROR", message)
         }
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => of_receipt(receipt)
-            .unwrap_or_else(|| Failure::new(-32000, "SERVER_ERROR", &sentence::of_failure(&receipt.outcome))),
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
+            receipt_error(receipt).unwrap_or_else(|| {
+                Failure::new(-32000, "SERVER_ERROR", &failure_message::describe_failure(&receipt.outcome))
+            })
+        }
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(-32000, "BUSY", message).with("retry_after_ms", *retry_after_ms)
+            Failure::new(-32000, "BUSY", message).with_data("retry_after_ms", *retry_after_ms)
         }
         Fault::ReceiptPending { intent, retry_after_ms } => {
             Failure::new(-32000, "RECEIPT_PENDING", RECEIPT_PENDING)
-                .with("intent_id", intent.to_string())
-                .with("ran", true)
-                .with("retry_after_ms", *retry_after_ms)
+                .with_data("intent_id", intent.to_string())
+                .with_data("ran", true)
+                .with_data("retry_after_ms", *retry_after_ms)
         }
         Fault::Internal(_) => Failure::new(-32000, "SERVER_ERROR", "internal error of the executor"),
     }
@@ -76,23 +79,23 @@ pub fn of(fault: &Fault) -> Failure {
 
 /// The error for an escalated intent.
 #[must_use]
-pub fn escalated(intent: IntentId, risk_score: Option<f64>) -> Failure {
+pub fn escalation_error(intent: IntentId, risk_score: Option<f64>) -> Failure {
     let message = "a person has to decide: the intent runs once an approver allows it";
-    refused(Some(intent), risk_score, BlockedBy::EscalationPending, message)
+    refusal_error(Some(intent), risk_score, BlockedBy::EscalationPending, message)
 }
 
 /// The error for an unknown skill or operation.
 #[must_use]
-pub fn missing(missing: Missing) -> Failure {
+pub fn missing_error(missing: Missing) -> Failure {
     match missing {
         Missing::Skill(message) => Failure::new(-32002, "SKILL_NOT_LOADED", &message),
         Missing::Operation(message, available) => {
-            Failure::new(-32601, "METHOD_NOT_FOUND", &message).with("available", available)
+            Failure::new(-32601, "METHOD_NOT_FOUND", &message).with_data("available", available)
         }
     }
 }
 
-fn refused(
+fn refusal_error(
     intent: Option<IntentId>,
     risk_score: Option<f64>,
     blocked_by: BlockedBy,
@@ -115,43 +118,43 @@ fn refused(
     };
     let mut failure = Failure::new(code, &blocked_by.as_str().to_ascii_uppercase(), message);
     if let Some(intent) = intent {
-        failure = failure.with("intent_id", intent.to_string());
+        failure = failure.with_data("intent_id", intent.to_string());
     }
     match risk_score {
-        Some(score) => failure.with("risk_score", score),
+        Some(score) => failure.with_data("risk_score", score),
         None => failure,
     }
 }
 
 /// The error for a failed run; `None` for a successful one.
 #[must_use]
-pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
+pub fn receipt_error(receipt: &Receipt) -> Option<Failure> {
     let status = receipt.outcome.end.status().as_str();
-    let said = sentence::of_failure(&receipt.outcome);
+    let sentence = failure_message::describe_failure(&receipt.outcome);
     let failure = match &receipt.outcome.end {
         End::Returned(_) => return None,
         End::ToolError { code, message, detail } => {
             let failure = Failure::new(-32000, code, message);
             match detail {
-                Some(detail) => failure.with("detail", detail.clone()),
+                Some(detail) => failure.with_data("detail", detail.clone()),
                 None => failure,
             }
         }
         End::Exited { code, stderr_tail } => {
             let words = stderr_tail.trim();
-            let message = if words.is_empty() { &said } else { words };
-            Failure::new(-32000, status, message).with("exit_code", *code)
+            let message = if words.is_empty() { &sentence } else { words };
+            Failure::new(-32000, status, message).with_data("exit_code", *code)
         }
-        End::Unlinkable(_) => Failure::new(-32003, status, &said),
+        End::Unlinkable(_) => Failure::new(-32003, status, &sentence),
         End::LimitReached(limit) => {
             let code = if *limit == Limit::Time { -32001 } else { -32000 };
-            Failure::new(code, status, &said).with("limit", limit.as_str())
+            Failure::new(code, status, &sentence).with_data("limit", limit.as_str())
         }
         End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
-            Failure::new(-32000, status, &said)
+            Failure::new(-32000, status, &sentence)
         }
     };
-    Some(failure.with("intent_id", receipt.intent.to_string()))
+    Some(failure.with_data("intent_id", receipt.intent.to_string()))
 }
 
 /// The id of the response to a body that is not a request at all.
@@ -159,7 +162,7 @@ pub const UNKNOWN_ID: &str = "unknown";
 
 /// The data of an error, together with the requested skill and operation.
 #[must_use]
-pub(super) fn data(failure: &Failure, skill: Option<&str>, operation: Option<&str>) -> Value {
+pub(super) fn error_data(failure: &Failure, skill: Option<&str>, operation: Option<&str>) -> Value {
     let mut data = failure.data.clone();
     data.insert("skill".to_owned(), skill.into());
     data.insert("operation".to_owned(), operation.into());

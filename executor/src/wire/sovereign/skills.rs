@@ -5,14 +5,14 @@ use crate::tool::Descriptor;
 use std::collections::BTreeMap;
 
 /// The operation of a tool without a dot in its name.
-pub const RUN: &str = "run";
+pub const DEFAULT_OPERATION: &str = "run";
 
 /// The skill and the operation of a tool.
 #[must_use]
-pub fn of(tool: &ToolName) -> (&str, &str) {
+pub fn skill_and_operation(tool: &ToolName) -> (&str, &str) {
     match tool.as_str().split_once('.') {
         Some((skill, operation)) if !operation.is_empty() => (skill, operation),
-        Some(_) | None => (tool.as_str(), RUN),
+        Some(_) | None => (tool.as_str(), DEFAULT_OPERATION),
     }
 }
 
@@ -35,7 +35,7 @@ pub fn find<'a>(
     operation: Option<&str>,
 ) -> Result<&'a Descriptor, Missing> {
     let theirs = tools.iter().filter_map(|tool| {
-        let (of, operation) = self::of(&tool.name);
+        let (of, operation) = self::skill_and_operation(&tool.name);
         (of == skill).then_some((operation, tool))
     });
     let operations = theirs.collect::<Vec<_>>();
@@ -62,10 +62,10 @@ pub fn find<'a>(
 
 /// All skills in alphabetical order, each with its operations.
 #[must_use]
-pub fn all(tools: &[Descriptor]) -> BTreeMap<&str, Vec<(&str, &Descriptor)>> {
+pub fn group_by_skill(tools: &[Descriptor]) -> BTreeMap<&str, Vec<(&str, &Descriptor)>> {
     let mut skills = BTreeMap::<&str, Vec<(&str, &Descriptor)>>::new();
     for tool in tools {
-        let (skill, operation) = of(&tool.name);
+        let (skill, operation) = skill_and_operation(&tool.name);
         skills.entry(skill).or_default().push((operation, tool));
     }
     skills
