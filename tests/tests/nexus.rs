@@ -812,7 +812,10 @@ fn a_hundred_messages_a_second_and_no_more() {
     let limited =
         answers.iter().filter(|answer| answer["error"]["code"] == "RATE_LIMITED").collect::<Vec<_>>();
     assert!((1..=200).contains(&limited.len()), "{}", limited.len());
-    assert_eq!(failure(limited[0], "RATE_LIMITED")["retryable"], true);
+    let limited = failure(limited[0], "RATE_LIMITED");
+    assert_eq!(limited["retryable"], true);
+    let wait = limited["details"]["retryAfterMs"].as_u64();
+    assert!(wait.is_some_and(|ms| (1..=10).contains(&ms)), "one more is taken every 10 ms: {limited}");
     // Another agent has a hundred of its own.
     succeeded(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
     eventually("a second later", || {
@@ -953,9 +956,9 @@ fn a_socket_is_pinged_and_closed_when_it_says_nothing() {
     let keys = Keys::new();
     let door = json!({ "key_file": keys.path(), "heartbeat_seconds": 1 });
     let executor = Executor::start(Options::new().set("doors.nexus", door));
+    let start = Instant::now();
     let mut stale = socket(&executor, &[]);
     stale.pongs = false;
-    let start = Instant::now();
     assert_eq!(stale.receive(), None, "it is closed");
     assert!(
         stale.pings >= 2 && start.elapsed() >= Duration::from_secs(3),

@@ -26,8 +26,8 @@ pub use compiler::{
 };
 pub use componentize::{componentize, is_typed_core_module};
 pub use install::install;
-pub use manifest::ToolManifest;
-pub use schema::{QuickCheck, Schema, Violation};
+pub use manifest::{ManifestError, ToolManifest};
+pub use schema::{QuickCheck, Schema, UnboundedSchemaError, Violation};
 
 use crate::ident::{IdentError, ToolName};
 use crate::tool::{Descriptor, Digest};
@@ -67,7 +67,7 @@ pub enum CatalogError {
         /// The file.
         path: PathBuf,
         /// The problem, with line and key.
-        reason: String,
+        reason: ManifestError,
     },
     /// The folder's name is not a valid tool name.
     #[error(transparent)]
@@ -90,7 +90,7 @@ pub enum CatalogError {
     Schema(String),
     /// The time to validate with the argument schema has no acceptable bound.
     #[error("the argument schema is too complex: {0}")]
-    SchemaTooComplex(String),
+    SchemaTooComplex(UnboundedSchemaError),
     /// Other users can write to the cache, which contains machine code.
     #[error("the compile cache `{path}` is not private: {reason}")]
     CacheNotPrivate {
@@ -317,7 +317,7 @@ fn open_tool(
     if manifest.name != *name {
         return Err(CatalogError::Manifest {
             path: folder.join(manifest::FILE),
-            reason: format!("`name` is `{}`, but the folder is called `{name}`", manifest.name),
+            reason: format!("`name` is `{}`, but the folder is called `{name}`", manifest.name).into(),
         });
     }
     let wasm = code::read_regular_file(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;

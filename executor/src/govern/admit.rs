@@ -4,8 +4,8 @@
 //! a proof, or under the operator's explicit permission. [`Admitted`] can only be made from a [`VerifiedVerdict`]
 //! that answers this very call, approves it, and has not expired.
 
-use super::proof::{Disbelief, Trust, VerifiedProof};
-use super::standing::{StandingPolicies, StandingRefusal};
+use super::proof::{ProofError, Trust, VerifiedProof};
+use super::standing::{StandingPolicies, StandingPolicyError};
 use crate::call::Call;
 use crate::capability::{self, Area, Ceilings, Claims, Grant, HostClaims, ScopeError};
 use crate::fault::{BlockedBy, Fault};
@@ -70,7 +70,7 @@ impl VerifiedVerdict {
                 Ok((arguments, proven)) => {
                     Ok((Call { arguments, ..call }, Self { verdict, proven: Some(proven) }))
                 }
-                Err(Disbelief { blocked_by, message }) => Err(Fault::Refused {
+                Err(ProofError { blocked_by, message }) => Err(Fault::Refused {
                     intent: Some(call.intent),
                     risk_score: None,
                     blocked_by,
@@ -375,7 +375,7 @@ impl Admitted {
             ));
         }
         let tool = &tool.capabilities;
-        let refuse = |refusal: StandingRefusal| self.refusal(refusal.blocked_by(), refusal.to_string());
+        let refuse = |refusal: StandingPolicyError| self.refusal(refusal.blocked_by(), refusal.to_string());
         let policy = standing.claims_for(&self.call).map_err(refuse)?;
         if tool.filesystem == DeclaredFilesystem::ReadWrite {
             standing.allow_writes(&self.call).map_err(refuse)?;

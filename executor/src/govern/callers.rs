@@ -9,8 +9,8 @@
 
 use super::admit::AcceptUnsigned;
 use super::files::{self, FileError, parent_folder};
-use super::jwt::{Jwt, JwtSubject, TokenIssuers, TokenRefusal};
-use crate::ident::{AgentDid, Issuer};
+use super::jwt::{Jwt, JwtSubject, TokenError, TokenIssuers};
+use crate::ident::{AgentDid, IdentError, Issuer};
 use crate::tool::Digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -86,9 +86,51 @@ pub enum CallersError {
     Caller {
         /// The name of the caller.
         name: String,
-        /// The problem.
-        reason: String,
+        /// The problem. It is part of the message, so there is no `source`, which an error chain would print
+        /// again.
+        reason: CallerEntryError,
     },
+}
+
+/// The problem of one entry of the list, as the end of a sentence about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallerEntryError {
+    /// The name is too long, empty, or not printable.
+    #[error("needs a name of 1 to {MAX_NAME_BYTES} characters without white space or control characters")]
+    Name,
+    /// Another entry has the same name.
+    #[error("is in the list already")]
+    SameName,
+    /// No entry has this name.
+    #[error("is not in `{}`", .0.display())]
+    NotListed(PathBuf),
+    /// The entry has no role.
+    #[error("has no role: give it `agent`, `governor`, `approver` or `operator`")]
+    NoRole,
+    /// Agents without the role `agent`, or the role without agents.
+    #[error(
+        "must list in `agents` (`--agent`) the agents for whom it sends intents if it has the role `agent`, and only then: DIDs, \
+         or `*` for every agent"
+    )]
+    Agents,
+    /// An agent is not a DID.
+    #[error("has an invalid agent: {0}")]
+    Agent(IdentError),
+    /// The token's digest is not valid.
+    #[error("has an invalid `token_sha256`: {0}")]
+    NotADigest(&'static str),
+    /// The digest is that of an empty token.
+    #[error("has the SHA-256 of the empty text in `token_sha256`")]
+    EmptyToken,
+    /// The subject is empty.
+    #[error("has an empty `subject` in `jwt`")]
+    EmptySubject,
+    /// The entry has no credential, or more than one.
+    #[error("must have exactly one of `token_sha256`, `certificate` and `jwt`")]
+    NotOneCredential,
+    /// Another entry has the same credential.
+    #[error("has the same credential as another caller")]
+    SameCredential,
 }
 
 /// One entry of the list of callers.
@@ -131,23 +173,19 @@ impl CallerEntry {
     /// The credential of this entry, which must be exactly one of three.
     ///
     /// # Errors
-    /// The problem, as the end of a sentence about the caller.
-    pub fn identity(&self) -> Result<CallerIdentity, String> {
+    /// [`CallerEntryError`] when it is none or more of them.
+    pub fn identity(&self) -> Result<CallerIdentity, CallerEntryError> {
         match (&self.token_sha256, &self.certificate, &self.jwt) {
             (Some(token), None, None) => match Digest::parse(token) {
-                Ok(token) if token == Digest::of(b"") => {
-                    Err("has the SHA-256 of the empty text in `token_sha256`".to_owned())
-                }
+                Ok(token) if token == Digest::of(b"") => Err(CallerEntryError::EmptyToken),
                 Ok(token) => Ok(CallerIdentity::Token(token)),
-                Err(error) => Err(format!("has an invalid `token_sha256`: {error}")),
+                Err(error) => Err(CallerEntryError::NotADigest(error)),
             },
             (None, Some(certificate), None) => Ok(CallerIdentity::Certificate(certificate.clone())),
-            (None, None, Some(jwt)) if jwt.subject.is_empty() => {
-                Err("has an empty `subject` in `jwt`".to_owned())
-            }
+            (None, None, Some(jwt)) if jwt.subject.is_empty() => Err(CallerEntryError::EmptySubject),
             (None, None, Some(jwt)) => Ok(CallerIdentity::Jwt(jwt.clone())),
             (None, None, None) | (Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
-                Err("must have exactly one of `token_sha256`, `certificate` and `jwt`".to_owned())
+                Err(CallerEntryError::NotOneCredential)
             }
         }
     }
@@ -275,7 +313,7 @@ impl CallerList {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.name != name);
         if self.entries.len() == before {
-            let reason = format!("is not in `{}`", self.path.display());
+            let reason = CallerEntryError::NotListed(self.path.clone());
             return Err(CallersError::Caller { name: name.to_owned(), reason });
         }
         self.write()
@@ -367,7 +405,7 @@ enum PresentedToken {
     Nothing,
     Hashed(Digest),
     /// A JSON Web Token, or the reason why it is not valid.
-    Jwt(Arc<Result<Jwt, TokenRefusal>>),
+    Jwt(Arc<Result<Jwt, TokenError>>),
     /// Not a token, and not ignored either: a certificate beside it does not count.
     Malformed,
 }
@@ -409,7 +447,7 @@ impl Credential {
 
 /// The reason why authentication failed. It is for the operator: a caller only learns that it failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotKnown {
+pub enum AuthError {
     /// No entry has this credential.
     #[error("no caller in the list has this credential")]
     Unlisted,
@@ -423,7 +461,7 @@ pub enum NotKnown {
     },
     /// The JSON Web Token is not valid.
     #[error(transparent)]
-    Token(#[from] TokenRefusal),
+    Token(#[from] TokenError),
 }
 
 /// All callers that this server authenticates.
@@ -478,9 +516,9 @@ impl Callers {
         let mut listed = CallerTable { issuers, ..CallerTable::default() };
         let mut names = BTreeSet::new();
         for entry in entries {
-            let wrong = |reason: String| CallersError::Caller { name: entry.name.clone(), reason };
+            let wrong = |reason| CallersError::Caller { name: entry.name.clone(), reason };
             if !names.insert(&entry.name) {
-                return Err(wrong("is in the list already".to_owned()));
+                return Err(wrong(CallerEntryError::SameName));
             }
             listed.add(entry).map_err(wrong)?;
         }
@@ -517,8 +555,8 @@ impl Callers {
     /// exactly one caller.
     ///
     /// # Errors
-    /// [`NotKnown`] with the reason.
-    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, NotKnown> {
+    /// [`AuthError`] with the reason.
+    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, AuthError> {
         let listed = match &self.0 {
             CallerSource::Anonymous(caller) => return Ok(Arc::clone(caller)),
             CallerSource::Listed(listed) => listed,
@@ -532,9 +570,9 @@ impl Callers {
             PresentedToken::Malformed => None,
         };
         let found = found.and_then(|found| listed.callers.get(found));
-        let CallerRecord { caller, expires_at } = found.ok_or(NotKnown::Unlisted)?;
+        let CallerRecord { caller, expires_at } = found.ok_or(AuthError::Unlisted)?;
         match expires_at {
-            Some(until) if *until <= now => Err(NotKnown::Over { name: caller.name.clone(), until: *until }),
+            Some(until) if *until <= now => Err(AuthError::Over { name: caller.name.clone(), until: *until }),
             Some(_) | None => Ok(Arc::clone(caller)),
         }
     }
@@ -550,31 +588,25 @@ impl CallerTable {
     }
 
     /// The index of the caller with the subject of a token.
-    fn find_by_jwt(
-        &self,
-        token: &Result<Jwt, TokenRefusal>,
-        now: OffsetDateTime,
-    ) -> Result<usize, TokenRefusal> {
+    fn find_by_jwt(&self, token: &Result<Jwt, TokenError>, now: OffsetDateTime) -> Result<usize, TokenError> {
         let token = token.as_ref().map_err(Clone::clone)?;
         let subject = self.issuers.verify(token, now)?;
         let place = self.index.get(&CallerIdentity::Jwt(subject.clone())).copied();
-        place.ok_or(TokenRefusal::Unlisted(subject))
+        place.ok_or(TokenError::Unlisted(subject))
     }
 
-    fn add(&mut self, entry: &CallerEntry) -> Result<(), String> {
+    fn add(&mut self, entry: &CallerEntry) -> Result<(), CallerEntryError> {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let fits = (1..=MAX_NAME_BYTES).contains(&name.chars().count());
         if !fits || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(format!(
-                "needs a name of 1 to {MAX_NAME_BYTES} characters without white space or control characters"
-            ));
+            return Err(CallerEntryError::Name);
         }
         if roles.is_empty() {
-            return Err("has no role: give it `agent`, `governor`, `approver` or `operator`".to_owned());
+            return Err(CallerEntryError::NoRole);
         }
         let agents = parse_agents(roles, agents)?;
         if self.index.insert(entry.identity()?, self.callers.len()).is_some() {
-            return Err("has the same credential as another caller".to_owned());
+            return Err(CallerEntryError::SameCredential);
         }
         let caller = Arc::new(Caller { name: name.as_str().into(), roles: roles.clone(), agents });
         self.callers.push(CallerRecord { caller, expires_at: *expires_at });
@@ -582,19 +614,18 @@ impl CallerTable {
     }
 }
 
-fn parse_agents(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<AllowedAgents, String> {
+fn parse_agents(
+    roles: &BTreeSet<Role>,
+    agents: &BTreeSet<String>,
+) -> Result<AllowedAgents, CallerEntryError> {
     if roles.contains(&Role::Agent) == agents.is_empty() {
-        return Err(
-            "must list in `agents` (`--agent`) the agents for whom it sends intents if it has the role `agent`, and only \
-             then: DIDs, or `*` for every agent"
-                .to_owned(),
-        );
+        return Err(CallerEntryError::Agents);
     }
     if agents.contains(EVERY_AGENT) {
         return Ok(AllowedAgents::Every);
     }
     let agents = agents.iter().map(|agent| AgentDid::parse(agent)).collect::<Result<_, _>>();
-    agents.map(AllowedAgents::These).map_err(|error| format!("has an invalid agent: {error}"))
+    agents.map(AllowedAgents::These).map_err(CallerEntryError::Agent)
 }
 
 #[cfg(test)]

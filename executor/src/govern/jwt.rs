@@ -59,7 +59,7 @@ pub struct JwtSubject {
 
 /// The reason why a token is rejected. It is for the operator: the caller only learns that it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TokenRefusal {
+pub enum TokenError {
     /// The token is too long.
     #[error("it has {0} bytes, but at most {MAX_TOKEN_BYTES} are accepted")]
     TooLong(usize),
@@ -108,7 +108,7 @@ pub enum TokenRefusal {
     Unlisted(JwtSubject),
 }
 
-impl TokenRefusal {
+impl TokenError {
     /// The label of this error in the metrics.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
@@ -151,14 +151,14 @@ impl Jwt {
     }
 
     /// Splits a token and decodes its header.
-    pub(super) fn parse(shown: &[u8]) -> Result<Self, TokenRefusal> {
+    pub(super) fn parse(shown: &[u8]) -> Result<Self, TokenError> {
         if shown.len() > MAX_TOKEN_BYTES {
-            return Err(TokenRefusal::TooLong(shown.len()));
+            return Err(TokenError::TooLong(shown.len()));
         }
-        let text = std::str::from_utf8(shown).map_err(|_| TokenRefusal::NotCompact)?;
-        let Jws { signed, header, payload, signature } = Jws::parse(text).ok_or(TokenRefusal::NotCompact)?;
+        let text = std::str::from_utf8(shown).map_err(|_| TokenError::NotCompact)?;
+        let Jws { signed, header, payload, signature } = Jws::parse(text).ok_or(TokenError::NotCompact)?;
         let header =
-            jwt::decode_header(&header).map_err(|fault| TokenRefusal::Header(fault_message(&fault)))?;
+            jwt::decode_header(&header).map_err(|fault| TokenError::Header(fault_message(&fault)))?;
         Ok(Self { signed: signed.into(), header, payload, signature })
     }
 }
@@ -220,18 +220,18 @@ impl TokenIssuers {
     }
 
     /// Verifies a token at time `now` and returns its subject.
-    pub(super) fn verify(&self, token: &Jwt, now: OffsetDateTime) -> Result<JwtSubject, TokenRefusal> {
+    pub(super) fn verify(&self, token: &Jwt, now: OffsetDateTime) -> Result<JwtSubject, TokenError> {
         let Jwt { signed, header, payload, signature } = token;
         if self.0.is_empty() {
-            return Err(TokenRefusal::NoIssuer);
+            return Err(TokenError::NoIssuer);
         }
         let fitting = self.0.iter().filter_map(|issuer| Some((issuer, issuer.key_for(header)?)));
         let mut fitting = fitting.peekable();
         if fitting.peek().is_none() {
             let algorithm = header.algorithm.as_str();
             return Err(match &header.key {
-                Some(key) => TokenRefusal::UnknownKey { key: excerpt(key), algorithm },
-                None => TokenRefusal::NoKeyNamed(algorithm),
+                Some(key) => TokenError::UnknownKey { key: excerpt(key), algorithm },
+                None => TokenError::NoKeyNamed(algorithm),
             });
         }
         // Tenants of one identity provider are issuers of their own that share its keys. So `iss`, which is
@@ -239,12 +239,12 @@ impl TokenIssuers {
         let verified = fitting.filter(|(_, key)| key.verifies(signed.as_bytes(), signature));
         let signers = verified.map(|(issuer, _)| issuer).collect::<Vec<_>>();
         if signers.is_empty() {
-            return Err(TokenRefusal::Signature);
+            return Err(TokenError::Signature);
         }
         let claims =
-            jwt::decode_claims(payload).map_err(|fault| TokenRefusal::Claims(fault_message(&fault)))?;
+            jwt::decode_claims(payload).map_err(|fault| TokenError::Claims(fault_message(&fault)))?;
         let issuer = signers.into_iter().find(|issuer| issuer.name == claims.issuer);
-        let issuer = issuer.ok_or_else(|| TokenRefusal::OtherIssuer(claims.issuer.clone()))?;
+        let issuer = issuer.ok_or_else(|| TokenError::OtherIssuer(claims.issuer.clone()))?;
         issuer.check_claims(claims, now)
     }
 }
@@ -260,17 +260,17 @@ impl TokenIssuer {
     }
 
     /// Checks claims whose signature is verified, and returns their subject.
-    fn check_claims(&self, claims: TokenClaims, now: OffsetDateTime) -> Result<JwtSubject, TokenRefusal> {
+    fn check_claims(&self, claims: TokenClaims, now: OffsetDateTime) -> Result<JwtSubject, TokenError> {
         let TokenClaims { issuer, subject, audiences, expires_at, not_before, issued_at } = claims;
         if !audiences.contains(&self.audience) {
-            return Err(TokenRefusal::OtherAudience(self.audience.clone()));
+            return Err(TokenError::OtherAudience(self.audience.clone()));
         }
         let early = not_before.max(issued_at).filter(|early| *early > now.saturating_add(CLOCK_LEEWAY));
         if let Some(early) = early {
-            return Err(TokenRefusal::TooEarly(early));
+            return Err(TokenError::TooEarly(early));
         }
         if expires_at <= now {
-            return Err(TokenRefusal::Expired(expires_at));
+            return Err(TokenError::Expired(expires_at));
         }
         Ok(JwtSubject { issuer, subject })
     }

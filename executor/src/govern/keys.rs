@@ -5,6 +5,7 @@
 //! owner can read; they never appear in a configuration, a log, or a message.
 
 use super::files::{self, FileError, MAX_KEY_FILE_BYTES, check_unchanged_by_others, create};
+use super::secrets::SecretsError;
 use crate::fault::Fault;
 use crate::ident::{Issuer, excerpt};
 use crate::wire::jwk::{self, PublicJwk};
@@ -33,6 +34,15 @@ pub enum KeyError {
         path: PathBuf,
         /// The problem.
         reason: String,
+    },
+    /// The file holds no secrets of agents.
+    #[error("`{path}`: {reason}")]
+    NotSecrets {
+        /// The file.
+        path: PathBuf,
+        /// The problem. It is part of the message, so there is no `source`, which an error chain would print
+        /// again.
+        reason: SecretsError,
     },
     /// Two keys have the same id.
     #[error(

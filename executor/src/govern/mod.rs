@@ -24,19 +24,21 @@ mod vectors;
 
 pub use admit::{AcceptUnsigned, Admission, Admitted, Escalated, VerifiedVerdict, admit, denial_by};
 pub use callers::{
-    Caller, CallerEntry, CallerIdentity, CallerList, Callers, CallersError, Credential, NotKnown, Role, Token,
+    AuthError, Caller, CallerEntry, CallerEntryError, CallerIdentity, CallerList, Callers, CallersError,
+    Credential, Role, Token,
 };
 pub use files::{FileError, read_secret, read_trusted};
-pub use jwt::{IssuerSettings, JwtSubject, TokenIssuers, TokenRefusal};
+pub use jwt::{IssuerSettings, JwtSubject, TokenError, TokenIssuers};
 pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
-pub use proof::{NotProvable, Trust, TrustSettings};
-pub use remote::{GovernorUrl, Push, RemoteError, RemoteGovernor};
+pub use proof::{SigningError, Trust, TrustSettings};
+pub use remote::{GovernorUrl, GovernorUrlError, Push, RemoteError, RemoteGovernor};
 pub use report_log::ReportLog;
-pub use secrets::AgentSecret;
+pub use secrets::{AgentSecret, SecretsError};
 pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
-pub use standing::{StandingPolicies, StandingRefusal};
+pub use standing::{StandingPolicies, StandingPolicyError};
 
 use crate::call::Call;
+use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::AgentDid;
 use crate::outcome::Receipt;
@@ -109,14 +111,15 @@ impl Governor {
         let verdict = match self {
             Self::Local(local, _) => local.decide(call),
             Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
-                tracing::warn!(governor = self.endpoint(), %error, "the governor gave no verdict");
+                tracing::warn!(governor = self.endpoint(), error = %ErrorChain(&error), "the governor gave no verdict");
                 let message = match error {
                     RemoteError::Faulty { code, .. } => format!(
                         "the governor answered with an error that is not a verdict (code {code}), so nothing was run: try \
                          again, and see its log"
                     ),
                     RemoteError::Unreachable(_)
-                    | RemoteError::Nonsense(_)
+                    | RemoteError::TimedOut(_)
+                    | RemoteError::InvalidResult(_)
                     | RemoteError::Refused(_)
                     | RemoteError::Record(_) => {
                         "the governor gave no verdict, so nothing was run: try again when it is reachable".into()

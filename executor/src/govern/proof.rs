@@ -10,7 +10,7 @@
 //! The signature is verified before anything that it covers is parsed. Text with more than one possible reading
 //! is rejected.
 
-use super::canonical::{NotCanonical, canonical};
+use super::canonical::{CanonicalError, canonical};
 use super::jws::Jws;
 use super::keys::{KeyError, KeyPair, TrustedKeys, fault_message};
 use super::signature::SignatureSettings;
@@ -67,17 +67,17 @@ pub(super) struct VerifiedProof {
 
 /// The reason why a proof is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Disbelief {
+pub(super) struct ProofError {
     pub(super) blocked_by: BlockedBy,
     pub(super) message: String,
 }
 
-fn untrusted_error(what: impl std::fmt::Display) -> Disbelief {
-    Disbelief { blocked_by: BlockedBy::VerdictUntrusted, message: format!("the `proof` {what}") }
+fn untrusted_error(what: impl std::fmt::Display) -> ProofError {
+    ProofError { blocked_by: BlockedBy::VerdictUntrusted, message: format!("the `proof` {what}") }
 }
 
-fn mismatch_error(what: impl std::fmt::Display) -> Disbelief {
-    Disbelief { blocked_by: BlockedBy::VerdictMismatch, message: format!("the `proof` is for {what}") }
+fn mismatch_error(what: impl std::fmt::Display) -> ProofError {
+    ProofError { blocked_by: BlockedBy::VerdictMismatch, message: format!("the `proof` is for {what}") }
 }
 
 impl Trust {
@@ -113,7 +113,7 @@ impl Trust {
         call: &Call,
         proof: &Proof,
         now: OffsetDateTime,
-    ) -> Result<(Map<String, Value>, VerifiedProof), Disbelief> {
+    ) -> Result<(Map<String, Value>, VerifiedProof), ProofError> {
         let claims = self.verify_signature(&proof.compact)?;
         let ProofClaims {
             id,
@@ -143,7 +143,7 @@ impl Trust {
         if tool != call.tool {
             return Err(mismatch_error(format_args!("another tool, `{tool}`")));
         }
-        let form = |error: NotCanonical, what: &str| {
+        let form = |error: CanonicalError, what: &str| {
             mismatch_error(format_args!("a call with a canonical form, but in {what} {error}"))
         };
         let asked = canonical(&call.arguments).map_err(|error| form(error, "its arguments"))?;
@@ -163,7 +163,7 @@ impl Trust {
     }
 
     /// Verifies the signature and returns the claims, if the key may speak for their issuer.
-    fn verify_signature(&self, compact: &str) -> Result<ProofClaims, Disbelief> {
+    fn verify_signature(&self, compact: &str) -> Result<ProofClaims, ProofError> {
         let Jws { signed, header, payload, signature } = Jws::parse(compact).ok_or_else(|| {
             untrusted_error("is not a compact JWS: three parts in base64url, with a dot between them")
         })?;
@@ -203,7 +203,7 @@ impl Trust {
         not_before: OffsetDateTime,
         expires_at: OffsetDateTime,
         now: OffsetDateTime,
-    ) -> Result<(), Disbelief> {
+    ) -> Result<(), ProofError> {
         let early = issued_at.max(not_before);
         if early > now.saturating_add(CLOCK_LEEWAY) {
             return Err(untrusted_error(format_args!("is not valid before {early}")));
@@ -226,16 +226,16 @@ impl KeyPair {
     /// Signs a verdict about a call, for one executor.
     ///
     /// # Errors
-    /// [`NotProvable`] for arguments without a canonical form, and for a verdict without an expiry.
+    /// [`SigningError`] for arguments that cannot be told from all others, and for a verdict without an end.
     pub fn prove(
         &self,
         audience: &AgentDid,
         call: &Call,
         verdict: &Verdict,
         now: OffsetDateTime,
-    ) -> Result<String, NotProvable> {
+    ) -> Result<String, SigningError> {
         let arguments =
-            canonical(&call.arguments).map_err(|error| NotProvable::Arguments(error.to_string()))?;
+            canonical(&call.arguments).map_err(|error| SigningError::Arguments(error.to_string()))?;
         let issued_at = now.truncate_to_second();
         // Parsing cannot fail for JSON that was serialized on this line.
         let said = serde_json::from_str(encode::verdict(verdict).get()).unwrap_or_default();
@@ -245,7 +245,7 @@ impl KeyPair {
             agent: call.agent.clone(),
             issued_at,
             not_before: issued_at,
-            expires_at: verdict.expires_at.ok_or(NotProvable::Endless)?,
+            expires_at: verdict.expires_at.ok_or(SigningError::Endless)?,
             intent: call.intent,
             tool: call.tool.clone(),
             arguments: Digest::of(&arguments),
@@ -274,7 +274,7 @@ impl KeyPair {
 
 /// The reason why a verdict cannot be signed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotProvable {
+pub enum SigningError {
     /// The arguments have no canonical form.
     #[error("no proof can be made: {0}")]
     Arguments(String),

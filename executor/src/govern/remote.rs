@@ -8,6 +8,7 @@ mod transport;
 
 use super::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration};
 use crate::call::Call;
+use crate::error_chain::ErrorChain;
 use crate::fault::Fault;
 use crate::outcome::Receipt;
 use crate::verdict::{Decision, Manifest, Policy, Risk, RiskLevel, Verdict};
@@ -51,17 +52,34 @@ pub enum GovernorUrl {
     WebSocket(String),
 }
 
+/// The reason why a text is not the address of a governor. It ends another sentence, so it has no `source`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GovernorUrlError {
+    /// The text is not a URL.
+    #[error("`{text}` is not a URL: {error}")]
+    NotAUrl {
+        /// The text.
+        text: String,
+        /// The parser's error.
+        error: url::ParseError,
+    },
+    /// The scheme is not one of a governor.
+    #[error("`{0}` is not a scheme of a governor: use http, https, ws or wss")]
+    Scheme(String),
+}
+
 impl GovernorUrl {
     /// Parses an address.
     ///
     /// # Errors
-    /// A sentence with the accepted schemes.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let url = url::Url::parse(text).map_err(|error| format!("`{text}` is not a URL: {error}"))?;
+    /// [`GovernorUrlError`], which lists the accepted schemes.
+    pub fn parse(text: &str) -> Result<Self, GovernorUrlError> {
+        let not_a_url = |error| GovernorUrlError::NotAUrl { text: text.to_owned(), error };
+        let url = url::Url::parse(text).map_err(not_a_url)?;
         match url.scheme() {
             "http" | "https" => Ok(Self::Http(text.to_owned())),
             "ws" | "wss" => Ok(Self::WebSocket(text.to_owned())),
-            other => Err(format!("`{other}` is not a scheme of a governor: use http, https, ws or wss")),
+            other => Err(GovernorUrlError::Scheme(other.to_owned())),
         }
     }
 
@@ -86,11 +104,14 @@ impl GovernorUrl {
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     /// The connection failed or broke, or the answer came too late.
-    #[error("no answer: {0}")]
-    Unreachable(String),
+    #[error("no answer")]
+    Unreachable(#[source] ClientError),
+    /// No verdict arrived within the time for all attempts.
+    #[error("no answer: timed out after {} seconds", .0.as_secs())]
+    TimedOut(Duration),
     /// The result violates the protocol.
-    #[error("the result is not valid: {0}")]
-    Nonsense(String),
+    #[error("the result is not valid: {0:?}")]
+    InvalidResult(Fault),
     /// The governor answered an intent with an error that is not a decision.
     #[error("an error that is not a verdict: {code} `{message}`")]
     Faulty {
@@ -141,7 +162,7 @@ impl RemoteGovernor {
     /// [`RemoteError::Unreachable`] when the URL is not usable.
     pub fn new(url: GovernorUrl) -> Result<(Self, mpsc::Receiver<Push>), RemoteError> {
         let http = match &url {
-            GovernorUrl::Http(url) => Some(transport::http(url).map_err(unreachable)?),
+            GovernorUrl::Http(url) => Some(transport::http(url).map_err(RemoteError::Unreachable)?),
             GovernorUrl::WebSocket(_) => None,
         };
         let (pushes, receiver) = mpsc::channel(64);
@@ -157,13 +178,13 @@ impl RemoteGovernor {
 
     /// Asks for a verdict, repeatedly while failures may be temporary.
     pub(super) async fn decide(&self, call: &Call) -> Result<Verdict, RemoteError> {
-        let mut failed =
-            RemoteError::Unreachable(format!("timed out after {} seconds", CALL_TIMEOUT.as_secs()));
+        let mut failed = RemoteError::TimedOut(CALL_TIMEOUT);
         let asked = async {
             for pause in PAUSES {
                 match self.ask(call).await {
                     Err(error) if error.is_transient() => {
-                        tracing::debug!(governor = self.shown, %error, "the governor gave no verdict and is asked again");
+                        let governor = &self.shown;
+                        tracing::debug!(governor, error = %ErrorChain(&error), "the governor gave no verdict and is asked again");
                         failed = error;
                     }
                     decided => return decided,
@@ -178,10 +199,10 @@ impl RemoteGovernor {
 
     async fn ask(&self, call: &Call) -> Result<Verdict, RemoteError> {
         match self.call("a2g/intent", encode::intent(call)).await {
-            Ok(result) => decode::verdict(result.get()).map_err(invalid_result),
+            Ok(result) => decode::verdict(result.get()).map_err(RemoteError::InvalidResult),
             Err(ClientError::Call(error)) if DENIALS.contains(&error.code()) => Ok(denial(call, &error)),
             Err(ClientError::Call(error)) => Err(undecided_error(&error)),
-            Err(error) => Err(unreachable(error)),
+            Err(error) => Err(RemoteError::Unreachable(error)),
         }
     }
 
@@ -192,7 +213,7 @@ impl RemoteGovernor {
         let ExecutorRegistration { agent, public_key, tools } = registration;
         let registration = encode::registration(agent, public_key.as_deref(), tools);
         let answer = self.request("a2g/register", registration).await?;
-        decode::registered(answer.get()).map_err(invalid_result)
+        decode::registered(answer.get()).map_err(RemoteError::InvalidResult)
     }
 
     pub(super) async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
@@ -213,7 +234,7 @@ impl RemoteGovernor {
             if let ClientError::Call(error) = &error {
                 return RemoteError::Refused(refusal_fault(error));
             }
-            unreachable(error)
+            RemoteError::Unreachable(error)
         })
     }
 
@@ -240,18 +261,10 @@ impl RemoteError {
     /// `true` for a failure that may be temporary.
     fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Faulty { .. } => true,
-            Self::Nonsense(_) | Self::Refused(_) | Self::Record(_) => false,
+            Self::Unreachable(_) | Self::TimedOut(_) | Self::Faulty { .. } => true,
+            Self::InvalidResult(_) | Self::Refused(_) | Self::Record(_) => false,
         }
     }
-}
-
-fn invalid_result(fault: Fault) -> RemoteError {
-    RemoteError::Nonsense(format!("{fault:?}"))
-}
-
-fn unreachable(error: ClientError) -> RemoteError {
-    RemoteError::Unreachable(error.to_string())
 }
 
 fn undecided_error(error: &ErrorObjectOwned) -> RemoteError {

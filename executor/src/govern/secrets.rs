@@ -31,6 +31,31 @@ impl fmt::Debug for AgentSecret {
     }
 }
 
+/// The reason why a file of secrets is not valid. No message repeats any part of a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SecretsError {
+    /// The file is not text.
+    #[error("the file is not UTF-8")]
+    NotUtf8,
+    /// A line is not an agent.
+    #[error("line {number} {reason}")]
+    Line {
+        /// The line number, from 1.
+        number: usize,
+        /// The problem.
+        reason: &'static str,
+    },
+    /// The file lists no agent.
+    #[error("the file lists no agent: each line is an id, a secret, and a key or `-`")]
+    Empty,
+    /// Two lines are for the same agent.
+    #[error("the agent `{0}` is listed twice")]
+    Twice(Box<str>),
+    /// Two agents have the same secret.
+    #[error("the agent `{0}` has the secret of another agent: a signature must identify its agent")]
+    Shared(Box<str>),
+}
+
 impl AgentSecret {
     /// Reads the file.
     ///
@@ -41,31 +66,28 @@ impl AgentSecret {
     /// [`KeyError`], also when others can read the file. No message repeats any part of a secret.
     pub fn read(path: &Path) -> Result<Vec<Self>, KeyError> {
         let text = read_secret(path)?;
-        let wrong = |reason: String| KeyError::NotAKey { path: path.to_owned(), reason };
-        let text = std::str::from_utf8(&text).map_err(|_| wrong("the file is not UTF-8".to_owned()))?;
-        parse(text).map_err(wrong)
+        let not_secrets = |reason| KeyError::NotSecrets { path: path.to_owned(), reason };
+        let text = std::str::from_utf8(&text).map_err(|_| not_secrets(SecretsError::NotUtf8))?;
+        parse(text).map_err(not_secrets)
     }
 }
 
-fn parse(text: &str) -> Result<Vec<AgentSecret>, String> {
+fn parse(text: &str) -> Result<Vec<AgentSecret>, SecretsError> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    let secrets =
-        lines.map(|(number, line)| parse_line(line).map_err(|reason| format!("line {number} {reason}")));
+    let at = |number| move |reason| SecretsError::Line { number, reason };
+    let secrets = lines.map(|(number, line)| parse_line(line).map_err(at(number)));
     let secrets = secrets.collect::<Result<Vec<_>, _>>()?;
     if secrets.is_empty() {
-        return Err("the file lists no agent: each line is an id, a secret, and a key or `-`".to_owned());
+        return Err(SecretsError::Empty);
     }
     let mut agents = HashSet::new();
     if let Some(twice) = secrets.iter().find(|secret| !agents.insert(&secret.agent)) {
-        return Err(format!("the agent `{}` is listed twice", twice.agent));
+        return Err(SecretsError::Twice(twice.agent.clone()));
     }
     let mut shared = HashSet::new();
     if let Some(same) = secrets.iter().find(|secret| !shared.insert(secret.signing.as_slice())) {
-        return Err(format!(
-            "the agent `{}` has the secret of another agent: a signature must identify its agent",
-            same.agent
-        ));
+        return Err(SecretsError::Shared(same.agent.clone()));
     }
     Ok(secrets)
 }
@@ -127,6 +149,7 @@ mod tests {
             format!("planner {SECRET} -\nwriter {SECRET} -\n"),
         ] {
             let refusal = parse(&bad).unwrap_err();
+            let refusal = refusal.to_string();
             assert!(!refusal.contains(SECRET) && !refusal.contains(&key[1..]), "{refusal}");
         }
     }

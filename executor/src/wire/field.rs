@@ -6,7 +6,7 @@
 
 use crate::fault::Fault;
 use crate::ident::excerpt;
-use crate::quantity::OutOfRange;
+use crate::quantity::OutOfRangeError;
 use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -123,7 +123,7 @@ impl<'a> Field<'a> {
 
     /// An integer that `make` accepts, written in digits only: `5.0`, `5e1`, `-0`, `"5"` and `null` are
     /// rejected.
-    pub(super) fn quantity<T>(&self, make: impl Fn(u64) -> Result<T, OutOfRange>) -> Result<T, Fault> {
+    pub(super) fn quantity<T>(&self, make: impl Fn(u64) -> Result<T, OutOfRangeError>) -> Result<T, Fault> {
         // Of all JSON numbers, std parses plain digits alone as `u64`.
         let value: Option<u64> = self.raw.get().parse().ok();
         // `make` reports its range only in an error, so it is called with 0 to obtain one.
@@ -132,13 +132,13 @@ impl<'a> Field<'a> {
             Some(Err(range)) => Some(range),
             None => make(0).err(),
         };
-        let OutOfRange { least, most } = range.unwrap_or(OutOfRange { least: 0, most: u64::MAX });
+        let OutOfRangeError { least, most } = range.unwrap_or(OutOfRangeError { least: 0, most: u64::MAX });
         Err(self.expected_error(&format!("an integer from {least} to {most}")))
     }
 
     pub(super) fn integer(&self, least: u64, most: u64) -> Result<u64, Fault> {
         self.quantity(|value| {
-            if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRange { least, most }) }
+            if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRangeError { least, most }) }
         })
     }
 

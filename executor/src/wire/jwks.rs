@@ -134,35 +134,47 @@ fn is_for_verification(object: &mut Object<'_>) -> Result<bool, Fault> {
     Ok(used.is_none_or(|used| used == "sig") && operations.is_none_or(verifies))
 }
 
+/// The problem of a part of an RSA key, as the end of a sentence about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum RsaKeyError {
+    #[error("must be a number in base64url")]
+    NotANumber,
+    #[error("must be an odd number without leading zeros")]
+    NotOdd,
+    #[error("has {0} bits, and keys of {least} to {most} are used", least = MODULUS_BITS.start(), most = MODULUS_BITS.end())]
+    Modulus(usize),
+    #[error("must be at least 3, and at most {MAX_EXPONENT_BYTES} bytes long")]
+    Exponent,
+}
+
 fn parse_coordinate(text: &str) -> Result<[u8; 32], &'static str> {
     decode_key_bytes(text).ok_or("must be 32 bytes in base64url")
 }
 
-fn parse_modulus(text: &str) -> Result<Vec<u8>, String> {
+fn parse_modulus(text: &str) -> Result<Vec<u8>, RsaKeyError> {
     let n = parse_odd_number(text)?;
     let leading = n.first().map_or(0, |byte| byte.leading_zeros());
     let bits = n.len().saturating_mul(8).saturating_sub(usize::try_from(leading).unwrap_or(usize::MAX));
     if MODULUS_BITS.contains(&bits) {
         return Ok(n);
     }
-    let (least, most) = (MODULUS_BITS.start(), MODULUS_BITS.end());
-    Err(format!("has {bits} bits, but must have {least} to {most}"))
+    Err(RsaKeyError::Modulus(bits))
 }
 
-fn parse_exponent(text: &str) -> Result<Vec<u8>, String> {
+fn parse_exponent(text: &str) -> Result<Vec<u8>, RsaKeyError> {
     let e = parse_odd_number(text)?;
     if e.len() <= MAX_EXPONENT_BYTES && e != [1] {
         return Ok(e);
     }
-    Err(format!("must be at least 3, and at most {MAX_EXPONENT_BYTES} bytes long"))
+    Err(RsaKeyError::Exponent)
 }
 
 /// A `Base64urlUInt` of RFC 7518, in the minimum number of bytes.
-fn parse_odd_number(text: &str) -> Result<Vec<u8>, String> {
-    let number = URL_SAFE_NO_PAD.decode(text).map_err(|_| "must be a number in base64url")?;
+fn parse_odd_number(text: &str) -> Result<Vec<u8>, RsaKeyError> {
+    let number = URL_SAFE_NO_PAD.decode(text).map_err(|_| RsaKeyError::NotANumber)?;
     let shortest = number.first().is_some_and(|first| *first != 0);
     let odd = number.last().is_some_and(|last| last % 2 == 1);
-    if shortest && odd { Ok(number) } else { Err("must be an odd number without leading zeros".to_owned()) }
+    if shortest && odd { Ok(number) } else { Err(RsaKeyError::NotOdd) }
 }
 
 #[cfg(test)]

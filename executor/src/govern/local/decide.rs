@@ -39,9 +39,12 @@ pub(super) fn decide(entry: Option<&LoadedPolicy>, call: &Call, now: OffsetDateT
     let arguments = Arguments::of(&call.arguments);
     match entry.ok_or_else(|| no_policy_reason(call)).and_then(|entry| permit(entry, call, &arguments)) {
         Ok(permitted) => weigh(&permitted, call, &arguments, risk, now),
-        Err(reason) => denial(call, risk, reason),
+        Err(PolicyDenialError(reason)) => denial(call, risk, reason),
     }
 }
+
+/// The reason why a policy denies a call, as the sentence for its agent.
+struct PolicyDenialError(String);
 
 pub(super) fn denial(call: &Call, risk: Risk, reason: String) -> Verdict {
     Verdict {
@@ -64,8 +67,9 @@ struct PermittedCall<'a> {
     areas: Vec<Area>,
 }
 
-fn no_policy_reason(call: &Call) -> String {
-    format!("no policy of this governor covers `{}`; add a policy file for it", call.agent)
+fn no_policy_reason(call: &Call) -> PolicyDenialError {
+    let message = format!("no policy of this governor covers `{}`; add a policy file for it", call.agent);
+    PolicyDenialError(message)
 }
 
 /// The name of a policy in messages.
@@ -81,10 +85,10 @@ fn permit<'a>(
     entry: &'a LoadedPolicy,
     call: &Call,
     arguments: &Arguments<'_>,
-) -> Result<PermittedCall<'a>, String> {
+) -> Result<PermittedCall<'a>, PolicyDenialError> {
     let LoadedPolicy { policy, rules, hosts, .. } = entry;
     let tool = &call.tool;
-    let about = |what: String| format!("{} {what}", policy_label(policy));
+    let about = |what: String| PolicyDenialError(format!("{} {what}", policy_label(policy)));
     let Some((written, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
         return Err(about(format!("does not list the tool `{tool}`; add it under `capabilities.tools`")));
     };
@@ -93,11 +97,12 @@ fn permit<'a>(
             "does not allow the tool `{tool}`; set `capabilities.tools.{tool}.allowed` to true"
         )));
     }
-    let refused = |breach: String| about(format!("refuses these arguments of `{tool}`: {breach}"));
-    rule.check_paths(arguments).map_err(|breach| refused(breach.to_string()))?;
-    rule.check_texts(arguments).map_err(|breach| refused(breach.to_string()))?;
-    domains::check(hosts, arguments).map_err(&refused)?;
-    let areas = rule.areas_for(arguments).map_err(|breach| refused(breach.to_string()))?;
+    let refused =
+        |breach: &dyn std::error::Error| about(format!("refuses these arguments of `{tool}`: {breach}"));
+    rule.check_paths(arguments).map_err(|breach| refused(&breach))?;
+    rule.check_texts(arguments).map_err(|breach| refused(&breach))?;
+    domains::check(hosts, arguments).map_err(|error| refused(&error))?;
+    let areas = rule.areas_for(arguments).map_err(|breach| refused(&breach))?;
     if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
         return Err(about(format!(
             "sets `resources.max_disk_mb`, which no executor of this version can enforce, so `{tool}` may \

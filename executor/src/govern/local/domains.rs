@@ -8,10 +8,20 @@ use crate::capability::{Host, HostClaims, HostPattern};
 use crate::govern::arguments::Arguments;
 use crate::ident::excerpt;
 
+/// The reason why a policy refuses a URL in the arguments.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum DomainError {
+    #[error("`blocked_domains`: the domain `{0}` is blocked; use another one")]
+    Blocked(String),
+    #[error("`allowed_domains`: the domain `{0}` is not in the list; use one that is, or add it")]
+    NotAllowed(String),
+}
+
+/// Checks every URL outside file content.
 ///
 /// # Errors
-/// A sentence with the host and what to change. A blocked domain takes precedence over an allowed one.
-pub(super) fn check(hosts: &HostClaims, arguments: &Arguments<'_>) -> Result<(), String> {
+/// [`DomainError`] with the host and what to change. A blocked domain takes precedence over an allowed one.
+pub(super) fn check(hosts: &HostClaims, arguments: &Arguments<'_>) -> Result<(), DomainError> {
     for url in urls_in(arguments) {
         let Some(host) = url.host_str() else { continue };
         let shown = excerpt(host);
@@ -21,13 +31,11 @@ pub(super) fn check(hosts: &HostClaims, arguments: &Arguments<'_>) -> Result<(),
             read.as_ref().map(|host| patterns.iter().any(|pattern| pattern.matches(host)))
         };
         if is_in(&hosts.blocked).unwrap_or(!hosts.blocked.is_empty()) {
-            return Err(format!("`blocked_domains`: the domain `{shown}` is blocked; use another one"));
+            return Err(DomainError::Blocked(shown));
         }
         let Some(allowed) = &hosts.allowed else { continue };
         if is_in(allowed) != Some(true) {
-            return Err(format!(
-                "`allowed_domains`: the domain `{shown}` is not in the list; use one that is, or add it"
-            ));
+            return Err(DomainError::NotAllowed(shown));
         }
     }
     Ok(())

@@ -20,9 +20,9 @@ use crate::memory::Charge;
 use crate::run::{Answer, Happening, Watcher};
 use crate::serve::doorway::in_own_name;
 use crate::tool::{Descriptor, Digest};
-use crate::wire::a2e::decode::{self, AgentMessage, Handshake, Malformed, MessageBody, ToolCall};
+use crate::wire::a2e::decode::{self, A2eDecodeError, AgentMessage, Handshake, MessageBody, ToolCall};
 use crate::wire::a2e::encode::{self, AcceptedHandshake, CallEvent, RejectReason};
-use crate::wire::a2e::fault::{self, Code, Failure};
+use crate::wire::a2e::fault::{self, A2eError, Code};
 use crate::wire::a2e::{TOOLS, is_tools_capability};
 use crate::wire::strict_json;
 use serde_json::Map;
@@ -42,12 +42,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const FEATURES: [&str; 2] = ["streaming", "artifacts"];
 
 /// How a call that did not run is answered.
-fn failed(fault: &Fault, tool: &ToolName, known: &[Descriptor]) -> Failure {
+fn failed(fault: &Fault, tool: &ToolName, known: &[Descriptor]) -> A2eError {
     let unknown = matches!(fault, Fault::InvalidParams { pointer, .. } if pointer == "/tool");
     if unknown { unknown_tool(tool.as_str(), known) } else { fault::to_error(fault) }
 }
 
-fn unknown_tool(name: &str, known: &[Descriptor]) -> Failure {
+fn unknown_tool(name: &str, known: &[Descriptor]) -> A2eError {
     fault::unknown_tool_error(name, known.iter().map(|tool| tool.name.as_str()))
 }
 
@@ -103,9 +103,9 @@ struct Queued {
 }
 
 /// Why a handshake does not hold.
-enum NoHandshake {
+enum HandshakeError {
     Refused(RejectReason),
-    Wrong(Failure),
+    Invalid(A2eError),
 }
 
 impl Session {
@@ -188,20 +188,22 @@ impl Session {
         }
         match text.map(decode::message) {
             Ok(Ok(message)) => self.handle(&mut state, message, room),
-            Ok(Err(Malformed::Ignored { kind })) => {
+            Ok(Err(A2eDecodeError::Ignored { kind })) => {
                 tracing::debug!(kind, "a message that has no answer");
             }
-            Ok(Err(Malformed::Refused { id: Some(id), handshake: true, failure: _ })) => {
+            Ok(Err(A2eDecodeError::Refused { id: Some(id), handshake: true, failure: _ })) => {
                 self.no_handshake(&id, RejectReason::VersionMismatch);
             }
-            Ok(Err(Malformed::Refused { id, handshake: _, failure })) => self.fail(id.as_deref(), &failure),
+            Ok(Err(A2eDecodeError::Refused { id, handshake: _, failure })) => {
+                self.fail(id.as_deref(), &failure)
+            }
             Err(fault) => self.fail(None, &fault::to_error(&fault)),
         }
         drop(state);
         self.start_waiting();
     }
 
-    fn fail(&self, req_id: Option<&str>, failure: &Failure) {
+    fn fail(&self, req_id: Option<&str>, failure: &A2eError) {
         self.out.push(encode::error(req_id, failure, self.host.ts()));
     }
 
@@ -235,8 +237,8 @@ impl Session {
                     };
                     self.out.push(encode::handshake_acceptance(&id, &accepted, ts));
                 }
-                Err(NoHandshake::Refused(reason)) => self.no_handshake(&id, reason),
-                Err(NoHandshake::Wrong(failure)) => self.fail(Some(&id), &failure),
+                Err(HandshakeError::Refused(reason)) => self.no_handshake(&id, reason),
+                Err(HandshakeError::Invalid(failure)) => self.fail(Some(&id), &failure),
             },
             MessageBody::ToolList(filter) => match self.agreed(state) {
                 Ok(_) => self.out.push(encode::tool_list(&id, &self.host.executor.tools(), &filter, ts)),
@@ -251,22 +253,22 @@ impl Session {
                 let message = format!("`{kind}` needs the capability `{capability}`, which is not here");
                 self.fail(
                     Some(&id),
-                    &Failure::new(Code::CapabilityMissing, message).for_capability(capability),
+                    &A2eError::new(Code::CapabilityMissing, message).for_capability(capability),
                 );
             }
             MessageBody::Other { kind, capability: None } => {
                 let message = format!("`{}` is no type that is read here", crate::ident::excerpt(&kind));
-                self.fail(Some(&id), &Failure::new(Code::InvalidMessage, message));
+                self.fail(Some(&id), &A2eError::new(Code::InvalidMessage, message));
             }
         }
     }
 
     /// A handshake binds the session to one agent; a later one of the same agent negotiates anew.
-    fn shake_hands(&self, state: &mut State, handshake: &Handshake) -> Result<(), NoHandshake> {
+    fn shake_hands(&self, state: &mut State, handshake: &Handshake) -> Result<(), HandshakeError> {
         let Handshake { agent_id, agent_caps, auth_token } = handshake;
-        let auth_failed = || NoHandshake::Refused(RejectReason::AuthFailed);
+        let auth_failed = || HandshakeError::Refused(RejectReason::AuthFailed);
         if state.phase != Phase::Open {
-            return Err(NoHandshake::Refused(RejectReason::ServerError));
+            return Err(HandshakeError::Refused(RejectReason::ServerError));
         }
         let mut shown = None;
         let known = self.caller(&state.who);
@@ -286,8 +288,8 @@ impl Session {
         let caller = caller.ok_or_else(auth_failed)?;
         let claimed = Some(agent_id.as_str()).filter(|name| !name.is_empty());
         let agent = self.host.settings.door.agent_of(Door::A2e, &caller, claimed).map_err(|fault| {
-            let Failure { message, .. } = fault::to_error(&fault);
-            NoHandshake::Wrong(fault::to_error(&Fault::invalid("/agent_id", message)))
+            let A2eError { message, .. } = fault::to_error(&fault);
+            HandshakeError::Invalid(fault::to_error(&Fault::invalid("/agent_id", message)))
         })?;
         let another = state.agreed.as_ref().is_some_and(|agreed| agreed.agent != agent);
         if another || !caller.may_act_as(&agent) {
@@ -295,7 +297,7 @@ impl Session {
         }
         let tools = agent_caps.iter().any(|asked| is_tools_capability(asked));
         if !tools && !agent_caps.iter().any(|asked| FEATURES.contains(&asked.as_str())) {
-            return Err(NoHandshake::Refused(RejectReason::NoCaps));
+            return Err(HandshakeError::Refused(RejectReason::NoCaps));
         }
         tracing::debug!(%agent, caller = caller.name(), tools, "a session begins");
         if let Some(shown) = shown {
@@ -306,8 +308,8 @@ impl Session {
     }
 
     /// Who asks for something that needs the capability.
-    fn agreed(&self, state: &State) -> Result<(Arc<Caller>, AgentDid), Failure> {
-        let nobody = |message: &str| Failure::new(Code::Unauthorized, message).for_capability(TOOLS);
+    fn agreed(&self, state: &State) -> Result<(Arc<Caller>, AgentDid), A2eError> {
+        let nobody = |message: &str| A2eError::new(Code::Unauthorized, message).for_capability(TOOLS);
         let agreed = state
             .agreed
             .as_ref()
@@ -315,7 +317,7 @@ impl Session {
         let caller = self.caller(&state.who).ok_or_else(|| nobody("the caller is not known any more"))?;
         if !agreed.tools {
             let message = "the handshake did not ask for `tools` in `agent_caps`";
-            return Err(Failure::new(Code::CapabilityMissing, message).for_capability(TOOLS));
+            return Err(A2eError::new(Code::CapabilityMissing, message).for_capability(TOOLS));
         }
         Ok((caller, agreed.agent.clone()))
     }
@@ -326,14 +328,14 @@ impl Session {
         req_id: &str,
         asked: ToolCall,
         room: Result<Charge, Fault>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), A2eError> {
         let (caller, agent) = self.agreed(state)?;
         let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } = asked;
         if !session_id.is_empty() && session_id != *self.id {
             let message = "`session_id` is not the one of this session's `handshake/resp`";
-            return Err(Failure::new(Code::Unauthorized, message).for_capability(TOOLS));
+            return Err(A2eError::new(Code::Unauthorized, message).for_capability(TOOLS));
         }
-        let busy = |message: &str| Err(Failure::new(Code::RuntimeError, message).for_capability(TOOLS));
+        let busy = |message: &str| Err(A2eError::new(Code::RuntimeError, message).for_capability(TOOLS));
         if state.phase != Phase::Open {
             return busy("the session is shutting down");
         }
@@ -474,7 +476,7 @@ impl Session {
             self.open.send_replace(state.open());
             (waiting, state.running.values().cloned().collect::<Vec<_>>())
         };
-        let failure = Failure::new(Code::RuntimeError, "the session was shut down before the call began");
+        let failure = A2eError::new(Code::RuntimeError, "the session was shut down before the call began");
         waiting
             .iter()
             .for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().for_capability(TOOLS)));

@@ -153,7 +153,7 @@ impl Request {
 
 /// A request that cannot be decoded.
 #[derive(Debug)]
-pub struct Malformed {
+pub struct A2aDecodeError {
     /// The id of the response; null if the request's was unreadable.
     pub id: Id,
     /// The reason.
@@ -162,7 +162,7 @@ pub struct Malformed {
     pub streaming: Option<StreamingMethod>,
 }
 
-impl Malformed {
+impl A2aDecodeError {
     fn framing(id: Id, fault: Fault) -> Self {
         Self { id, fault, streaming: None }
     }
@@ -217,15 +217,15 @@ impl ToolCall {
 /// Decodes a request. One without an `id` is answered with `null`.
 ///
 /// # Errors
-/// [`Malformed`] with the reason.
-pub fn request(text: &str) -> Result<(Id, Request), Malformed> {
+/// [`A2aDecodeError`] with the reason.
+pub fn request(text: &str) -> Result<(Id, Request), A2aDecodeError> {
     let framed = match jsonrpc::decode(text, 1) {
         Ok(RpcMessage::Single(framed)) => framed,
-        Ok(RpcMessage::Batch(_)) => return Err(Malformed::framing(Id::null(), batch_fault())),
+        Ok(RpcMessage::Batch(_)) => return Err(A2aDecodeError::framing(Id::null(), batch_fault())),
         Err(Fault::InvalidRequest(_)) if text.trim_start().starts_with('[') => {
-            return Err(Malformed::framing(Id::null(), batch_fault()));
+            return Err(A2aDecodeError::framing(Id::null(), batch_fault()));
         }
-        Err(fault) => return Err(Malformed::framing(Id::null(), fault)),
+        Err(fault) => return Err(A2aDecodeError::framing(Id::null(), fault)),
     };
     // The A2A schema allows strings, integers and null only, so an id with a fraction or an exponent could not
     // be returned.
@@ -233,17 +233,20 @@ pub fn request(text: &str) -> Result<(Id, Request), Malformed> {
         let text = id.as_json();
         text.starts_with(['"', 'n']) || !text.contains(['.', 'e', 'E'])
     };
-    let framed = framed
-        .map_err(|(id, fault)| Malformed::framing(id.filter(answerable).unwrap_or_else(Id::null), fault))?;
+    let framed = framed.map_err(|(id, fault)| {
+        A2aDecodeError::framing(id.filter(answerable).unwrap_or_else(Id::null), fault)
+    })?;
     let id = framed.id.unwrap_or_else(Id::null);
     if !answerable(&id) {
         let fault = Fault::InvalidRequest("`id` must be a string, an integer or null".to_owned());
-        return Err(Malformed::framing(Id::null(), fault));
+        return Err(A2aDecodeError::framing(Id::null(), fault));
     }
     let params = framed.params.map_or("{}", serde_json::value::RawValue::get);
     match decode_method(&framed.method, params) {
         Ok(request) => Ok((id, request)),
-        Err(fault) => Err(Malformed { id, fault, streaming: StreamingMethod::from_method(&framed.method) }),
+        Err(fault) => {
+            Err(A2aDecodeError { id, fault, streaming: StreamingMethod::from_method(&framed.method) })
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::message::{FileContent, Part, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate};
 use super::{Dialect, encode};
+use crate::error_chain::BoxedError;
 use crate::fault::Fault;
 use crate::ident::AgentDid;
 use crate::wire::field::{Field, Object};
@@ -148,13 +149,21 @@ pub struct PushNotification {
     pub body: String,
 }
 
+/// The reason why a URL cannot receive posts. The text is for the caller that named the URL.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing is posted there ({reason}): `doors.a2a.webhook_domains` lists who is told")]
+pub struct WebhookUrlError {
+    /// The rule or limit that forbids it. Part of the sentence, so no `source`, which a chain would say again.
+    pub reason: BoxedError,
+}
+
 /// A sender of webhook posts.
 pub trait Webhooks: Send + Sync {
     /// Checks that posts to a URL are possible and allowed.
     ///
     /// # Errors
-    /// The reason why they are not.
-    fn check(&self, url: &str) -> Result<(), String>;
+    /// [`WebhookUrlError`] with the reason.
+    fn check(&self, url: &str) -> Result<(), WebhookUrlError>;
 
     /// Queues a post without blocking.
     fn notify(&self, notice: PushNotification);

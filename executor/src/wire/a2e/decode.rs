@@ -1,10 +1,10 @@
 //! Decoder for lines of an agent, each of which has passed the strict reader.
 
-use super::fault::{self, Code, Failure};
+use super::fault::{self, A2eError, Code};
 use super::{CAPABILITIES, VERSION};
 use crate::fault::Fault;
 use crate::ident::{IntentId, excerpt};
-use crate::quantity::{OutOfRange, Timeout};
+use crate::quantity::{OutOfRangeError, Timeout};
 use crate::wire::field::{Field, Object};
 use serde_json::{Map, Value};
 
@@ -95,7 +95,7 @@ pub struct ToolCall {
 
 /// A line that is not a valid message.
 #[derive(Debug, PartialEq)]
-pub enum Malformed {
+pub enum A2eDecodeError {
     /// A line that gets an `error`.
     Refused {
         /// The id, if it was readable.
@@ -103,7 +103,7 @@ pub enum Malformed {
         /// `true` for a handshake of another version, which is answered by `handshake/resp`.
         handshake: bool,
         /// The error to send.
-        failure: Box<Failure>,
+        failure: Box<A2eError>,
     },
     /// A line without an answer: it has no id to answer to, or is an answer itself.
     Ignored {
@@ -137,9 +137,9 @@ impl RequestType {
 /// Decodes one line.
 ///
 /// # Errors
-/// [`Malformed`], which determines the answer, if any.
-pub fn message(text: &str) -> Result<AgentMessage, Malformed> {
-    let refused = |id: Option<&str>, handshake, failure| Malformed::Refused {
+/// [`A2eDecodeError`], which determines the answer, if any.
+pub fn message(text: &str) -> Result<AgentMessage, A2eDecodeError> {
+    let refused = |id: Option<&str>, handshake, failure| A2eDecodeError::Refused {
         id: id.map(str::to_owned),
         handshake,
         failure: Box::new(failure),
@@ -159,12 +159,12 @@ pub fn message(text: &str) -> Result<AgentMessage, Malformed> {
     let id = match (id, kind) {
         (Ok(id), _) => id,
         (Err(fault), Some(_)) => return Err(refused(None, false, fault::to_error(&fault))),
-        (Err(_), None) => return Err(Malformed::Ignored { kind: excerpt(&word) }),
+        (Err(_), None) => return Err(A2eDecodeError::Ignored { kind: excerpt(&word) }),
     };
     if matches!(word.as_str(), "error" | "pong") {
-        return Err(Malformed::Ignored { kind: word });
+        return Err(A2eDecodeError::Ignored { kind: word });
     }
-    let refused = |failure: Failure| {
+    let refused = |failure: A2eError| {
         let handshake = kind == Some(RequestType::Handshake) && failure.code == Code::VersionMismatch;
         refused(Some(&id), handshake, failure)
     };
@@ -196,7 +196,7 @@ fn take_type(members: &mut Object<'_>) -> Result<String, Fault> {
 }
 
 /// Checks `a2e` and `version`: at least one is present, and both name this version.
-fn check_version(members: &mut Object<'_>) -> Result<(), Failure> {
+fn check_version(members: &mut Object<'_>) -> Result<(), A2eError> {
     let mut said = Vec::new();
     for name in ["a2e", "version"] {
         let field = members.take(name).map_err(|fault| fault::to_error(&fault))?;
@@ -209,7 +209,7 @@ fn check_version(members: &mut Object<'_>) -> Result<(), Failure> {
         if !field.string().is_ok_and(|said| said == VERSION) {
             let shown = excerpt(field.raw().get());
             let message = format!("`{name}` is `{shown}`, but this executor speaks A2E {VERSION}");
-            return Err(Failure::new(Code::VersionMismatch, message));
+            return Err(A2eError::new(Code::VersionMismatch, message));
         }
     }
     Ok(())
@@ -288,7 +288,7 @@ fn optional_flag(members: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
 fn optional_timeout(members: &mut Object<'_>, default: u64, most: u64) -> Result<Timeout, Fault> {
     let make = |seconds| {
         if seconds > most {
-            return Err(OutOfRange { least: 1, most });
+            return Err(OutOfRangeError { least: 1, most });
         }
         Timeout::from_seconds(seconds)
     };

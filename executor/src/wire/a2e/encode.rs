@@ -2,7 +2,7 @@
 //! reads no clock.
 
 use super::decode::ToolFilter;
-use super::fault::{self, Failure};
+use super::fault::{self, A2eError};
 use super::message::{
     CapabilityEntry, Envelope, ErrorBody, HandshakeResponse, Pong, ToolCallResponse, ToolEvent,
     ToolListResponse, ToolResult,
@@ -165,8 +165,8 @@ pub fn call_response(req_id: &str, receipt: &Receipt, events_from: Option<u64>, 
 
 /// `error`; `req_id` is empty when the message's id was unreadable.
 #[must_use]
-pub fn error(req_id: Option<&str>, failure: &Failure, ts: f64) -> String {
-    let Failure { code, message, detail, retryable, capability } = failure;
+pub fn error(req_id: Option<&str>, failure: &A2eError, ts: f64) -> String {
+    let A2eError { code, message, detail, retryable, capability } = failure;
     let body = ErrorBody {
         req_id: req_id.unwrap_or_default(),
         code: code.as_str(),

@@ -79,7 +79,7 @@ impl Code {
 
 /// An error message of this door, before its encoding.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
+pub struct A2eError {
     /// The error code.
     pub code: Code,
     /// One sentence by the executor.
@@ -92,7 +92,7 @@ pub struct Failure {
     pub capability: &'static str,
 }
 
-impl Failure {
+impl A2eError {
     /// An error without details, retryable as its code is.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let (detail, retryable) = (Map::new(), code.is_retryable());
@@ -113,46 +113,48 @@ impl Failure {
 
 /// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
 #[must_use]
-pub fn to_error(fault: &Fault) -> Failure {
+pub fn to_error(fault: &Fault) -> A2eError {
     match fault {
-        Fault::Parse(message) => Failure::new(Code::ParseError, message),
+        Fault::Parse(message) => A2eError::new(Code::ParseError, message),
         Fault::InvalidRequest(message) | Fault::MethodNotFound(message) => {
-            Failure::new(Code::InvalidMessage, message)
+            A2eError::new(Code::InvalidMessage, message)
         }
         Fault::InvalidParams { message, pointer } => {
-            Failure::new(Code::SchemaViolation, message).with_detail("pointer", pointer.as_str())
+            A2eError::new(Code::SchemaViolation, message).with_detail("pointer", pointer.as_str())
         }
-        Fault::ToolUnavailable { tool, message } => Failure::new(Code::ToolError, message)
+        Fault::ToolUnavailable { tool, message } => A2eError::new(Code::ToolError, message)
             .with_detail("tool_name", tool.as_str())
             .for_capability(TOOLS),
         Fault::Refused { intent, risk_score, blocked_by, message } => {
             refusal_error(*intent, *risk_score, *blocked_by, message)
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            Failure::new(Code::RuntimeError, message)
+            A2eError::new(Code::RuntimeError, message)
         }
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
             let (code, message) = receipt_error(receipt)
                 .unwrap_or_else(|| (Code::ToolError, failure_message::describe_failure(&receipt.outcome)));
-            Failure::new(code, message)
+            A2eError::new(code, message)
                 .with_detail("intent_id", receipt.intent.to_string())
                 .for_capability(TOOLS)
         }
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(Code::RuntimeError, message).with_detail("retry_after_ms", *retry_after_ms)
+            A2eError::new(Code::RuntimeError, message).with_detail("retry_after_ms", *retry_after_ms)
         }
-        Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(Code::RuntimeError, RECEIPT_PENDING)
-            .with_detail("intent_id", intent.to_string())
-            .with_detail("ran", true)
-            .with_detail("retry_after_ms", *retry_after_ms)
-            .for_capability(TOOLS),
-        Fault::Internal(_) => Failure::new(Code::RuntimeError, "internal error of the executor"),
+        Fault::ReceiptPending { intent, retry_after_ms } => {
+            A2eError::new(Code::RuntimeError, RECEIPT_PENDING)
+                .with_detail("intent_id", intent.to_string())
+                .with_detail("ran", true)
+                .with_detail("retry_after_ms", *retry_after_ms)
+                .for_capability(TOOLS)
+        }
+        Fault::Internal(_) => A2eError::new(Code::RuntimeError, "internal error of the executor"),
     }
 }
 
 /// The error for an escalated intent. The same call can be sent again once a person has decided.
 #[must_use]
-pub fn escalation_error(intent: IntentId, risk_score: Option<f64>) -> Failure {
+pub fn escalation_error(intent: IntentId, risk_score: Option<f64>) -> A2eError {
     let message = "a person has to decide: the tool runs once an approver allows it; send the same call again to get \
                    its result";
     refusal_error(Some(intent), risk_score, BlockedBy::EscalationPending, message)
@@ -160,10 +162,10 @@ pub fn escalation_error(intent: IntentId, risk_score: Option<f64>) -> Failure {
 
 /// The error for a tool that is not among the catalogue's `known` names.
 #[must_use]
-pub fn unknown_tool_error<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Failure {
+pub fn unknown_tool_error<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> A2eError {
     let (shown, nearest) = (excerpt(name), did_you_mean(name, known));
     let message = format!("there is no tool `{shown}`{nearest}: `tool/list/req` lists the tools");
-    Failure::new(Code::UnknownTool, message).for_capability(TOOLS)
+    A2eError::new(Code::UnknownTool, message).for_capability(TOOLS)
 }
 
 fn refusal_error(
@@ -171,7 +173,7 @@ fn refusal_error(
     risk_score: Option<f64>,
     blocked_by: BlockedBy,
     message: &str,
-) -> Failure {
+) -> A2eError {
     let (code, retryable) = match blocked_by {
         BlockedBy::GovernorUnavailable => (Code::RuntimeError, true),
         BlockedBy::CallerUnauthorized => (Code::Unauthorized, false),
@@ -188,7 +190,7 @@ fn refusal_error(
         | BlockedBy::StandingPolicy => (Code::ToolDenied, false),
     };
     let mut failure =
-        Failure::new(code, message).with_detail("blocked_by", blocked_by.as_str()).for_capability(TOOLS);
+        A2eError::new(code, message).with_detail("blocked_by", blocked_by.as_str()).for_capability(TOOLS);
     failure.retryable = retryable;
     if let Some(intent) = intent {
         failure = failure.with_detail("intent_id", intent.to_string());

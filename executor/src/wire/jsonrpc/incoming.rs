@@ -23,7 +23,7 @@ pub enum Incoming<'a> {
 
 /// A message that is neither an answer nor a notification.
 #[derive(Debug)]
-pub struct Malformed {
+pub struct PeerMessageError {
     /// The id of the call that it was meant to answer, if it has one.
     pub id: Option<Id>,
     /// The reason for the rejection.
@@ -59,18 +59,17 @@ struct ErrorObject<'a> {
 /// Converts a message into its normal form.
 ///
 /// # Errors
-/// [`Malformed`] for text that the strict reader rejects, and for anything but an object with a method, a
-/// result or an error.
-pub fn read<'a>(message: &'a [u8], bounds: &JsonBounds) -> Result<Incoming<'a>, Malformed> {
+/// [`PeerMessageError`] for what the strict reader refuses, and for what is no object with a method, a result or an error.
+pub fn read<'a>(message: &'a [u8], bounds: &JsonBounds) -> Result<Incoming<'a>, PeerMessageError> {
     let text = strict_json::check(message, bounds).map_err(|fault| malformed_error(message, &fault))?;
     // serde would accept an array for the struct.
     if !text.trim_start().starts_with('{') {
-        return Err(Malformed { id: None, reason: "it is not an object".to_owned() });
+        return Err(PeerMessageError { id: None, reason: "it is not an object".to_owned() });
     }
     let members: MessageMembers<'a> =
         serde_json::from_str(text).map_err(|error| malformed_error(message, &framing_error(&error)))?;
     let id = members.id.and_then(|id| Id::read(id).ok());
-    members.normalize(id.as_ref()).map_err(|reason| Malformed { id, reason: reason.to_owned() })
+    members.normalize(id.as_ref()).map_err(|reason| PeerMessageError { id, reason: reason.to_owned() })
 }
 
 impl<'a> MessageMembers<'a> {
@@ -119,7 +118,7 @@ fn normalize_answer(
 }
 
 /// The id is read leniently: whatever else is wrong with the message, its id ends one call and starts nothing.
-fn malformed_error(message: &[u8], fault: &Fault) -> Malformed {
+fn malformed_error(message: &[u8], fault: &Fault) -> PeerMessageError {
     #[derive(Deserialize)]
     struct Named<'a> {
         #[serde(borrow)]
@@ -128,9 +127,9 @@ fn malformed_error(message: &[u8], fault: &Fault) -> Malformed {
     let named = serde_json::from_slice::<Named<'_>>(message).ok();
     let id = named.and_then(|named| Id::read(named.id).ok());
     let (Fault::Parse(reason) | Fault::InvalidRequest(reason)) = fault else {
-        return Malformed { id, reason: "it is not a message of JSON-RPC".to_owned() };
+        return PeerMessageError { id, reason: "it is not a message of JSON-RPC".to_owned() };
     };
-    Malformed { id, reason: reason.clone() }
+    PeerMessageError { id, reason: reason.clone() }
 }
 
 #[cfg(test)]
@@ -141,7 +140,7 @@ mod tests {
         match read(message.as_bytes(), &JsonBounds::default()) {
             Ok(Incoming::Answer(id, text)) => format!("{} {}", id.as_json(), text.get()),
             Ok(Incoming::Notification(method, params)) => format!("{method} {}", params.get()),
-            Err(Malformed { id, reason }) => format!("{:?} {reason}", id.as_ref().map(Id::as_json)),
+            Err(PeerMessageError { id, reason }) => format!("{:?} {reason}", id.as_ref().map(Id::as_json)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Decoder for incoming messages, which have passed the strict reader.
 
-use super::fault::{self, Code, Failure};
+use super::fault::{self, Code, NexusError};
 use super::keys::{AgentKeys, SealedPayload};
 use super::message::{
     AGENT_TYPES, ALGORITHM, DeliveryGuarantee, EventName, MAX_TTL_MS, MessageType, PRIORITIES, QueryAction,
@@ -60,11 +60,11 @@ pub struct EventHead {
 
 /// A message that cannot be decoded.
 #[derive(Debug)]
-pub struct Malformed {
+pub struct NexusDecodeError {
     /// The id, if it was readable.
     pub id: Option<IntentId>,
     /// The error to answer with.
-    pub failure: Failure,
+    pub failure: NexusError,
 }
 
 /// A message whose signature proves its sender.
@@ -124,10 +124,10 @@ pub struct SubscribeCommand {
 /// Decodes all of a message but its payload.
 ///
 /// # Errors
-/// [`Malformed`] with the id, as far as it could be read.
-pub fn envelope(text: &str) -> Result<Envelope<'_>, Box<Malformed>> {
+/// [`NexusDecodeError`].
+pub fn envelope(text: &str) -> Result<Envelope<'_>, Box<NexusDecodeError>> {
     let mut id = None;
-    read(text, &mut id).map_err(|fault| Box::new(Malformed { id, failure: fault::to_error(&fault) }))
+    read(text, &mut id).map_err(|fault| Box::new(NexusDecodeError { id, failure: fault::to_error(&fault) }))
 }
 
 fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>, Fault> {
@@ -314,7 +314,7 @@ impl<'a> Envelope<'a> {
     ///
     /// # Errors
     /// `SIGNATURE_INVALID`, the same for an unknown agent and a wrong signature.
-    pub fn verify(self, keys: Option<&AgentKeys>, scope: SignatureScope) -> Result<Verified<'a>, Failure> {
+    pub fn verify(self, keys: Option<&AgentKeys>, scope: SignatureScope) -> Result<Verified<'a>, NexusError> {
         let text = match scope {
             SignatureScope::Header => &self.header,
             SignatureScope::Full => &self.full,
@@ -326,7 +326,7 @@ impl<'a> Envelope<'a> {
         if signed {
             return Ok(Verified { envelope: self, scope });
         }
-        Err(Failure::new(
+        Err(NexusError::new(
             Code::SignatureInvalid,
             "`signature` does not match this message and the secret of the agent in `from.id`",
         ))
@@ -368,10 +368,10 @@ impl<'a> Verified<'a> {
     ///
     /// # Errors
     /// `VALIDATION_ERROR`.
-    pub fn check_time(&self, now_ms: u64, ahead_ms: u64) -> Result<(), Failure> {
+    pub fn check_time(&self, now_ms: u64, ahead_ms: u64) -> Result<(), NexusError> {
         let Envelope { timestamp_ms, ttl_ms, .. } = &self.envelope;
         let late = |message: &str| {
-            Err(Failure::new(Code::ValidationError, message).with_detail("pointer", "/timestamp"))
+            Err(NexusError::new(Code::ValidationError, message).with_detail("pointer", "/timestamp"))
         };
         if *timestamp_ms > now_ms.saturating_add(ahead_ms) {
             return late("`timestamp` is ahead of the executor's clock: compare the clocks");
@@ -387,7 +387,7 @@ impl<'a> Verified<'a> {
     /// # Errors
     /// `SIGNATURE_INVALID` when the payload is not authenticated; otherwise the reason why it cannot be
     /// decoded.
-    pub fn content(&self, keys: &AgentKeys, bounds: &JsonBounds) -> Result<Content, Failure> {
+    pub fn content(&self, keys: &AgentKeys, bounds: &JsonBounds) -> Result<Content, NexusError> {
         let envelope = &self.envelope;
         let opened = envelope
             .sealed
@@ -401,7 +401,7 @@ impl<'a> Verified<'a> {
         // The document's signature covers five members of the header. A command counts only if its payload is
         // sealed under that header or covered by the full signature.
         if envelope.kind == MessageType::Command && opened.is_none() && self.scope == SignatureScope::Header {
-            return Err(Failure::new(
+            return Err(NexusError::new(
                 Code::SignatureInvalid,
                 "the signature does not cover a command's `payload`: seal it (`encryption`), or agree on \
                  `signature_scope = \"full\"`",
@@ -411,8 +411,8 @@ impl<'a> Verified<'a> {
     }
 }
 
-fn open_payload(sealed: &SealedPayload, keys: &AgentKeys, header: &str) -> Result<Vec<u8>, Failure> {
-    let refuse = |message| Failure::new(Code::SignatureInvalid, message);
+fn open_payload(sealed: &SealedPayload, keys: &AgentKeys, header: &str) -> Result<Vec<u8>, NexusError> {
+    let refuse = |message| NexusError::new(Code::SignatureInvalid, message);
     if !keys.can_seal() {
         return Err(refuse("this executor has no encryption key for this agent"));
     }

@@ -1,6 +1,6 @@
 //! Outgoing messages: sealed if they answer a sealed message, and signed if the recipient is known.
 
-use super::fault::{self, Failure};
+use super::fault::{self, NexusError};
 use super::keys::{AgentKeys, SealedPayload};
 use super::message::{
     ALGORITHM, DeliveryGuarantee, EVENT_TYPE, EventName, MessageType, ResponseStatus, SignatureScope, VERSION,
@@ -62,14 +62,14 @@ pub enum OutgoingBody<'a> {
         /// The data of the answer.
         data: Option<Box<RawValue>>,
         /// The error, if it failed.
-        error: Option<Failure>,
+        error: Option<NexusError>,
         /// The processing time, in milliseconds.
         processing_ms: u64,
     },
     /// The acknowledgement of the message with this id.
     Ack(IntentId),
     /// The rejection of a message, with its id if that was readable.
-    Error(Option<IntentId>, Failure),
+    Error(Option<IntentId>, NexusError),
     /// An event of a run.
     Event {
         /// The event.
@@ -275,7 +275,7 @@ pub fn event_payload(data: &Value) -> Box<RawValue> {
 
 /// Status, data and error of the response to a run, successful or not.
 #[must_use]
-pub fn run_report(receipt: &Receipt) -> (ResponseStatus, Box<RawValue>, Option<Failure>) {
+pub fn run_report(receipt: &Receipt) -> (ResponseStatus, Box<RawValue>, Option<NexusError>) {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct RunReport<'a> {

@@ -95,7 +95,7 @@ impl Code {
 
 /// An error of this door, before its encoding.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
+pub struct NexusError {
     /// The error code.
     pub code: Code,
     /// The tool's own message, verbatim, or a sentence by the executor.
@@ -104,7 +104,7 @@ pub struct Failure {
     pub details: Map<String, Value>,
 }
 
-impl Failure {
+impl NexusError {
     /// An error without details.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
@@ -135,18 +135,20 @@ impl Failure {
 
 /// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
 #[must_use]
-pub fn to_error(fault: &Fault) -> Failure {
+pub fn to_error(fault: &Fault) -> NexusError {
     match fault {
-        Fault::Parse(message) | Fault::InvalidRequest(message) => Failure::new(Code::InvalidMessage, message),
-        Fault::MethodNotFound(message) => Failure::new(Code::NotFound, message),
+        Fault::Parse(message) | Fault::InvalidRequest(message) => {
+            NexusError::new(Code::InvalidMessage, message)
+        }
+        Fault::MethodNotFound(message) => NexusError::new(Code::NotFound, message),
         Fault::InvalidParams { message, pointer } => {
-            Failure::new(Code::ValidationError, message).with_detail("pointer", pointer.as_str())
+            NexusError::new(Code::ValidationError, message).with_detail("pointer", pointer.as_str())
         }
         Fault::ToolUnavailable { tool, message } => {
-            Failure::new(Code::Unavailable, message).with_detail("tool", tool.as_str())
+            NexusError::new(Code::Unavailable, message).with_detail("tool", tool.as_str())
         }
         Fault::Refused { intent, risk_score, blocked_by, message } => {
-            let mut failure = Failure::new(refusal_code(*blocked_by), message)
+            let mut failure = NexusError::new(refusal_code(*blocked_by), message)
                 .with_detail("blockedBy", blocked_by.as_str());
             if let Some(intent) = intent {
                 failure = failure.with_detail("intentId", intent.to_string());
@@ -157,36 +159,38 @@ pub fn to_error(fault: &Fault) -> Failure {
             }
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            Failure::new(Code::Unavailable, message)
+            NexusError::new(Code::Unavailable, message)
         }
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
             receipt_error(receipt).unwrap_or_else(|| {
-                Failure::new(Code::InternalError, failure_message::describe_failure(&receipt.outcome))
+                NexusError::new(Code::InternalError, failure_message::describe_failure(&receipt.outcome))
             })
         }
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(Code::Unavailable, message).with_detail("retryAfterMs", *retry_after_ms)
+            NexusError::new(Code::Unavailable, message).with_detail("retryAfterMs", *retry_after_ms)
         }
-        Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(Code::Unavailable, RECEIPT_PENDING)
-            .with_detail("intentId", intent.to_string())
-            .with_detail("ran", true)
-            .with_detail("retryAfterMs", *retry_after_ms),
-        Fault::Internal(_) => Failure::new(Code::InternalError, "internal error of the executor"),
+        Fault::ReceiptPending { intent, retry_after_ms } => {
+            NexusError::new(Code::Unavailable, RECEIPT_PENDING)
+                .with_detail("intentId", intent.to_string())
+                .with_detail("ran", true)
+                .with_detail("retryAfterMs", *retry_after_ms)
+        }
+        Fault::Internal(_) => NexusError::new(Code::InternalError, "internal error of the executor"),
     }
 }
 
 /// The error for a fault of `tool.execute`. The core's pointers are relative to the call, which is the
 /// command's `parameters` here.
 #[must_use]
-pub fn execution_error(fault: &Fault) -> Failure {
+pub fn execution_error(fault: &Fault) -> NexusError {
     match fault {
         Fault::InvalidParams { message, pointer } if pointer == "/tool" => {
-            Failure::new(Code::NotFound, message).with_detail("pointer", "/payload/parameters/tool")
+            NexusError::new(Code::NotFound, message).with_detail("pointer", "/payload/parameters/tool")
         }
-        Fault::InvalidParams { message, pointer } => Failure::new(Code::ValidationError, message)
+        Fault::InvalidParams { message, pointer } => NexusError::new(Code::ValidationError, message)
             .with_detail("pointer", format!("/payload/parameters{pointer}")),
         Fault::InvalidRequest(message) => {
-            Failure::new(Code::ValidationError, message).with_detail("pointer", "/id")
+            NexusError::new(Code::ValidationError, message).with_detail("pointer", "/id")
         }
         Fault::Parse(_)
         | Fault::MethodNotFound(_)
@@ -222,27 +226,28 @@ fn refusal_code(blocked_by: BlockedBy) -> Code {
 
 /// The error for a failed run; `None` for a successful one.
 #[must_use]
-pub fn receipt_error(receipt: &Receipt) -> Option<Failure> {
+pub fn receipt_error(receipt: &Receipt) -> Option<NexusError> {
     let message = failure_message::describe_failure(&receipt.outcome);
     Some(match &receipt.outcome.end {
         End::Returned(_) => return None,
         End::ToolError { code, message, detail } => {
-            let failure = Failure::new(Code::ExecutionFailed, message).with_detail("toolCode", code.as_str());
+            let failure =
+                NexusError::new(Code::ExecutionFailed, message).with_detail("toolCode", code.as_str());
             match detail {
                 Some(detail) => failure.with_detail("detail", detail.clone()),
                 None => failure,
             }
         }
         End::Exited { code, stderr_tail: _ } => {
-            Failure::new(Code::ExecutionFailed, message).with_detail("exitCode", *code)
+            NexusError::new(Code::ExecutionFailed, message).with_detail("exitCode", *code)
         }
-        End::Unlinkable(_) => Failure::new(Code::Unavailable, message),
+        End::Unlinkable(_) => NexusError::new(Code::Unavailable, message),
         End::LimitReached(limit) => {
             let code = if *limit == Limit::Time { Code::Timeout } else { Code::ExecutionFailed };
-            Failure::new(code, message).with_detail("limit", limit.as_str())
+            NexusError::new(code, message).with_detail("limit", limit.as_str())
         }
         End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
-            Failure::new(Code::ExecutionFailed, message)
+            NexusError::new(Code::ExecutionFailed, message)
         }
     })
 }

@@ -48,7 +48,7 @@ pub struct ContextHints {
 
 /// A request that cannot be decoded, with the parts that were readable.
 #[derive(Debug)]
-pub struct Malformed {
+pub struct SovereignDecodeError {
     /// The form.
     pub form: RequestForm,
     /// The id, if it was readable.
@@ -62,8 +62,8 @@ pub struct Malformed {
 /// Decodes a request.
 ///
 /// # Errors
-/// [`Malformed`], in the form that the request appears to have.
-pub fn request(text: &str) -> Result<Request, Box<Malformed>> {
+/// [`SovereignDecodeError`], in the form in which the request seems to be.
+pub fn request(text: &str) -> Result<Request, Box<SovereignDecodeError>> {
     let mut known = PartialRequest { form: RequestForm::Sovereign, id: None, skill: None, operation: None };
     match read(text, &mut known) {
         Ok((payload, stream, hints)) => {
@@ -73,7 +73,7 @@ pub fn request(text: &str) -> Result<Request, Box<Malformed>> {
         }
         Err(fault) => {
             let PartialRequest { form, id, skill, operation } = known;
-            Err(Box::new(Malformed { form, id, named: (skill, operation), fault }))
+            Err(Box::new(SovereignDecodeError { form, id, named: (skill, operation), fault }))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Encoder of this door's responses.
 
 use super::decode::RequestForm;
-use super::fault::{self, Failure};
+use super::fault::{self, SovereignError};
 use super::message::{
     AgentCard, LegacyResponse, Response, ResponseError, ResponseMetadata, ResponseResult, SuccessResult,
 };
@@ -74,7 +74,7 @@ impl Reply {
 
     /// An error response.
     #[must_use]
-    pub fn failure(&self, failure: &Failure) -> String {
+    pub fn failure(&self, failure: &SovereignError) -> String {
         let data = fault::error_data(failure, self.skill.as_deref(), self.operation.as_deref());
         if self.form == RequestForm::Legacy {
             return self.flat(LegacyResponse {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 /// An error of this door, before its encoding.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
+pub struct SovereignError {
     /// The JSON-RPC error code.
     pub code: i64,
     /// The tool's own message, verbatim, or a sentence by the executor.
@@ -23,7 +23,7 @@ pub struct Failure {
     pub data: Map<String, Value>,
 }
 
-impl Failure {
+impl SovereignError {
     fn new(code: i64, status_code: &str, message: &str) -> Self {
         let (message, status_code) = (message.to_owned(), status_code.to_owned());
         Self { code, message, status_code, data: Map::new() }
@@ -39,58 +39,64 @@ impl Failure {
 
 /// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
 #[must_use]
-pub fn to_error(fault: &Fault) -> Failure {
+pub fn to_error(fault: &Fault) -> SovereignError {
     match fault {
-        Fault::Parse(message) => Failure::new(-32700, "PARSE_ERROR", message),
-        Fault::InvalidRequest(message) => Failure::new(-32600, "INVALID_REQUEST", message),
-        Fault::MethodNotFound(message) => Failure::new(-32601, "METHOD_NOT_FOUND", message),
+        Fault::Parse(message) => SovereignError::new(-32700, "PARSE_ERROR", message),
+        Fault::InvalidRequest(message) => SovereignError::new(-32600, "INVALID_REQUEST", message),
+        Fault::MethodNotFound(message) => SovereignError::new(-32601, "METHOD_NOT_FOUND", message),
         Fault::InvalidParams { message, pointer } => {
             // The core's pointers are relative to the call, whose arguments are the payload here.
             let pointer = match pointer.strip_prefix("/arguments") {
                 Some(rest) => format!("/params/payload{rest}"),
                 None => pointer.clone(),
             };
-            Failure::new(-32602, "INVALID_PARAMS", message).with_data("pointer", pointer)
+            SovereignError::new(-32602, "INVALID_PARAMS", message).with_data("pointer", pointer)
         }
-        Fault::ToolUnavailable { tool: _, message } => Failure::new(-32003, "ADAPTER_UNAVAILABLE", message),
+        Fault::ToolUnavailable { tool: _, message } => {
+            SovereignError::new(-32003, "ADAPTER_UNAVAILABLE", message)
+        }
         Fault::Refused { intent, risk_score, blocked_by, message } => {
             refusal_error(*intent, *risk_score, *blocked_by, message)
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            Failure::new(-32000, "SERVER_ERROR", message)
+            SovereignError::new(-32000, "SERVER_ERROR", message)
         }
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
             receipt_error(receipt).unwrap_or_else(|| {
-                Failure::new(-32000, "SERVER_ERROR", &failure_message::describe_failure(&receipt.outcome))
+                SovereignError::new(
+                    -32000,
+                    "SERVER_ERROR",
+                    &failure_message::describe_failure(&receipt.outcome),
+                )
             })
         }
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(-32000, "BUSY", message).with_data("retry_after_ms", *retry_after_ms)
+            SovereignError::new(-32000, "BUSY", message).with_data("retry_after_ms", *retry_after_ms)
         }
         Fault::ReceiptPending { intent, retry_after_ms } => {
-            Failure::new(-32000, "RECEIPT_PENDING", RECEIPT_PENDING)
+            SovereignError::new(-32000, "RECEIPT_PENDING", RECEIPT_PENDING)
                 .with_data("intent_id", intent.to_string())
                 .with_data("ran", true)
                 .with_data("retry_after_ms", *retry_after_ms)
         }
-        Fault::Internal(_) => Failure::new(-32000, "SERVER_ERROR", "internal error of the executor"),
+        Fault::Internal(_) => SovereignError::new(-32000, "SERVER_ERROR", "internal error of the executor"),
     }
 }
 
 /// The error for an escalated intent.
 #[must_use]
-pub fn escalation_error(intent: IntentId, risk_score: Option<f64>) -> Failure {
+pub fn escalation_error(intent: IntentId, risk_score: Option<f64>) -> SovereignError {
     let message = "a person has to decide: the intent runs once an approver allows it";
     refusal_error(Some(intent), risk_score, BlockedBy::EscalationPending, message)
 }
 
 /// The error for an unknown skill or operation.
 #[must_use]
-pub fn missing_error(missing: Missing) -> Failure {
+pub fn missing_error(missing: Missing) -> SovereignError {
     match missing {
-        Missing::Skill(message) => Failure::new(-32002, "SKILL_NOT_LOADED", &message),
+        Missing::Skill(message) => SovereignError::new(-32002, "SKILL_NOT_LOADED", &message),
         Missing::Operation(message, available) => {
-            Failure::new(-32601, "METHOD_NOT_FOUND", &message).with_data("available", available)
+            SovereignError::new(-32601, "METHOD_NOT_FOUND", &message).with_data("available", available)
         }
     }
 }
@@ -100,7 +106,7 @@ fn refusal_error(
     risk_score: Option<f64>,
     blocked_by: BlockedBy,
     message: &str,
-) -> Failure {
+) -> SovereignError {
     let code = match blocked_by {
         BlockedBy::GovernorUnavailable => -32003,
         BlockedBy::VerdictDenied
@@ -116,7 +122,7 @@ fn refusal_error(
         | BlockedBy::ScopeUnenforceable
         | BlockedBy::StandingPolicy => -32000,
     };
-    let mut failure = Failure::new(code, &blocked_by.as_str().to_ascii_uppercase(), message);
+    let mut failure = SovereignError::new(code, &blocked_by.as_str().to_ascii_uppercase(), message);
     if let Some(intent) = intent {
         failure = failure.with_data("intent_id", intent.to_string());
     }
@@ -128,13 +134,13 @@ fn refusal_error(
 
 /// The error for a failed run; `None` for a successful one.
 #[must_use]
-pub fn receipt_error(receipt: &Receipt) -> Option<Failure> {
+pub fn receipt_error(receipt: &Receipt) -> Option<SovereignError> {
     let status = receipt.outcome.end.status().as_str();
     let sentence = failure_message::describe_failure(&receipt.outcome);
     let failure = match &receipt.outcome.end {
         End::Returned(_) => return None,
         End::ToolError { code, message, detail } => {
-            let failure = Failure::new(-32000, code, message);
+            let failure = SovereignError::new(-32000, code, message);
             match detail {
                 Some(detail) => failure.with_data("detail", detail.clone()),
                 None => failure,
@@ -143,15 +149,15 @@ pub fn receipt_error(receipt: &Receipt) -> Option<Failure> {
         End::Exited { code, stderr_tail } => {
             let words = stderr_tail.trim();
             let message = if words.is_empty() { &sentence } else { words };
-            Failure::new(-32000, status, message).with_data("exit_code", *code)
+            SovereignError::new(-32000, status, message).with_data("exit_code", *code)
         }
-        End::Unlinkable(_) => Failure::new(-32003, status, &sentence),
+        End::Unlinkable(_) => SovereignError::new(-32003, status, &sentence),
         End::LimitReached(limit) => {
             let code = if *limit == Limit::Time { -32001 } else { -32000 };
-            Failure::new(code, status, &sentence).with_data("limit", limit.as_str())
+            SovereignError::new(code, status, &sentence).with_data("limit", limit.as_str())
         }
         End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
-            Failure::new(-32000, status, &sentence)
+            SovereignError::new(-32000, status, &sentence)
         }
     };
     Some(failure.with_data("intent_id", receipt.intent.to_string()))
@@ -162,7 +168,7 @@ pub const UNKNOWN_ID: &str = "unknown";
 
 /// The data of an error, together with the requested skill and operation.
 #[must_use]
-pub(super) fn error_data(failure: &Failure, skill: Option<&str>, operation: Option<&str>) -> Value {
+pub(super) fn error_data(failure: &SovereignError, skill: Option<&str>, operation: Option<&str>) -> Value {
     let mut data = failure.data.clone();
     data.insert("skill".to_owned(), skill.into());
     data.insert("operation".to_owned(), operation.into());
