@@ -112,7 +112,7 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         signatures: None,
     };
     // No proof comes from a command line.
-    let trust = Trust::of_nobody(config.did.clone());
+    let trust = Trust::empty(config.did.clone());
     let governor = Governor::Local(Arc::new(local), Arc::default());
     let loaded = workshop.load(&config, 1).await?;
     let egress = workshop.egress(&config)?;

@@ -5,7 +5,7 @@ use super::rpc::{Followups, error_object, notification};
 use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::local::LocalGovernor;
-use crate::govern::{KeyPair, Records};
+use crate::govern::{KeyPair, ReportLog};
 use crate::verdict::{Decision, Verdict};
 use crate::wire::a2g::{decode, encode};
 use jsonrpsee::RpcModule;
@@ -25,7 +25,7 @@ pub struct GovernorDoor {
     /// The key that it signs with, when it has one.
     pub key: Option<KeyPair>,
     /// The reports that it keeps.
-    pub records: Records,
+    pub records: ReportLog,
     /// Whatever is sent here goes to every connected WebSocket.
     pub pushes: broadcast::Sender<Arc<str>>,
 }

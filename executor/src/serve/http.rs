@@ -602,7 +602,7 @@ fn credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Crede
     let Certified(names) = request.extensions().get().cloned().unwrap_or_default();
     match token {
         Ok(token) => Credential::new(token, names),
-        Err(NoToken) => Credential::nonsense(),
+        Err(NoToken) => Credential::malformed(),
     }
 }
 
@@ -613,7 +613,7 @@ fn not_known(shown: &Credential) -> Response {
 /// What a caller who is not known is asked for, as RFC 6750 (section 3) has it: whoever has shown a token is told
 /// that it is not good, and not why.
 pub(super) fn challenge(shown: &Credential) -> &'static str {
-    if shown.shows_a_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
+    if shown.has_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
 }
 
 /// What is shown as a token and is none.

@@ -3,7 +3,7 @@
 use super::limits::Pass;
 use super::tasks::Record;
 use crate::serve::connections::Work;
-use crate::wire::a2a::message::Update;
+use crate::wire::a2a::message::TaskUpdate;
 use crate::wire::a2a::{Dialect, encode, fault};
 use crate::wire::jsonrpc::Id;
 use axum::body::{Body, Bytes};
@@ -37,7 +37,7 @@ pub(super) struct Beginning {
     /// The task as it is.
     pub(super) record: Arc<Record>,
     /// Its changes after that.
-    pub(super) updates: broadcast::Receiver<Arc<Update>>,
+    pub(super) updates: broadcast::Receiver<Arc<TaskUpdate>>,
     /// `true` when the stream stays open while the task waits for a person.
     pub(super) waits_for_a_person: bool,
 }
@@ -65,7 +65,7 @@ impl Stream {
     async fn pump(self, beginning: Beginning, lines: mpsc::Sender<Bytes>) {
         let Beginning { record, mut updates, waits_for_a_person } = beginning;
         let goes_on = waits_for_a_person && record.is_prompting();
-        let first = Update::Task(Box::new(record.task.clone()));
+        let first = TaskUpdate::Task(Box::new(record.task.clone()));
         if !self.send(&lines, self.event(&first)).await || (first.is_final() && !goes_on) {
             return;
         }
@@ -100,8 +100,8 @@ impl Stream {
         }
     }
 
-    fn event(&self, update: &Update) -> Bytes {
-        data(&encode::update(&self.id, update, self.dialect))
+    fn event(&self, update: &TaskUpdate) -> Bytes {
+        data(&encode::update_response(&self.id, update, self.dialect))
     }
 
     fn too_slow(&self) -> Bytes {
@@ -109,7 +109,7 @@ impl Stream {
             message: "this stream was read too slowly: `tasks/resubscribe` goes on with the task".to_owned(),
             retry_after_ms: 0,
         };
-        data(&fault::of(&fault.into(), self.dialect).response(&self.id, self.dialect))
+        data(&fault::to_error(&fault.into(), self.dialect).response(&self.id, self.dialect))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::ident::{AgentDid, IntentId};
 use crate::memory;
 use crate::run::Subject;
 use crate::wire::nexus::encode;
-use crate::wire::nexus::message::{EventName, Guarantee};
+use crate::wire::nexus::message::{DeliveryGuarantee, EventName};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::{BTreeSet, VecDeque};
@@ -51,7 +51,7 @@ pub(super) struct Subscription {
     /// Of what.
     pub events: BTreeSet<EventName>,
     /// How surely.
-    pub guarantee: Guarantee,
+    pub guarantee: DeliveryGuarantee,
     /// Whether its events are sealed.
     pub sealed: bool,
     /// The agent's identity, as it came.
@@ -69,7 +69,7 @@ pub(super) struct Subscription {
 pub(super) struct Outgoing {
     pub id: IntentId,
     pub name: EventName,
-    pub guarantee: Guarantee,
+    pub guarantee: DeliveryGuarantee,
     pub sealed: bool,
     pub to: Arc<RawValue>,
     pub payload: Box<RawValue>,
@@ -123,7 +123,7 @@ impl Mailbox {
     /// A connection is gone.
     pub(super) fn detach(&mut self, connection: u64, now: Instant) {
         self.subscriptions.retain(|subscription| {
-            subscription.connection != connection || subscription.guarantee != Guarantee::AtMostOnce
+            subscription.connection != connection || subscription.guarantee != DeliveryGuarantee::AtMostOnce
         });
         self.passing.retain(|event| event.connection != connection);
         self.passing_bytes = self.passing.iter().map(|event| event.payload.get().len()).sum();
@@ -169,7 +169,7 @@ impl Mailbox {
             let event = subscription.event(subject, name, data);
             let bytes = event.payload.get().len();
             let fits = match event.guarantee {
-                Guarantee::AtMostOnce => {
+                DeliveryGuarantee::AtMostOnce => {
                     let fits =
                         self.passing.len() < MAX_PASSING && self.passing_bytes + bytes <= MAX_PASSING_BYTES;
                     if fits && self.outlet.is_some() {
@@ -178,7 +178,7 @@ impl Mailbox {
                     }
                     fits
                 }
-                Guarantee::AtLeastOnce | Guarantee::ExactlyOnce => {
+                DeliveryGuarantee::AtLeastOnce | DeliveryGuarantee::ExactlyOnce => {
                     let fits = self.kept.len() < MAX_KEPT
                         && self.kept_bytes + bytes <= MAX_KEPT_BYTES
                         && memory::has_room(bytes as u64);
@@ -208,7 +208,7 @@ impl Mailbox {
         }
         let mut due = self.passing.drain(..).collect::<Vec<_>>();
         self.kept.retain(|kept| {
-            let given_up = kept.event.guarantee == Guarantee::AtLeastOnce
+            let given_up = kept.event.guarantee == DeliveryGuarantee::AtLeastOnce
                 && kept.attempts >= MAX_ATTEMPTS
                 && kept.sent.is_some_and(|sent| now.saturating_duration_since(sent) >= RESEND);
             if given_up {
@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    fn subscription(guarantee: Guarantee, connection: u64) -> Subscription {
+    fn subscription(guarantee: DeliveryGuarantee, connection: u64) -> Subscription {
         Subscription {
             id: IntentId::random(),
             of: Some(subject().agent),
@@ -323,7 +323,9 @@ mod tests {
     #[test]
     fn what_is_kept_is_sent_again_until_it_is_acknowledged_with_one_id() {
         let (wake, start) = (Arc::new(Notify::new()), SystemClock.monotonic());
-        for (guarantee, attempts) in [(Guarantee::AtLeastOnce, 5), (Guarantee::ExactlyOnce, 20)] {
+        for (guarantee, attempts) in
+            [(DeliveryGuarantee::AtLeastOnce, 5), (DeliveryGuarantee::ExactlyOnce, 20)]
+        {
             let mut mailbox = Mailbox::default();
             assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
             mailbox.publish(&subject(), EventName::Started, &json!({}));
@@ -338,7 +340,7 @@ mod tests {
             }
             assert_eq!((sent, ids.len()), (attempts, 1), "{guarantee:?}");
             let id = ids.into_iter().next().unwrap();
-            assert_eq!(mailbox.acknowledged(id), guarantee == Guarantee::ExactlyOnce);
+            assert_eq!(mailbox.acknowledged(id), guarantee == DeliveryGuarantee::ExactlyOnce);
             assert!(!mailbox.acknowledged(id));
             assert_eq!(mailbox.kept_bytes, 0);
         }
@@ -348,8 +350,8 @@ mod tests {
     fn what_is_kept_outlives_its_connection_and_is_sent_over_the_next() {
         let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
         let mut mailbox = Mailbox::default();
-        assert!(mailbox.subscribe(subscription(Guarantee::ExactlyOnce, 1), &wake));
-        assert!(mailbox.subscribe(subscription(Guarantee::AtMostOnce, 1), &wake));
+        assert!(mailbox.subscribe(subscription(DeliveryGuarantee::ExactlyOnce, 1), &wake));
+        assert!(mailbox.subscribe(subscription(DeliveryGuarantee::AtMostOnce, 1), &wake));
         mailbox.publish(&subject(), EventName::Started, &json!({}));
         let first = mailbox.due(1, now, everybodys);
         assert_eq!(first.len(), 2);
@@ -373,7 +375,9 @@ mod tests {
     #[test]
     fn nothing_grows_without_end_and_what_was_left_out_is_said() {
         let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
-        for (guarantee, most) in [(Guarantee::ExactlyOnce, MAX_KEPT), (Guarantee::AtMostOnce, MAX_PASSING)] {
+        for (guarantee, most) in
+            [(DeliveryGuarantee::ExactlyOnce, MAX_KEPT), (DeliveryGuarantee::AtMostOnce, MAX_PASSING)]
+        {
             let mut mailbox = Mailbox::default();
             assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
             for _ in 0..most + 7 {
@@ -383,7 +387,7 @@ mod tests {
             let due = mailbox.due(1, now, everybodys);
             assert_eq!(
                 due.len(),
-                most.min(if guarantee == Guarantee::ExactlyOnce { MAX_IN_FLIGHT } else { most })
+                most.min(if guarantee == DeliveryGuarantee::ExactlyOnce { MAX_IN_FLIGHT } else { most })
             );
             mailbox.acknowledged(due[0].id);
             mailbox.publish(&subject(), EventName::Finished, &json!({}));
@@ -395,7 +399,7 @@ mod tests {
         }
         let mut mailbox = Mailbox::default();
         for nth in 0..=MAX_SUBSCRIPTIONS {
-            let taken = mailbox.subscribe(subscription(Guarantee::AtMostOnce, 1), &wake);
+            let taken = mailbox.subscribe(subscription(DeliveryGuarantee::AtMostOnce, 1), &wake);
             assert_eq!(taken, nth < MAX_SUBSCRIPTIONS);
         }
     }
@@ -409,7 +413,7 @@ mod tests {
         let only = Subscription {
             intent: Some(mine.intent),
             events: [EventName::Finished].into(),
-            ..subscription(Guarantee::AtLeastOnce, 1)
+            ..subscription(DeliveryGuarantee::AtLeastOnce, 1)
         };
         assert!(mailbox.subscribe(only, &wake));
         assert!(!mailbox.wants(&mine, EventName::Started));
@@ -417,7 +421,10 @@ mod tests {
         assert!(!mailbox.wants(&Subject { intent: mine.intent, ..other.clone() }, EventName::Finished));
         assert!(mailbox.wants(&mine, EventName::Finished));
         assert!(
-            mailbox.subscribe(Subscription { of: None, ..subscription(Guarantee::AtMostOnce, 1) }, &wake)
+            mailbox.subscribe(
+                Subscription { of: None, ..subscription(DeliveryGuarantee::AtMostOnce, 1) },
+                &wake
+            )
         );
         mailbox.publish(&other, EventName::Started, &json!({}));
         // An operator who is none any more.
