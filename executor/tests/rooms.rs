@@ -200,8 +200,13 @@ const MAKERS: [(&str, &[&str]); 11] = [
     ("OperatorLimits", &["OperatorLimits::new"]),
     ("AcceptUnsigned", &["AcceptUnsigned::given_on_the_command_line", "derive(Clone)", "derive(Copy)"]),
     (
-        "Authentic",
-        &["Authentic::over_own_connection", "Authentic::with_call", "Governor::decide", "derive(Clone)"],
+        "VerifiedVerdict",
+        &[
+            "VerifiedVerdict::from_governor_connection",
+            "VerifiedVerdict::from_call",
+            "Governor::decide",
+            "derive(Clone)",
+        ],
     ),
     (
         "Escalated",
