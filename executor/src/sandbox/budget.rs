@@ -1,9 +1,8 @@
-//! What a guest may take of the host: bytes that it writes to files, names that it makes, entries of
-//! folders that it lists, random bytes; and the streams by which a component's file calls spend it, on
-//! the guest's own thread.
+//! Budgets for a guest's use of the host (bytes written to files, names created, folder entries listed, random
+//! bytes), and the streams that charge a component's file calls to them.
 //!
-//! All are counted before the call that uses them, so that no call goes over. Bytes written twice
-//! to the same place count twice, and a write beyond the end counts for all that the file grows by.
+//! Each use is charged before the call, so that no call exceeds a budget. Bytes written twice to the same place
+//! count twice, and a write beyond the end counts everything that the file grows by.
 
 use super::stop::Stop;
 use crate::limit::{Budgets, Limit, Spent};
@@ -15,7 +14,7 @@ use wasmtime_wasi::p2::{
     DynInputStream, DynOutputStream, InputStream, OutputStream, Pollable, StreamError, StreamResult,
 };
 
-/// The budgets of one execution, with what is spent of them.
+/// The budgets of one execution, with their use so far.
 #[derive(Debug)]
 pub(super) struct Budget {
     granted: Budgets,
@@ -38,27 +37,29 @@ impl Budget {
         }
     }
 
-    /// Spends `bytes` of what may be written, or ends the run.
+    /// Charges `bytes` written to files, or ends the run.
+    // A budget instead of a quota: overwritten bytes count again, because the bound is on the disk's work and wear, and
+    // no count ever has to be taken back.
     pub(super) fn write(&self, bytes: u64) -> Result<(), Stop> {
         spend(&self.written_bytes, bytes, self.granted.written.bytes(), Limit::Written)
     }
 
-    /// Spends one name, or ends the run.
+    /// Charges one created name, or ends the run.
     pub(super) fn create(&self) -> Result<(), Stop> {
         spend(&self.created, 1, self.granted.created, Limit::Created)
     }
 
-    /// Spends `bytes` of what may be taken of random bytes, or ends the run.
+    /// Charges `bytes` of randomness, or ends the run.
     pub(super) fn random(&self, bytes: u64) -> Result<(), Stop> {
         spend(&self.random_bytes, bytes, self.granted.random_bytes, Limit::RandomBytes)
     }
 
-    /// Spends one entry of a folder, or ends the run.
+    /// Charges one listed folder entry, or ends the run.
     pub(super) fn list(&self) -> Result<(), Stop> {
         spend(&self.directory_entries, 1, self.granted.directory_entries, Limit::DirectoryEntries)
     }
 
-    /// Ends the run when it waits for more at once than it may.
+    /// Ends the run when one poll has more subscriptions than permitted.
     pub(super) fn poll(&self, subscriptions: u64) -> Result<(), Stop> {
         if subscriptions > self.granted.subscriptions {
             return Err(Stop::Limit(Limit::Subscriptions));
@@ -66,14 +67,14 @@ impl Budget {
         Ok(())
     }
 
-    /// Takes note of the fuel that a guest had left at its end.
+    /// Records the fuel that remained at the guest's end.
     pub(super) fn fuel_left(&self, left: u64) {
         if let Some(granted) = self.granted.fuel {
             let _at_the_end_once = self.fuel.set(granted.saturating_sub(left));
         }
     }
 
-    /// What is spent so far.
+    /// The use of each budget so far.
     pub(super) fn spent(&self) -> Spent {
         Spent {
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
@@ -84,14 +85,14 @@ impl Budget {
         }
     }
 
-    /// The budgets in force.
+    /// The budgets as granted.
     pub(super) fn granted(&self) -> Budgets {
         self.granted
     }
 }
 
-/// One guest has one thread, so nothing is spent between the look and the store.
 fn spend(spent: &AtomicU64, more: u64, most: u64, limit: Limit) -> Result<(), Stop> {
+    // Load and store need no atomic update: one guest has one thread, and others only read.
     let total = spent.load(Ordering::Relaxed).saturating_add(more);
     if total > most {
         return Err(Stop::Limit(limit));
@@ -100,14 +101,15 @@ fn spend(spent: &AtomicU64, more: u64, most: u64, limit: Limit) -> Result<(), St
     Ok(())
 }
 
-/// What wasmtime does on this thread and at once. Its other calls hand the work to a thread, which a
-/// confined process cannot start and whose CPU time would not be the guest's.
+/// The output of a future that completes in its first poll.
+// Used with wasmtime's `blocking_` calls, which work on this thread. Its other calls hand the work to a thread,
+// which a confined process cannot start and whose CPU time would not be charged to the guest.
 fn at_once<T>(work: impl Future<Output = StreamResult<T>>) -> StreamResult<T> {
     let waits = || Err(StreamError::Trap(wasmtime::Error::msg("a file was not ready")));
     work.now_or_never().unwrap_or_else(waits)
 }
 
-/// A stream out of a file.
+/// An input stream from a file that reads on the guest's thread.
 pub(super) struct Reading {
     pub(super) inner: DynInputStream,
 }
@@ -134,7 +136,7 @@ impl InputStream for Reading {
     }
 }
 
-/// A stream into a file that spends what goes through it.
+/// An output stream to a file that charges each write to the budget.
 pub(super) struct Spending {
     pub(super) inner: DynOutputStream,
     pub(super) budget: Arc<Budget>,

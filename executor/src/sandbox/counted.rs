@@ -1,5 +1,4 @@
-//! The host calls of WASI 0.2 that take of a budget and have no room of their own: random bytes and
-//! polls. Each is wasmtime's, behind the budget.
+//! The WASI 0.2 host calls for random bytes and polls: wasmtime's implementation behind a budget.
 
 use super::state::State;
 use wasmtime::component::{HasData, Linker, Resource};
@@ -9,7 +8,8 @@ use wasmtime_wasi::p2::bindings::io::poll;
 use wasmtime_wasi::p2::bindings::random::{insecure, insecure_seed, random};
 use wasmtime_wasi::random::WasiRandomCtx;
 
-/// The most random bytes of one call: wasmtime makes them all before the guest has the first.
+/// The most random bytes of one call.
+// wasmtime generates all bytes of a call before the guest receives the first.
 pub(super) const MAX_RANDOM_BYTES: u64 = 64 << 10;
 
 /// Links `wasi:random` and `wasi:io/poll`.
@@ -29,8 +29,9 @@ impl HasData for HasCounted {
 struct Counted<'a>(&'a mut State);
 
 impl Counted<'_> {
-    /// wasmtime's own, once `bytes` are spent. What one call may not ask for is left to it to refuse.
+    /// wasmtime's generator, after `bytes` were charged.
     fn random(&mut self, bytes: u64) -> wasmtime::Result<&mut WasiRandomCtx> {
+        // A larger call is refused by wasmtime and delivers no bytes, so it is not charged.
         if bytes <= MAX_RANDOM_BYTES {
             self.0.gauges.budget.random(bytes)?;
         }

@@ -1,9 +1,9 @@
-//! The filesystem of WASI 0.2, around wasmtime's own.
+//! The filesystem of WASI 0.2: wasmtime's implementation, audited.
 //!
-//! Every call goes through [`Watched`]: what reaches under the folder that stands for all that is
-//! not granted is refused with `access`, and every refusal is recorded. Nothing here looks at a
-//! guest path to decide: wasmtime-wasi resolves it beneath the opened roots, and where a root is not
-//! granted whole it is walked (`walk.rs`).
+//! Every call goes through [`Watched`]. A path below the folder that stands for everything not granted is
+//! refused with `access`, and every refusal is recorded. No decision depends on the text of a guest path:
+//! wasmtime-wasi resolves it beneath the opened roots, and a root that is not granted whole is walked name by
+//! name (`walk.rs`).
 
 use super::budget::{Budget, Reading, Spending};
 use super::denials::Refusal;
@@ -41,7 +41,7 @@ impl Watched<'_> {
         self.0.filesystem()
     }
 
-    /// The preopened folder that a descriptor is, when it is one.
+    /// The preopened folder behind a descriptor, if it is one.
     pub(super) fn preopen(&mut self, fd: &Resource<Descriptor>) -> Option<Preopen> {
         let handle = match self.0.wasi.ctx().table.get(fd) {
             Ok(Descriptor::Dir(dir)) => Arc::clone(&dir.dir),
@@ -50,7 +50,7 @@ impl Watched<'_> {
         self.0.preopens.iter().find(|preopen| Arc::ptr_eq(&preopen.handle, &handle)).cloned()
     }
 
-    /// Refuses what starts from the folder that stands for all that is not granted.
+    /// Refuses paths that start from the folder that stands for everything not granted.
     fn enter(&mut self, paths: &[(Option<Preopen>, &str)]) -> FsResult<()> {
         let outside = |p: &Option<Preopen>| p.as_ref().is_some_and(|p| p.kind == PreopenKind::Outside);
         if paths.iter().any(|(preopen, _)| outside(preopen)) {
@@ -60,12 +60,12 @@ impl Watched<'_> {
         Ok(())
     }
 
-    /// Spends of the budget, or ends the run.
+    /// Charges the budget, or ends the run.
     fn spend(&self, spend: impl FnOnce(&Budget) -> Result<(), Stop>) -> FsResult<()> {
         spend(&self.0.gauges.budget).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))
     }
 
-    /// The size of an open file; 0 when it is none.
+    /// The size of an open file in bytes; 0 for a folder.
     fn size(&mut self, fd: &Resource<Descriptor>) -> u64 {
         match self.0.wasi.ctx().table.get(fd) {
             Ok(Descriptor::File(file)) => file.file.metadata().map_or(0, |metadata| metadata.len()),
@@ -73,7 +73,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Puts a stream into a file behind the budget.
+    /// Wraps a file's output stream, so that its writes are charged to the budget.
     fn spending(&mut self, stream: Resource<DynOutputStream>) -> FsResult<Resource<DynOutputStream>> {
         let budget = Arc::clone(&self.0.gauges.budget);
         let table = &mut self.0.wasi.ctx().table;
@@ -82,7 +82,7 @@ impl Watched<'_> {
         Ok(table.push(spending)?)
     }
 
-    /// Refuses to make a link where links may not be made.
+    /// Refuses to create a link where the operator does not allow links; charges the budget otherwise.
     fn link(&mut self, paths: &[(Option<Preopen>, &str)]) -> FsResult<()> {
         if !self.0.links {
             self.record(Refusal::Linking, paths);
@@ -91,19 +91,19 @@ impl Watched<'_> {
         self.spend(Budget::create)
     }
 
-    /// Where an open folder lies; `None` for a file, and where paths are not walked.
+    /// The walked path of an open folder; `None` for a file, and in a run whose paths are not walked.
     fn place_of_folder(&mut self, fd: &Resource<Descriptor>) -> FsResult<Option<Place>> {
         let walked = self.0.walks && matches!(self.0.wasi.ctx().table.get(fd)?, Descriptor::Dir(_));
         if walked { self.place(fd).map(Some) } else { Ok(None) }
     }
 
-    /// Reaches a folder that is to be made, whose name may end in a slash.
+    /// Resolves the path of a folder to be created, which may end in a slash.
     async fn reach_a_new_folder(&mut self, fd: &Resource<Descriptor>, path: &str) -> FsResult<Reached> {
         let name = if self.0.walks { path.trim_end_matches('/') } else { path };
         self.reach(fd, name, PathFlags::empty(), Need::Have).await
     }
 
-    /// Reaches both ends of a call that has two.
+    /// Resolves both paths of a call that has two.
     async fn reach_both(
         &mut self,
         (fd, old): (&Resource<Descriptor>, &str),
@@ -119,28 +119,28 @@ impl Watched<'_> {
         }
     }
 
-    /// Whether what lies at one place may be moved to another. A folder takes along what lies below it,
-    /// so all of that has to be granted, before and after. A folder that was `moved` all the same is moved
-    /// back.
+    /// Refuses to move a folder unless everything below it is granted, before and after the move. A folder that
+    /// was `moved` already is moved back.
     async fn may_move(&mut self, from: &Reached, to: &Reached, moved: bool) -> FsResult<()> {
         let (Some(old), Some(new)) = (&from.place, &to.place) else { return Ok(()) };
         let at = if moved { to } else { from };
         let kind = match self.inner().stat_at(at.folder(), PathFlags::empty(), at.name.clone()).await {
             Ok(stat) => stat.type_,
-            // What was moved here is gone again.
+            // The moved entry has vanished since.
             Err(_) if moved => return Ok(()),
             Err(error) => return Err(error),
         };
         let narrow = [old, new].into_iter().find(|place| !place.root.grants_all_below(&place.path));
         let Some(place) = narrow.filter(|_| kind == DescriptorType::Directory) else { return Ok(()) };
         if moved {
+            // Moving back may fail, if another run has taken the name. The guest gets the refusal all the same.
             let (there, back) = (to.name.clone(), from.name.clone());
             let _as_far_as_it_goes = self.inner().rename_at(to.folder(), there, from.folder(), back).await;
         }
         Err(self.not_granted(place).into())
     }
 
-    /// Opens what was reached, when it is a file or a folder that may be opened.
+    /// Opens a resolved path, if it is a file or a folder that may be opened.
     async fn open_reached(
         &mut self,
         at: &Reached,
@@ -150,7 +150,7 @@ impl Watched<'_> {
     ) -> FsResult<Resource<Descriptor>> {
         let mut open = open;
         if let Some(place) = at.place.as_ref().filter(|place| !place.root.grants(&place.path)) {
-            // A folder on the way is opened as one and for nothing else.
+            // Not granted itself: an ancestor of something granted, which may be opened as a folder only.
             if open.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE) {
                 return Err(self.not_granted(place).into());
             }
@@ -165,10 +165,11 @@ impl Watched<'_> {
     }
 
     /// Refuses a file with several names, unless the operator allows those, and anything but a file, a folder or
-    /// a link, such as a FIFO: that could hold the thread that opens it, and setting the times of a file opens it
-    /// as well. `false` when nothing is there; where that cannot be told, the call itself fails.
+    /// a symbolic link. `false` when nothing is there; if that cannot be determined, the call itself fails.
     async fn check_target(&mut self, at: &Reached, paths: &[(Option<Preopen>, &str)]) -> FsResult<bool> {
         use DescriptorType::{Directory, RegularFile, SymbolicLink};
+        // Opening a FIFO could block this thread, and setting a file's times opens it as well. Another name of
+        // a file may lie outside the grant.
         let stat = self.inner().stat_at(at.folder(), at.flags, at.name.clone()).await;
         match stat.map(|stat| (stat.type_, stat.link_count)) {
             Ok((RegularFile | SymbolicLink, 2..)) if !self.0.hard_links => {
@@ -181,8 +182,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Looks at the result of a call that would change something or only looks, and records it when
-    /// it is a refusal.
+    /// Records the result of a call if it is a refusal; `changes` tells mutating calls from others.
     fn watch<T>(
         &mut self,
         changes: bool,
@@ -219,7 +219,7 @@ impl Host for Watched<'_> {
     }
 }
 
-/// A call that takes one path below a descriptor. Where it follows links, its `flags` say so.
+/// Defines calls that take one path below a descriptor. Those that can follow links have `flags`.
 macro_rules! watched {
     ($($name:ident($fd:ident, $(($flags:ident))? $path:ident: String; $($after:ident: $at:ty),*) -> $out:ty, $need:expr, changes $changes:expr;)*) => {
         $(async fn $name(
@@ -232,6 +232,7 @@ macro_rules! watched {
             $(follow = $flags;)?
             let at = self.reach(&$fd, &$path, follow, $need).await?;
             $(let $flags = at.flags;)?
+            // The last folder's handle and one name: no component of the path is resolved a second time.
             let result = self.inner().$name(at.folder(), $($flags,)? at.name.clone() $(, $after)*).await;
             self.leave(at);
             self.watch($changes, &paths, result)
@@ -239,13 +240,12 @@ macro_rules! watched {
     };
 }
 
-/// Whether opening with these flags makes or changes something.
 fn changes_something(open: OpenFlags, flags: DescriptorFlags) -> bool {
     open.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE)
         || flags.intersects(DescriptorFlags::WRITE | DescriptorFlags::MUTATE_DIRECTORY)
 }
 
-/// A call that takes no path.
+/// Defines calls that take no path and are forwarded unchanged.
 macro_rules! passed_on {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
         $(async fn $name(&mut self, $($arg: $ty),*) -> $out {
@@ -282,6 +282,8 @@ impl HostDescriptor for Watched<'_> {
             Descriptor::Dir(dir) => Arc::clone(&dir.dir),
             Descriptor::File(_) => return Err(ErrorCode::NotDirectory.into()),
         };
+        // The binding's stream type is wasmtime's and cannot be constructed here, so our listing lies in the table
+        // under a handle that carries that type.
         let listing = table.push(Listing::open(&folder, 0)?)?;
         if let Some(place) = place {
             self.0.places.insert(listing.rep(), place);
@@ -312,7 +314,7 @@ impl HostDescriptor for Watched<'_> {
         atim: NewTimestamp,
         mtim: NewTimestamp,
     ) -> FsResult<()> {
-        // A folder may be open only because it lies on the way.
+        // An ancestor of something granted can be open too, and must not be changed.
         if let Some(place) = self.place_of_folder(&fd)?
             && !place.root.grants(&place.path)
         {
@@ -407,7 +409,7 @@ impl HostDescriptor for Watched<'_> {
             Ok(()) => {
                 let (old, new) = (from.name.clone(), to.name.clone());
                 let moved = self.inner().rename_at(from.folder(), old, to.folder(), new).await;
-                // Another run may have put a folder there meanwhile.
+                // Checked again after the move: another run may have put a folder there in between.
                 match moved {
                     Ok(()) => self.may_move(&from, &to, true).await,
                     Err(refused) => self.watch(true, &paths, Err(refused)),
@@ -435,6 +437,7 @@ impl HostDescriptor for Watched<'_> {
         fd: Resource<Descriptor>,
         offset: Filesize,
     ) -> FsResult<Resource<DynInputStream>> {
+        // wasmtime's stream would read on a thread of its pool, which a confined process cannot start.
         let inner = self.inner().read_via_stream(fd, offset)?;
         let table = &mut self.0.wasi.ctx().table;
         let inner = table.delete(inner)?;
@@ -447,7 +450,7 @@ impl HostDescriptor for Watched<'_> {
         fd: Resource<Descriptor>,
         offset: Filesize,
     ) -> FsResult<Resource<DynOutputStream>> {
-        // What lies between the end of the file and where the stream starts grows with its first byte.
+        // The gap between the end of the file and the stream's start becomes part of the file with the first byte.
         let gap = offset.saturating_sub(self.size(&fd));
         self.spend(|budget| budget.write(gap))?;
         let stream = self.inner().write_via_stream(fd, offset)?;
@@ -481,6 +484,7 @@ impl HostDirectoryEntryStream for Watched<'_> {
         let mut next = next.skip_while(|entry| entry.as_ref().is_ok_and(hidden));
         let Some(entry) = next.next().transpose()? else { return Ok(None) };
         self.spend(Budget::list)?;
+        // WASI 0.2 names are UTF-8. A lossy conversion would show a name that opens nothing.
         let name = entry.name.into_string().map_err(|_| ErrorCode::IllegalByteSequence)?;
         Ok(Some(DirectoryEntry { type_: kind_of(entry.kind), name }))
     }

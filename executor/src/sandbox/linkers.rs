@@ -1,7 +1,6 @@
-//! What a guest may import: everything that is linked, and nothing else.
+//! The linkers: the complete list of interfaces that a guest may import.
 //!
-//! None of it is a network interface. What a component gets that imports one is in [`super::network`] and
-//! [`super::sockets`].
+//! Network interfaces are not among them. [`super::network`] and [`super::sockets`] link those.
 
 use super::state::State;
 use super::{counted, filesystem, path_text, preview1, typed};
@@ -13,7 +12,7 @@ use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
 use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemView as _};
 use wasmtime_wasi::p2::bindings::{cli, clocks, filesystem as wasi_filesystem, io};
 
-/// What core modules may import.
+/// The imports of core modules: WASI preview 1.
 pub(super) fn core(engine: &Engine) -> wasmtime::Result<CoreLinker<State>> {
     let mut linker = CoreLinker::new(engine);
     preview1::add_to_linker(&mut linker)?;
@@ -26,9 +25,11 @@ impl HasData for HasTable {
     type Data<'a> = &'a mut ResourceTable;
 }
 
-/// What components may import.
+/// The imports of components: WASI 0.2 without the network, and the host interface of typed tools.
 pub(super) fn component(engine: &Engine) -> wasmtime::Result<ComponentLinker<State>> {
     let mut linker = ComponentLinker::new(engine);
+    // Interface by interface: wasmtime-wasi's own `add_to_linker` would also link its sockets, and random bytes,
+    // polls and files without budgets.
     let l = &mut linker;
     io::error::add_to_linker::<State, HasTable>(l, |state| state.ctx().table)?;
     counted::add_to_linker(l)?;

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! Artifact + Permit + Input ─▶ Execution::new ─▶ execute ─▶ Outcome
-//!                                   │ store made: limiter, throttle, deadline, streams, preopens
-//!                                   │ limits read back from the live store
-//!                                   │ guest runs, watched at every tick of the epoch
-//!                                   └ store dropped
+//!                                   │ create the store: limiter, throttle, deadline, streams, preopens
+//!                                   │ read the limits back from the live store
+//!                                   │ run the guest, check it at every epoch tick
+//!                                   └ drop the store
 //! ```
-//! [`Sandbox::execute`] does not know where it runs: it needs a thread that may block, and a tokio
-//! runtime for its timers. It never panics on a guest's account, never trusts a number that a guest
-//! gives, and uses no store twice.
+//! [`Sandbox::execute`] works in any process: it needs a thread that may block, and a tokio runtime for
+//! its timers. It never panics because of a guest, never trusts a number that a guest supplies, and never
+//! reuses a store.
 
 mod artifact;
 mod budget;
@@ -67,44 +67,46 @@ use wasmtime_wasi::p2::bindings::CommandPre;
 use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
 use wasmtime_wasi::{WasiCtxBuilder, WasiView as _};
 
-/// Descriptors of the process that no guest may have: connections, logs, the engine.
+/// Descriptors reserved for the process itself: connections, logs, the engine.
 const OWN_DESCRIPTORS: u64 = 256;
-/// The most bytes that one host call may copy out of a guest. A guest that reads or writes a file
-/// in one call passes a buffer as large as the file, so this bounds that call too.
+/// The most bytes that one host call may copy out of a guest.
+// wasmtime's `set_hostcall_fuel` also bounds the buffer of one `fd_read` or `fd_write`, and a guest that reads
+// a file in one call passes a buffer as large as the file: at 1 MiB, reading 2 MB would fail. Lists of poll
+// subscriptions, the reason for a smaller value, have a limit of their own.
 const MAX_HOSTCALL_BYTES: usize = 16 << 20;
 
-/// The engine and everything that a guest can be linked with. One for each process.
+/// The engine, the linkers and the epoch ticker. A process has one.
 pub struct Sandbox {
     engine: Engine,
     core: CoreLinker<State>,
     component: ComponentLinker<State>,
-    /// As `component`, and the network.
+    /// `component` plus the network interfaces.
     networked: ComponentLinker<State>,
     ticker: engine::Ticker,
     preopens: preopens::Preopens,
-    /// How many handles a run may have, where the process has few descriptors.
+    /// The process's own limit on handles per run, derived from its descriptor limit.
     most_handles: u64,
     meters_fuel: bool,
     clock: Arc<dyn Clock>,
 }
 
-/// Why a sandbox could not be set up.
+/// A sandbox could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// The engine or a linker refused.
+    /// wasmtime rejected the engine's settings or a linker definition.
     #[error("the WebAssembly engine cannot be set up: {0}")]
     Engine(String),
-    /// The machine refused a thread or a folder.
+    /// The operating system refused a thread or a folder.
     #[error("the sandbox cannot be set up")]
     System(#[from] std::io::Error),
 }
 
-/// What goes into a guest.
+/// The input of a guest.
 #[derive(Debug)]
 pub enum Input {
     /// A governed call: the arguments object as JSON text. Output is recorded.
     Arguments(String),
-    /// An operator's own try of a module: standard streams are the executor's own.
+    /// A module that an operator runs directly: its standard streams are the executor's own.
     Passthrough {
         /// The command line, the program's name first.
         args: Vec<String>,
@@ -113,7 +115,7 @@ pub enum Input {
     },
 }
 
-/// One execution, from the outside: what can be seen of it while it runs.
+/// One execution as other threads observe it while it runs.
 #[derive(Debug, Clone)]
 pub struct Execution {
     gauges: Arc<Gauges>,
@@ -124,9 +126,8 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// A run under `grant` over `network` whose clock starts at `now`, with `witness` told of what
-    /// happens in it.
-    /// `accounting` says whose CPU time is the guest's.
+    /// A run under `grant` over `network` whose clock starts at `now`. `witness` receives its events;
+    /// `accounting` selects the CPU clock that is charged to the guest.
     #[must_use]
     pub fn begin(
         grant: &Grant,
@@ -153,7 +154,7 @@ impl Execution {
         }
     }
 
-    /// Keeps what the witness of the same run in another process was told.
+    /// Records an event of the same run in another process.
     pub fn saw(&self, event: Event) {
         let gauges = &self.gauges;
         match event {
@@ -162,25 +163,25 @@ impl Execution {
             Event::Log(level, message) => gauges.recorder.saw_line(level, &message),
             Event::Progress(progress) => gauges.recorder.saw_progress(progress),
             Event::Artifact(artifact) => gauges.recorder.saw_artifact(artifact),
-            // What the way out denies, it has written down itself.
+            // The server's own network session has counted these already; the child's would be listed a second time.
             Event::Denied(_, reason, _) if reason.is_of_egress() => {}
             Event::Denied(what, reason, count) => gauges.denials.counted(&what, reason, count),
         }
     }
 
-    /// The most output that the run may have, in bytes.
+    /// The run's output limit, in bytes.
     #[must_use]
     pub fn output_limit(&self) -> u64 {
         self.grant.output().value.bytes()
     }
 
-    /// What it may do.
+    /// The grant that the run executes under.
     #[must_use]
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// The switch that stops it.
+    /// The cancellation handle of the run.
     #[must_use]
     pub fn abort(&self) -> &Arc<Abort> {
         &self.abort
@@ -192,20 +193,20 @@ impl Execution {
         &self.network
     }
 
-    /// When its clock started.
+    /// The start of the run, on the monotonic clock.
     #[must_use]
     pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// The latest moment at which the guest may still run.
+    /// The moment at which the run's timeout expires.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.began + self.grant.timeout().value.duration()
     }
 
-    /// What is known now, with `end` as its end. For the runner of a guest that is stuck in a host
-    /// call, and for `execute` itself.
+    /// The outcome at `now`, with `end` as the run's end. [`Sandbox::execute`] uses it, and so does the runner of
+    /// a guest that is stuck in a host call and cannot produce its own outcome.
     #[must_use]
     pub fn outcome(&self, end: End, now: Instant) -> Outcome {
         let gauges = &self.gauges;
@@ -215,8 +216,8 @@ impl Execution {
         denied.extend(others);
         denied_truncated |= more_of_them || denied.len() > Usage::MAX_DENIALS;
         denied.truncate(Usage::MAX_DENIALS);
-        // A guest that could not even be instantiated has no live store to read back from; what
-        // would have been in force is the grant.
+        // A guest that was never instantiated has no live store to read the limits from, so the grant's
+        // own values are reported.
         let in_force = gauges.in_force.get().cloned().unwrap_or_else(|| InForce {
             memory: self.grant.memory(),
             cpu: self.grant.cpu(),
@@ -255,11 +256,11 @@ impl Execution {
 }
 
 impl Sandbox {
-    /// Sets up the engine for `concurrent` executions at once. One that `meters_fuel` has its guests count
-    /// their instructions, which makes them slower; what the two kinds compile does not fit each other.
+    /// Sets up the engine for `concurrent` executions at once. With `meters_fuel`, generated code counts its
+    /// instructions, which makes it slower; code compiled for one setting cannot be loaded under the other.
     ///
     /// # Ambient Authority
-    /// Makes an empty folder in the system's temporary folder and takes its name away again.
+    /// Creates an empty folder in the system's temporary folder and unlinks its name again.
     ///
     /// # Errors
     /// [`SandboxError`] when the machine cannot reserve the address space.
@@ -283,11 +284,11 @@ impl Sandbox {
         })
     }
 
-    /// Starts the thread that watches guests, which otherwise starts with the first of them. It does
-    /// `first` before all else, such as to confine itself.
+    /// Starts the epoch ticker's thread, which otherwise starts with the first guest. The thread runs `first`
+    /// before anything else, for example to confine itself.
     ///
     /// # Errors
-    /// When the machine has no room for a thread, and what `first` says.
+    /// No thread can be started, or `first` failed.
     pub fn start_ticker(
         &self,
         first: impl FnOnce() -> std::io::Result<()> + Send + 'static,
@@ -295,20 +296,23 @@ impl Sandbox {
         self.ticker.start(first)
     }
 
-    /// Does what the first guest of a thread needs once, so that a thread that waits for a job has done it.
+    /// Performs the per-thread initialisation that the first guest would otherwise pay for.
     pub fn warm_up(&self) {
+        // About 100 of a child's 299 page faults were code touched for the first time after its job had
+        // arrived. A child runs this while it waits for the job.
         Engine::tls_eager_initialize();
         drop(Store::new(&self.engine, WasiCtxBuilder::new().build_p1()));
     }
 
-    /// The empty folder that stands for all that is not granted. Guests are let into it, to see what
-    /// they reach for, so a process that is confined has to be let into it as well.
+    /// The empty folder that stands for everything that is not granted. Guests find it open as `/`, so that
+    /// attempts outside the grant are recorded; a confined process has to be allowed into it as well.
     #[must_use]
     pub fn outside(&self) -> BorrowedFd<'_> {
         self.preopens.outside()
     }
 
-    /// What decides whether compiled bytes can be loaded here: versions, settings and processor.
+    /// A hash of wasmtime's version, the engine's settings and the processor, in hexadecimal. Compiled code can
+    /// be loaded exactly where it is equal.
     #[must_use]
     pub fn compatibility(&self) -> String {
         use std::hash::{DefaultHasher, Hash, Hasher};
@@ -317,11 +321,11 @@ impl Sandbox {
         format!("{:016x}", hasher.finish())
     }
 
-    /// Loads what a [`ModuleCompiler`] made and links it.
+    /// Loads and links the output of a [`ModuleCompiler`].
     ///
     /// # Errors
-    /// [`ArtifactError::Load`] when the bytes are of another engine, [`ArtifactError::Unlinkable`]
-    /// when the module imports what is not linked or lacks the export of its contract.
+    /// [`ArtifactError::Load`] when the bytes were compiled for another engine, [`ArtifactError::Unlinkable`]
+    /// when the module imports something that is not linked or lacks the export of its contract.
     pub fn load(&self, code: Code<'_>) -> Result<Artifact, ArtifactError> {
         let Code { module, component, componentised, contract } = code;
         let load = |error: wasmtime::Error| ArtifactError::Load(format!("{error:#}"));
@@ -336,6 +340,8 @@ impl Sandbox {
             let misfit = artifact::misfit(contract, &exports);
             match contract {
                 Contract::Command => {
+                    // Checked here, so that a module with a wrong `_start` is rejected when it is added and not
+                    // at its first run.
                     let start = module.get_export("_start");
                     let start = start.as_ref().and_then(wasmtime::ExternType::func);
                     if !start.is_some_and(|start| start.params().len() == 0 && start.results().len() == 0) {
@@ -360,7 +366,7 @@ impl Sandbox {
         self.component(compiled, Contract::Command, CommandPre::new)
     }
 
-    /// A component, linked for runs without a network, and for runs with one when it imports one.
+    /// Links a component for runs without a network and, when it imports the network, for runs with one.
     fn component<P>(
         &self,
         compiled: &File,
@@ -377,6 +383,8 @@ impl Sandbox {
             let pre = self.component.instantiate_pre(&component).map_err(unlinkable)?;
             return Ok(Linked { off: fit(pre).map_err(misfit)?, on: None });
         }
+        // Without a network the imports are linked too, as functions that end the run with a reason: a tool
+        // that uses the network only sometimes can be added and run without one.
         let link = |linker: &ComponentLinker<State>, on| {
             let mut linker = linker.clone();
             network::link_none(&mut linker, &component, &self.engine, on).map_err(&unlinkable)?;
@@ -386,8 +394,8 @@ impl Sandbox {
         Ok(Linked { off: link(&self.component, false)?, on: Some(link(&self.networked, true)?) })
     }
 
-    /// The handle by which a run under `permit` over `network` can be watched, and stopped by `abort`.
-    /// The run's clock starts here.
+    /// The observer of a run under `permit` over `network` in this process, which `abort` can stop. The run's
+    /// clock starts now.
     #[must_use]
     pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
         Execution::begin(
@@ -402,8 +410,8 @@ impl Sandbox {
 
     /// Runs one guest to its end.
     ///
-    /// Has to be polled on a thread that may block: the guest's file calls happen inside the poll,
-    /// so that their CPU time is counted.
+    /// Has to be polled on a thread that may block: the guest's file calls happen inside the poll, so that
+    /// their CPU time is counted.
     pub async fn execute(
         &self,
         artifact: &Artifact,
@@ -418,13 +426,14 @@ impl Sandbox {
             end = guest => end.unwrap_or_else(|error| {
                 End::Unlinkable(format!("no thread can be started to watch it: {error}"))
             }),
+            // The epoch callback covers guests that compute; these two cover guests that wait in a host call.
             reason = execution.abort.wait() => End::Aborted(reason),
             () = tokio::time::sleep_until(execution.deadline().into()) => End::LimitReached(Limit::Time),
         };
         execution.outcome(end, self.clock.monotonic())
     }
 
-    /// Runs a typed tool's `describe`, and gives its four fields.
+    /// Runs a typed tool's `describe` and returns its name, version, description and arguments schema.
     ///
     /// # Errors
     /// [`ArtifactError::Unlinkable`] when the tool does not answer within the permit.
@@ -453,23 +462,27 @@ impl Sandbox {
             Err(error) => return End::Unlinkable(format!("the store cannot be made: {error:#}")),
         };
         let end = run(artifact, &mut store, input, gauges).await;
-        // What is stopped between two instructions has not written down how far it came.
+        // Generated code writes its fuel counter back at calls and returns only, so the counter of a guest that
+        // was stopped in between is stale and is not reported.
         if let (false, Ok(left)) = (is_stopped(&end), store.get_fuel()) {
             gauges.budget.fuel_left(left);
         }
         match gauges.meter.accounting() {
             Accounting::Thread => drop(store),
-            // The process ends with its guest: it is not put in order for another one.
+            // The process ends with its guest. Dropping the store would clear the guest's memory for a next
+            // guest that never comes: 64 of a child's 299 page faults.
             Accounting::Process => std::mem::forget(store),
         }
         end
     }
 
-    /// Makes the store of one execution and reads its limits back.
+    /// Creates the store of one execution and reads its limits back.
     fn store(&self, permit: Permit, input: &Input, execution: &Execution) -> wasmtime::Result<Store<State>> {
         let gauges = &execution.gauges;
         let grant = permit.grant();
         let mut wasi = WasiCtxBuilder::new();
+        // File calls block this thread instead of moving to a pool: the thread's CPU clock then counts their
+        // work, and no file call pays for a hand-over.
         wasi.allow_blocking_current_thread(true).max_random_size(counted::MAX_RANDOM_BYTES);
         let stream = |channel, passthrough| GuestStream {
             recorder: Arc::clone(&gauges.recorder),
@@ -514,27 +527,31 @@ impl Sandbox {
         store.set_hostcall_fuel(MAX_HOSTCALL_BYTES);
         let handles = grant.budgets().handles.min(self.most_handles);
         let handles = usize::try_from(handles).unwrap_or(usize::MAX);
-        // What a component names and what the host holds for it: the same file is one of each.
+        // A file takes one component handle and one entry of the host's table, so both get the same bound.
         store.set_max_component_handles(handles);
         store.data_mut().wasi.ctx().table.set_max_capacity(handles);
         match (grant.budgets().fuel, self.meters_fuel) {
-            // An engine that counts none refuses.
+            // Fails on an engine without fuel metering: a fuel limit that cannot be enforced is never ignored.
             (Some(fuel), _) => store.set_fuel(fuel)?,
+            // A metering engine starts stores with no fuel at all.
             (None, true) => store.set_fuel(u64::MAX)?,
             (None, false) => {}
         }
         store.set_epoch_deadline(1);
         let (clock, abort) = (Arc::clone(&self.clock), Arc::clone(&execution.abort));
         store.epoch_deadline_callback(move |mut store| at_tick(store.data_mut(), &*clock, &abort));
+        // The report states the limits of the live store, not those of the grant, so that a wiring mistake
+        // above becomes visible.
         read_back(store.data_mut(), kinds)?;
         Ok(store)
     }
 }
 
-/// How many handles one of `concurrent` guests may have, so that all of them together leave the
-/// process descriptors of its own. Raises the process's soft limit to its hard one.
+/// The number of handles for each of `concurrent` guests that leaves [`OWN_DESCRIPTORS`] to the process.
+/// Raises the process's soft descriptor limit to its hard one.
 fn most_handles(concurrent: u32) -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // Failing to raise the limit is no error: the share below follows from the limit that is effective.
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _as_it_was = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let Some(most) = getrlimit(Resource::Nofile).current else { return Budgets::MAX_HANDLES };
@@ -542,7 +559,7 @@ fn most_handles(concurrent: u32) -> u64 {
     share.max(Budgets::MIN_HANDLES)
 }
 
-/// Looks at a running guest: is it cancelled, is it late, has it used too much CPU?
+/// Checks a running guest for cancellation, its deadline and its CPU share.
 fn at_tick(state: &mut State, clock: &dyn Clock, abort: &Abort) -> wasmtime::Result<UpdateDeadline> {
     if let Some(reason) = abort.reason() {
         return Err(Stop::Aborted(reason).into());
@@ -553,8 +570,8 @@ fn at_tick(state: &mut State, clock: &dyn Clock, abort: &Abort) -> wasmtime::Res
     }
     Ok(match state.throttle.owed(state.gauges.meter.cpu(), now) {
         Some(sleep) => UpdateDeadline::YieldCustom(1, Box::pin(tokio::time::sleep(sleep))),
-        // What goes to the network is sent between the guest's own steps, also when it does nothing but ask
-        // whether that is done.
+        // A child has one thread, and the guest's outgoing bytes leave between its steps. Without this yield,
+        // a guest that polls in a loop until it may write would never see its bytes sent.
         None if state.http.is_on() => UpdateDeadline::Yield(1),
         None => UpdateDeadline::Continue(1),
     })
@@ -614,6 +631,7 @@ async fn run(artifact: &Artifact, store: &mut Store<State>, input: Input, gauges
     let governed = matches!(input, Input::Arguments(_));
     let network = store.data().http.is_on();
     let ended = match &artifact.0 {
+        // Native code serves whole trees only: paths are checked one by one over WASI 0.2 alone.
         Prepared::CoreCommand { native, .. } if !store.data().walks => core_command(native, store).await,
         Prepared::CoreCommand { componentised: Some(pre), .. } => {
             component_command(pre.pick(network), store).await
@@ -643,7 +661,7 @@ async fn run(artifact: &Artifact, store: &mut Store<State>, input: Input, gauges
     }
 }
 
-/// Whether a guest was ended at a moment that was not its own.
+/// Stopped between two of the guest's own instructions.
 fn is_stopped(end: &End) -> bool {
     matches!(end, End::Aborted(_) | End::LimitReached(Limit::Time))
 }
@@ -684,7 +702,7 @@ async fn typed_tool(
                 Err(stop) => stop.into(),
             }
         }
-        // A typed tool that exits has not answered, whatever the code.
+        // A typed tool answers by returning, so an exit is a failure even with code 0.
         Err(error) => end_of(&error, &gauges.memory, || lacks_handles(&mut *store))
             .unwrap_or(End::Exited { code: 0, stderr_tail: gauges.recorder.stderr_tail() }),
     }
@@ -698,18 +716,20 @@ fn command_result(stdout: &[u8]) -> End {
     std::str::from_utf8(stdout).map_or(End::ResultNotJson, returned)
 }
 
-/// A result that every reader of the report can read, or none.
+/// Parses a tool's result. Text that is not JSON, or that some JSON reader of the report could not read, is
+/// [`End::ResultNotJson`].
 #[must_use]
 pub fn returned(text: &str) -> End {
     JsonText::parse(text).map_or(End::ResultNotJson, End::Returned)
 }
 
-/// The longest detail of a tool's error that is kept as a value, in bytes. It becomes a part of the error that a
-/// caller gets, which is a tree.
+/// The longest detail of a tool's error that is parsed to a JSON value, in bytes.
+// The value becomes part of the error that a caller receives, which is held as a tree of many times the text's
+// size.
 const MAX_DETAIL_BYTES: usize = 16 << 10;
 
-/// More of a tool's error: the value that it is, or its text when it is long or no reader of the report could
-/// read the value.
+/// The detail of a tool's error as a JSON value; as a JSON string of the text when the text is long or not JSON
+/// that every reader of the report can read.
 #[must_use]
 pub fn error_detail(text: &str) -> Value {
     let short = (text.len() <= MAX_DETAIL_BYTES).then(|| JsonText::parse(text).ok()).flatten();

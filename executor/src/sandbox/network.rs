@@ -1,10 +1,10 @@
-//! The network as a guest sees it: `wasi:http`, here, and `wasi:sockets`, in [`super::sockets`], over the
-//! run's carrier; or nothing.
+//! The guest's network interfaces: `wasi:http` here and `wasi:sockets` in [`super::sockets`], both over the
+//! run's carrier.
 //!
-//! A component that imports a network interface is linked twice when it is loaded. In a run with a
-//! network its calls go to the carrier without a look at them: who may be reached is decided there. In a
-//! run without one, each of those functions ends the run with a sentence that says who took the network
-//! away. UDP is offered to no run: it can be imported, because standard libraries do, and no socket is made.
+//! A component that imports a network interface is linked twice when it is loaded. In a run with a network,
+//! its calls go to the carrier, which alone decides about destinations. In a run without one, each of those
+//! functions ends the run with an error that names the layer that denied the network. No run has UDP: the
+//! interface can be imported, because standard libraries import it, but no socket is created.
 
 use super::sockets;
 use super::state::State;
@@ -20,22 +20,23 @@ use wasmtime_wasi_http::{
     Error as HttpError, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
 };
 
-/// The interfaces by which a guest can ask for a web page.
+/// The interfaces for outgoing HTTP requests.
 const HTTP: [&str; 2] = ["wasi:http/types", "wasi:http/outgoing-handler"];
-/// The interface of UDP, which no call gives a socket to use it with.
+/// The UDP interface. Its functions need a socket, and none can be created.
 const UDP: &str = "wasi:sockets/udp";
-/// And the one by which such a socket is asked for.
+/// The interface that would create a UDP socket.
 const UDP_CREATE: &str = "wasi:sockets/udp-create-socket";
-/// The most bytes of a request's body that wait to be sent.
+/// The most bytes of a request body that wait to be sent.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The network of one store.
+/// The `wasi:http` context of one store.
 pub(super) struct Http {
     context: WasiHttpCtx,
     hooks: Hooks,
 }
 
-/// Where requests go.
+// wasmtime-wasi-http is built without its default sender, which resolves and connects without any check of
+// addresses: this hook is the only way out.
 struct Hooks {
     carrier: Option<Arc<dyn Carrier>>,
 }
@@ -47,12 +48,11 @@ impl Http {
         Self { context, hooks: Hooks { carrier } }
     }
 
-    /// Whether the run has a network.
     pub(super) fn is_on(&self) -> bool {
         self.hooks.carrier.is_some()
     }
 
-    /// Who takes what the guest asks of the network, when the run has one.
+    /// The run's network backend; `None` in a run without a network.
     pub(super) fn carrier(&self) -> Option<Arc<dyn Carrier>> {
         self.hooks.carrier.clone()
     }
@@ -66,13 +66,13 @@ impl WasiHttpView for State {
     }
 }
 
-/// What comes back of a request: the answer, and a future of what only keeps it going.
+/// The response to a request, and a future that drives its connection.
 type Sent = Result<(http::Response<WasiBody>, Background), HttpError>;
 type Background = Box<dyn Future<Output = Result<(), HttpError>> + Send>;
 
 impl WasiHttpHooks for Hooks {
-    /// The checked host is written by the way out.
     fn set_host_header(&mut self) -> bool {
+        // The network session writes the host that it has checked.
         false
     }
 
@@ -93,7 +93,7 @@ impl WasiHttpHooks for Hooks {
         let request: http::Request<Body> =
             request.map(|body| body.map_err(|_broken_off| Failure::RequestBody.into()).boxed_unsync());
         Box::new(async move {
-            // Without a carrier nothing that leads here is linked.
+            // Unreachable: without a carrier the functions that lead here are not linked. Denied all the same.
             let carrier = carrier.ok_or(HttpError::HttpRequestDenied)?;
             let answer = carrier.send(request, patience).await.map_err(told)?;
             let answer = answer.map(|body| body.map_err(told).boxed_unsync());
@@ -106,7 +106,7 @@ impl WasiHttpHooks for Hooks {
     }
 }
 
-/// A refusal in the words of `wasi:http`.
+/// The `wasi:http` error code of a refusal.
 fn told(refusal: Refusal) -> HttpError {
     match refusal {
         Refusal::Denied(reason) => match reason {
@@ -150,7 +150,7 @@ fn told(refusal: Refusal) -> HttpError {
     }
 }
 
-/// A call to a network interface in a run that does not have it.
+/// A guest called a network interface that its run does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoNetwork {
     #[error("it called `{interface}`, and this run has no network: {}", why(*.layer))]
@@ -159,7 +159,7 @@ pub(super) enum NoNetwork {
     NotOffered { interface: &'static str },
 }
 
-/// Who took the network away, and what to change.
+/// The layer's reason, with the setting to change.
 fn why(layer: Layer) -> &'static str {
     match layer {
         Layer::Verdict => "the verdict does not grant it (`network_allowed`)",
@@ -177,35 +177,34 @@ fn why(layer: Layer) -> &'static str {
     }
 }
 
-/// The name of a network interface without its version, when `import` is one in the version that is
-/// offered.
+/// The name of a network interface without its version; `None` when `import` is not one or has an unsupported
+/// version.
 fn interface(import: &str) -> Option<&'static str> {
     let (name, version) = import.split_once('@')?;
     let mut known = HTTP.into_iter().chain(sockets::OFFERED).chain([UDP, UDP_CREATE]);
     known.find(|known| *known == name && version.starts_with("0.2."))
 }
 
-/// Whether a component imports the network at all.
+/// Returns `true` when a component imports any network interface.
 pub(super) fn is_imported(component: &Component, engine: &Engine) -> bool {
     component.component_type().imports(engine).any(|(name, _)| interface(name).is_some())
 }
 
-/// Links what a run with a network has: `wasi:http` and TCP, outgoing only.
+/// Links `wasi:http` and outgoing TCP, for runs with a network.
 pub(super) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     sockets::link(linker)?;
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
 }
 
-/// Links those network interfaces of a component that a run does not have: all of them, or in one with a
-/// network those of UDP. Each function ends the run, but that asking for a socket of UDP is refused where
-/// there is a network.
+/// Links the network interfaces that a run does not have: all of them, or UDP alone when the network is `on`.
+/// Each function ends the run. With the network `on`, creating a UDP socket is an error for the guest instead.
 pub(super) fn link_none(
     linker: &mut Linker<State>,
     component: &Component,
     engine: &Engine,
     on: bool,
 ) -> wasmtime::Result<()> {
-    // Resources that came with an earlier import; a later one that names them again needs no definition.
+    // Resources of earlier imports: an import that names one of them again must not define it twice.
     let mut known = Vec::new();
     for (import, item) in component.component_type().imports(engine) {
         let ComponentItem::ComponentInstance(instance) = item.ty else { continue };
@@ -238,6 +237,7 @@ pub(super) fn link_none(
                 }
                 denials.record(interface, DenialReason::NotOffered);
                 match results {
+                    // An error that the guest can handle, because the network itself is granted.
                     [result] if interface == UDP_CREATE => {
                         let code = Val::Enum("not-supported".to_owned());
                         *result = Val::Result(Err(Some(Box::new(code))));

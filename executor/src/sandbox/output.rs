@@ -1,7 +1,7 @@
-//! What a guest hands out, under one limit: standard output and error, logs, progress and artifacts.
+//! The output of a guest under one limit: standard output and error, logs, progress and artifacts.
 //!
-//! The streams are our own because they have to be: they take bytes only while the limit allows,
-//! never buffer ahead of it, and never let a guest make the host allocate by writing nothing.
+//! The streams replace wasmtime's: they accept bytes only while the limit allows, never buffer ahead of it,
+//! and an empty write never makes the host allocate.
 
 use super::label::{LabelError, check_media_type, check_name};
 use super::stop::Stop;
@@ -17,19 +17,20 @@ use std::task::{Context, Poll};
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
-/// The largest single write that a stream offers.
+/// The largest single write that a stream permits.
 const MAX_WRITE_BYTES: usize = 64 << 10;
 /// The longest log line, in bytes; a longer one is split.
 const MAX_LINE_BYTES: usize = 8 << 10;
-/// How many log lines and artifacts are kept: each costs the host more than its bytes.
+/// The most log lines that are stored.
+// The output limit counts bytes; an entry costs the host more than its bytes, so entries have limits of their own.
 const MAX_LOG_LINES: usize = 10_000;
 const MAX_ARTIFACTS: usize = 1_000;
-/// How many progress messages are told while the guest runs; the last one always is, at the end.
+/// The most progress messages that are reported while the guest runs. The last one is always in the report.
 const MAX_PROGRESS: usize = 10_000;
-/// How many bytes of standard error a report quotes when a command fails.
+/// The number of bytes of standard error that a report quotes when a command fails.
 const STDERR_TAIL: usize = 2 << 10;
 
-/// Everything that one execution handed out so far.
+/// The output of one execution so far.
 #[derive(Debug)]
 pub(super) struct Recorder {
     limit: Bound<OutputLimit>,
@@ -41,14 +42,14 @@ pub(super) struct Recorder {
 struct Taken {
     bytes: u64,
     stdout: Vec<u8>,
-    /// The last line of standard error, while it has no end yet.
+    /// The last line of standard error while it has no line end yet.
     stderr_line: Vec<u8>,
     progress_seen: usize,
     open_artifacts: Vec<Artifact>,
     output: Output,
 }
 
-/// Which of the two standard streams.
+/// One of the two standard output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Channel {
     Stdout,
@@ -60,12 +61,11 @@ impl Recorder {
         Self { limit, taken: Mutex::default(), witness }
     }
 
-    /// The limit in force.
     pub(super) fn limit(&self) -> Bound<OutputLimit> {
         self.limit
     }
 
-    /// Bytes taken so far.
+    /// Bytes charged so far.
     pub(super) fn bytes(&self) -> u64 {
         self.lock().bytes
     }
@@ -74,7 +74,7 @@ impl Recorder {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `added` bytes from what is left of the limit, or ends the run.
+    /// Charges `added` bytes to the limit, or ends the run.
     fn charge(&self, taken: &mut Taken, added: usize) -> Result<(), Stop> {
         let total = taken.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
         if total > self.limit.value.bytes() {
@@ -91,6 +91,7 @@ impl Recorder {
         match channel {
             Channel::Stdout => taken.stdout.extend_from_slice(bytes),
             Channel::Stderr => {
+                // Lines are completed as they arrive, so that each is reported while the guest still runs.
                 for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
                     taken.stderr_line.extend_from_slice(piece);
                     if piece.ends_with(b"\n") || taken.stderr_line.len() >= MAX_LINE_BYTES {
@@ -104,6 +105,7 @@ impl Recorder {
 
     pub(super) fn log(&self, level: LogLevel, message: &str) -> Result<(), Stop> {
         let mut taken = self.lock();
+        // Counts as much as the same line on standard error, line end included.
         self.charge(&mut taken, message.len() + 1)?;
         self.keep_line(&mut taken, level, message);
         Ok(())
@@ -122,8 +124,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Takes one chunk of an artifact, the media type with the first. An artifact with a wrong name or type is an
-    /// error, and nothing of it is kept.
+    /// Accepts one chunk of an artifact, the media type with the first. An invalid name or media type is an error
+    /// for the guest, and nothing of that artifact is stored.
     pub(super) fn artifact(
         &self,
         name: &str,
@@ -142,6 +144,7 @@ impl Recorder {
             taken.output.truncated = true;
             return Err(Stop::Limit(Limit::Output));
         }
+        // The labels count once, with the first chunk.
         let named = if open.is_some() { 0 } else { name.len() + mime.len() + 1 };
         self.charge(&mut taken, chunk.len() + named)?;
         let index = open.unwrap_or_else(|| {
@@ -178,10 +181,11 @@ impl Recorder {
         }
     }
 
-    /// Whether what another process has counted against the limit can be within it. That process counted
-    /// bytes as the guest wrote them; escaped and replaced ones are longer.
+    /// Charges `added` bytes that another process reports, if they can be within the limit.
     fn has_room(&self, taken: &mut Taken, added: usize) -> bool {
         let total = taken.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
+        // The other process counted raw bytes. A control character becomes up to six when it is escaped, so an
+        // honest child stays below six times the limit.
         let fits = total <= self.limit.value.bytes().saturating_mul(6);
         if fits {
             taken.bytes = total;
@@ -191,7 +195,7 @@ impl Recorder {
         fits
     }
 
-    /// Keeps what another process has already counted against the limit.
+    /// Records a line that another process has already counted against the limit.
     pub(super) fn saw_line(&self, level: LogLevel, message: &str) {
         let mut taken = self.lock();
         if !self.has_room(&mut taken, message.len()) {
@@ -207,7 +211,7 @@ impl Recorder {
         if !self.has_room(&mut taken, progress.message.len()) {
             return;
         }
-        // Only the last one is kept.
+        // The next message replaces this one, so its bytes are not held against those that follow.
         taken.bytes = bytes;
         let progress = Progress { message: printable(&progress.message), ..progress };
         taken.progress_seen += 1;
@@ -224,7 +228,7 @@ impl Recorder {
         if !self.has_room(&mut taken, bytes) {
             return;
         }
-        // A process that was taken over can say what the check in it refuses.
+        // The child has checked the labels too, but a compromised child can send any.
         let is_checked = check_name(&artifact.name).and_then(|()| check_media_type(&artifact.mime)).is_ok();
         if is_checked && taken.output.artifacts.len() < MAX_ARTIFACTS {
             self.witness.see(|| Event::Artifact(artifact.clone()));
@@ -234,18 +238,17 @@ impl Recorder {
         }
     }
 
-    /// Counts a typed tool's answer of `length` bytes against the limit.
+    /// Charges a typed tool's result of `length` bytes to the limit.
     pub(super) fn answer(&self, length: usize) -> Result<(), Stop> {
         let mut taken = self.lock();
         self.charge(&mut taken, length)
     }
 
-    /// Standard output so far.
     pub(super) fn take_stdout(&self) -> Vec<u8> {
         std::mem::take(&mut self.lock().stdout)
     }
 
-    /// The end of what went to standard error, as printable text.
+    /// The end of standard error as printable text, in whole lines.
     pub(super) fn stderr_tail(&self) -> String {
         let mut taken = self.lock();
         self.end_stderr_line(&mut taken);
@@ -262,7 +265,7 @@ impl Recorder {
         tail.join("\n")
     }
 
-    /// Everything beside the result. What a guest left unfinished is finished here.
+    /// The output besides the result. An unfinished line or artifact is completed with its content so far.
     pub(super) fn finish(&self) -> Output {
         let mut taken = self.lock();
         self.end_stderr_line(&mut taken);
@@ -296,7 +299,7 @@ fn printable(text: &str) -> String {
 pub(super) struct GuestStream {
     pub(super) recorder: Arc<Recorder>,
     pub(super) channel: Channel,
-    /// Whether bytes go to the executor's own standard stream instead of being recorded.
+    /// Bytes go to the executor's own standard stream instead of being recorded.
     pub(super) passthrough: bool,
 }
 
@@ -310,6 +313,7 @@ impl GuestStream {
                 Channel::Stderr => std::io::stderr().write_all(bytes),
             };
             return result.map_err(|error| {
+                // `a2g-executor run … | head` ends the guest's stream, as it would end a native program's.
                 if error.kind() == std::io::ErrorKind::BrokenPipe {
                     StreamError::Closed
                 } else {
@@ -323,6 +327,7 @@ impl GuestStream {
 
 #[wasmtime_wasi::async_trait]
 impl Pollable for GuestStream {
+    // A write either fits the limit or ends the run, so there is never anything to wait for.
     async fn ready(&mut self) {}
 }
 

@@ -1,9 +1,7 @@
-//! The folders that a guest finds open.
+//! The folders that a guest finds open at its start.
 //!
-//! wasmtime-wasi opens a preopened folder by a path. A checked handle is therefore opened again by
-//! its `/proc/self/fd` name, which resolves no path a second time, and what comes out is kept: the
-//! next run with the very same folders (by device and inode, which a kept handle holds on to) under
-//! the same guest paths gets a copy of it.
+//! The opened sets are cached by device, inode, guest path and access. A cached handle keeps its inode alive, so
+//! the key cannot come to mean another folder.
 
 use super::state::PreopenKind;
 use crate::capability::{Grant, Roots};
@@ -15,22 +13,22 @@ use std::sync::{Mutex, PoisonError};
 use wasmtime_wasi::filesystem::WasiFilesystemCtx;
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
-/// How many different sets of folders are kept.
+/// The most sets of folders in the cache.
 const MAX_KEPT: usize = 64;
 
 /// One folder of a set: device, inode, guest path, access.
 type Folder = (u64, u64, String, Access);
 
-/// Makes the preopened folders of a store.
+/// Opens the folders of a store, with a cache.
 pub(super) struct Preopens {
-    /// An empty folder without a name, which no path leads to and in which nothing can be made.
+    /// An empty folder without a name: no path leads to it, and nothing can be created in it.
     outside: OwnedFd,
     kept: Mutex<HashMap<(Vec<Folder>, bool), WasiFilesystemCtx>>,
 }
 
 impl Preopens {
     /// # Ambient Authority
-    /// Makes an empty folder in the system's temporary folder and takes its name away again.
+    /// Creates an empty folder in the system's temporary folder and unlinks its name again.
     pub(super) fn new() -> std::io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -43,7 +41,7 @@ impl Preopens {
         self.outside.as_fd()
     }
 
-    /// The granted folders, and after them the one that stands for everything else.
+    /// The granted folders, followed by the one that stands for everything else.
     pub(super) fn of(
         &self,
         roots: &Roots,
@@ -74,6 +72,8 @@ impl Preopens {
     }
 
     fn open(&self, roots: &Roots, access: Access) -> wasmtime::Result<WasiFilesystemCtx> {
+        // wasmtime-wasi opens a preopened folder by a path. The `/proc/self/fd` name of the checked handle
+        // resolves no path a second time, so nothing can be swapped between the check and this open.
         let by_handle = |handle: BorrowedFd<'_>| format!("/proc/self/fd/{}", handle.as_raw_fd());
         let perms = match access {
             Access::ReadOnly => FsPerms::ReadOnly,

@@ -1,9 +1,8 @@
-//! WASI preview 1 for core modules: wasmtime's own, with the path calls watched.
+//! WASI preview 1 for core modules: wasmtime's implementation, with audited path calls.
 //!
-//! Every call that takes a path is linked over wasmtime's, does the same, and then looks at the
-//! result: a refusal is recorded, and a path under the folder that stands for all that is not
-//! granted is refused with `EACCES`. What takes of the host is counted first. Folders are listed here
-//! and not by wasmtime, which would read them whole at each call.
+//! Every call that takes a path is linked over wasmtime's, forwards to it and records a refusal. A path below
+//! the folder that stands for everything not granted is refused with `EACCES`. Calls that use the host are charged
+//! to the budgets first. Folders are listed by `listing.rs`, because wasmtime reads them whole at each call.
 
 use super::counted::MAX_RANDOM_BYTES;
 use super::denials::Refusal;
@@ -22,10 +21,10 @@ use wiggle::{GuestMemory, GuestPtr};
 
 /// The first preopened descriptor.
 const FIRST_PREOPEN: i32 = 3;
-/// How much of a path is looked at: the kernel's own limit.
+/// The longest path that is examined, in bytes: the kernel's own limit.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// The preview 1 error numbers that this file gives or recognises.
+/// The preview 1 error numbers that this file returns or recognises.
 mod errno {
     pub(super) const SUCCESS: i32 = 0;
     pub(super) const ACCES: i32 = 2;
@@ -47,7 +46,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     spend_writes(linker)?;
     spend_listings(linker)?;
     spend_random(linker)?;
-    // wasmtime's own traps at codes from 126 on.
+    // wasmtime's own traps at exit codes from 126 on.
     linker.func_wrap("wasi_snapshot_preview1", "proc_exit", |code: i32| -> wasmtime::Result<()> {
         Err(wasmtime_wasi::I32Exit(code).into())
     })?;
@@ -55,9 +54,9 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     Ok(())
 }
 
-/// Links one call again, watched: the descriptor and the path (pointer, length) that it looks at
-/// are named, the rest is passed on. A `bare` path (pointer, length) loses the slashes at its end. A
-/// `checked` one may lead neither to a file with several names nor to a FIFO or a device.
+/// Links one call again, audited: the descriptor and the path (pointer, length) are named, the remaining arguments
+/// are forwarded. A `bare` path (pointer, length) loses its trailing slashes. A `checked` path may lead neither to a
+/// file with several names nor to a FIFO or a device.
 macro_rules! watched {
     (
         $linker:ident, $name:ident($($arg:ident: $ty:ty),*),
@@ -168,8 +167,9 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
             Box::new(async move {
                 let (mut memory, state) = guest(&mut caller)?;
                 state.gauges.budget.poll(count.cast_unsigned().into())?;
-                // wasmtime would sleep for a single clock on this thread, where no deadline and no
-                // cancellation ends it. So the waiting is ours, and wasmtime writes the event.
+                // For a single clock, wasmtime would sleep on this thread, where neither the deadline nor a
+                // cancellation ends it. So this code sleeps, and wasmtime then writes the event for a
+                // timeout of zero.
                 let pause = if count == 1 { Pause::read(&memory, input) } else { None };
                 if let Some(Pause { at, nanos }) = pause.filter(|pause| pause.nanos > MIN_WAIT_NANOS) {
                     tokio::time::sleep(Duration::from_nanos(nanos)).await;
@@ -186,7 +186,7 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Links the calls that write again, so that they spend of the budget first.
+/// Links the writing calls again, so that they are charged to the budget first.
 fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     const MODULE: &str = "wasi_snapshot_preview1";
     linker.func_wrap_async(
@@ -243,7 +243,7 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Links the call that lists a folder, as our own.
+/// Links `fd_readdir` with its own implementation.
 fn spend_listings(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         "wasi_snapshot_preview1",
@@ -267,14 +267,13 @@ fn spend_listings(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// The folder behind a descriptor, with what preview 1 calls its inode number; or an error number.
-///
-/// Which handle a descriptor of preview 1 stands for is wasmtime's own knowledge. It tells the hash of
-/// its device and inode, though, and whichever open handle has the same is the same folder.
+/// The folder behind a descriptor with its inode number in preview 1's terms, or an error number.
 async fn open_folder(
     state: &mut State,
     fd: i32,
 ) -> wasmtime::Result<Result<(Resource<Descriptor>, u64), i32>> {
+    // The table from descriptors to handles is private to wasmtime. `fd_filestat_get` returns the hash of device
+    // and inode, though, and any open handle with the same hash is the same folder.
     let mut scratch = vec![0; FILESTAT_BYTES];
     let mut own = GuestMemory::Unshared(&mut scratch);
     let error = wasi::fd_filestat_get(&mut state.wasi, &mut own, fd, 0).await?;
@@ -298,8 +297,8 @@ async fn open_folder(
     Err(wasmtime::Error::msg("an open folder has no handle"))
 }
 
-/// Writes the entries of a folder, from a cookie on, as many as there is room for: how many bytes that
-/// took, or an error number. The last one may be cut, as preview 1 wants it; only whole ones are spent.
+/// Writes as many entries of a folder as there is room for, beginning at `cookie`. Returns the number of bytes, or
+/// an error number.
 async fn list(
     memory: &mut GuestMemory<'_>,
     state: &mut State,
@@ -325,7 +324,7 @@ async fn list(
         let inode = if dots {
             hash
         } else {
-            // 0 is an inode number that is not known.
+            // 0 stands for an unknown inode number.
             let folder = Resource::new_borrow(folder.rep());
             let known = state.filesystem().metadata_hash_at(folder, PathFlags::empty(), name.clone()).await;
             known.map_or(0, |known| known.lower)
@@ -337,6 +336,7 @@ async fn list(
         dirent.extend([kind_of(entry.kind), 0, 0, 0]);
         dirent.extend(name.as_bytes());
         let left = usize::try_from(room.len() - used).unwrap_or(usize::MAX);
+        // Preview 1 wants a truncated last entry, which the guest reads again: only whole ones are charged.
         if dirent.len() <= left && !dots {
             state.gauges.budget.list()?;
         }
@@ -349,7 +349,7 @@ async fn list(
     Ok(Ok(used))
 }
 
-/// What stands before the name in a `dirent` of preview 1.
+/// The size of preview 1's `dirent` without the name, in bytes.
 const DIRENT_BYTES: usize = 24;
 
 fn kind_of(kind: FileType) -> u8 {
@@ -373,7 +373,7 @@ fn number_of(error: &std::io::Error) -> i32 {
     }
 }
 
-/// Links the call that takes random bytes again, so that it spends of the budget first.
+/// Links `random_get` again, so that it is charged to the budget first.
 fn spend_random(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap(
         "wasi_snapshot_preview1",
@@ -381,7 +381,7 @@ fn spend_random(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         |mut caller: Caller<'_, State>, buffer: i32, length: i32| {
             let (mut memory, state) = guest(&mut caller)?;
             let bytes = length.cast_unsigned().into();
-            // What one call may not ask for, wasmtime refuses.
+            // A larger call is refused by wasmtime and delivers no bytes, so it is not charged.
             if bytes <= MAX_RANDOM_BYTES {
                 state.gauges.budget.random(bytes)?;
             }
@@ -391,9 +391,8 @@ fn spend_random(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Spends the bytes of a list of buffers, written at `offset` or where the descriptor stands, or what the
-/// file grows by, if that is more. What goes to standard output and error has a limit of its own, as long
-/// as the guest has not put something else in their place.
+/// Charges the bytes of a list of buffers, written at `offset` or at the descriptor's position, or the growth of
+/// the file if that is larger.
 async fn spend_write(
     memory: &GuestMemory<'_>,
     state: &mut State,
@@ -403,18 +402,19 @@ async fn spend_write(
     offset: Option<u64>,
 ) -> wasmtime::Result<()> {
     const IOVEC_BYTES: u32 = 8;
+    // Standard output and error have the output limit, unless the guest has put a file in their place.
     if (0..FIRST_PREOPEN).contains(&fd) && !state.renumbered {
         return Ok(());
     }
     let mut total = 0u64;
     for index in 0..count.cast_unsigned() {
-        // A list that is not all in memory is refused by the call itself.
+        // A list that is not entirely in memory is refused by the call itself.
         let at = index.checked_mul(IOVEC_BYTES).and_then(|at| at.checked_add(iovs.cast_unsigned()));
         let length = at.and_then(|at| at.checked_add(4)).map(GuestPtr::<u32>::new);
         let Some(Ok(length)) = length.map(|length| memory.read(length)) else { break };
         total = total.saturating_add(length.into());
     }
-    // The answers of these two stand in a memory of their own, so that the guest's is left alone.
+    // The results of these two calls go to a memory of their own, so that the guest's stays untouched.
     let mut scratch = vec![0; FILESTAT_BYTES];
     let error = {
         let mut own = GuestMemory::Unshared(&mut scratch);
@@ -433,7 +433,7 @@ async fn spend_write(
     Ok(state.gauges.budget.write(total.max(grown))?)
 }
 
-/// A `filestat` of preview 1, and where its parts are.
+/// The size of preview 1's `filestat` in bytes; the offsets of its fields follow.
 const FILESTAT_BYTES: usize = 64;
 const INODE: usize = 8;
 const TYPE: usize = 16;
@@ -444,28 +444,27 @@ fn number(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The flag of `path_open` that makes a file.
+/// The flag of `path_open` that creates a file.
 const CREAT: i32 = 1;
 
-/// Whether `path_open` with these flags makes or writes something.
 fn makes_or_writes(oflags: i32, rights: i64) -> bool {
     const TRUNC: i32 = 8;
     const FD_WRITE: i64 = 1 << 6;
     oflags & (CREAT | TRUNC) != 0 || rights & FD_WRITE != 0
 }
 
-/// What wasmtime may sleep for by itself: a timer of the runtime is no finer.
+/// The longest sleep that is left to wasmtime. The runtime's timers are not finer than this.
 const MIN_WAIT_NANOS: u64 = 1_000_000;
 
-/// A subscription to a clock, from now on.
+/// A clock subscription with a relative timeout.
 struct Pause {
-    /// Where its timeout stands in guest memory.
+    /// The address of its timeout in guest memory.
     at: GuestPtr<u64>,
     nanos: u64,
 }
 
 impl Pause {
-    /// Reads a `subscription` when it is one to a clock with a relative timeout.
+    /// Reads a `subscription`; `None` unless it is one to a clock with a relative timeout.
     fn read(memory: &GuestMemory<'_>, subscription: i32) -> Option<Self> {
         const TAG: u32 = 8;
         const CLOCK: u8 = 0;
@@ -481,16 +480,15 @@ impl Pause {
     }
 }
 
-/// What a path leads to.
+/// The target of a path.
 struct Found {
     kind: u8,
-    /// How many names it has.
+    /// The number of its names.
     links: u64,
 }
 
-/// Looks at what a path leads to, as far as that can be told; where it cannot, the call itself says why. Anything but
-/// a file or a folder, such as a FIFO, would hold the thread that opens it, and setting the times of a file
-/// opens it as well.
+/// The target of a path; `None` if it cannot be determined, in which case the call itself fails.
+// Opening a FIFO or a device could block this thread, and setting a file's times opens it as well.
 async fn found(
     memory: &GuestMemory<'_>,
     state: &mut State,
@@ -499,7 +497,7 @@ async fn found(
 ) -> wasmtime::Result<Option<Found>> {
     let GuestMemory::Unshared(memory) = memory else { return Ok(None) };
     let Some(path) = named.bytes(memory) else { return Ok(None) };
-    // The path and the answer stand in a memory of their own, so that the guest's is left alone.
+    // Path and result are in a memory of their own, so that the guest's stays untouched.
     let (mut scratch, length) = (vec![0; FILESTAT_BYTES], path.len());
     scratch.extend_from_slice(path);
     let mut own = GuestMemory::Unshared(&mut scratch);
@@ -512,12 +510,12 @@ async fn found(
     Ok(found.filter(|_| error == 0))
 }
 
-/// The file types of preview 1 that may be opened or changed, or lead to one.
+/// The file types of preview 1 that may be opened or changed, or that lead to one.
 const DIRECTORY: u8 = 3;
 const REGULAR_FILE: u8 = 4;
 const SYMBOLIC_LINK: u8 = 7;
 
-/// A path argument: a descriptor and a text in guest memory.
+/// A path argument: a descriptor, and a text in guest memory.
 struct Named {
     fd: i32,
     pointer: i32,
@@ -544,20 +542,23 @@ fn preopen(state: &State, fd: i32) -> Option<&super::state::Preopen> {
     state.preopens.get(usize::try_from(fd.checked_sub(FIRST_PREOPEN)?).ok()?)
 }
 
-/// The guest's memory and the store's state, as preview 1 wants them.
+/// The guest's memory and the store's state, as preview 1 calls need them.
 fn guest<'a>(caller: &'a mut Caller<'_, State>) -> wasmtime::Result<(GuestMemory<'a>, &'a mut State)> {
     use wasi::WasiSnapshotPreview1 as _;
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
         return Err(wasmtime::Error::msg("the module exports no memory"));
     };
+    // wasmtime-wasi's own linking passes the store's limit on copied bytes to the context; calls that are linked
+    // again have to do the same.
     let fuel = wasmtime::AsContextMut::as_context_mut(caller).hostcall_fuel();
     let (memory, state) = memory.data_and_store_mut(caller);
     state.wasi.set_hostcall_fuel(fuel);
     Ok((GuestMemory::Unshared(memory), state))
 }
 
-/// The length of a path without the slashes at its end, so that `folder/` is removed like `folder`.
-/// wasmtime looks for the `.` in it instead, which no system removes (bytecodealliance/wasmtime#11524).
+/// The length of a path without trailing slashes.
+// `folder/` has to be removed like `folder`, but wasmtime removes `folder/.`, which no system allows
+// (bytecodealliance/wasmtime#11524).
 fn without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
     let (GuestMemory::Unshared(memory), Ok(start), Ok(size)) =
         (memory, usize::try_from(pointer.cast_unsigned()), usize::try_from(length.cast_unsigned()))
@@ -570,13 +571,13 @@ fn without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
     i32::try_from(slashes).map_or(length, |slashes| length - slashes)
 }
 
-/// Spends one name of the budget.
+/// Charges one created name.
 fn a_name(caller: &mut Caller<'_, State>, _: &[Named]) -> wasmtime::Result<Option<i32>> {
     caller.data().gauges.budget.create()?;
     Ok(None)
 }
 
-/// Refuses to make a link where links may not be made.
+/// Refuses to create a link where the operator does not allow links; charges one name otherwise.
 fn a_link(caller: &mut Caller<'_, State>, paths: &[Named]) -> wasmtime::Result<Option<i32>> {
     if caller.data().links {
         return a_name(caller, paths);
@@ -584,7 +585,7 @@ fn a_link(caller: &mut Caller<'_, State>, paths: &[Named]) -> wasmtime::Result<O
     Ok(Some(record(caller, Some(Refusal::Linking), paths, errno::PERM)))
 }
 
-/// What an error number says of a call that would change something, or only looks.
+/// The refusal that an error number stands for, if any; `changes` tells mutating calls from others.
 fn refusal(result: i32, changes: bool) -> Option<Refusal> {
     match result {
         errno::ACCES => Some(Refusal::Access),
@@ -594,7 +595,7 @@ fn refusal(result: i32, changes: bool) -> Option<Refusal> {
     }
 }
 
-/// Records a refusal, and gives the error number on.
+/// Records a refusal and returns `result`.
 fn record(caller: &mut Caller<'_, State>, refusal: Option<Refusal>, paths: &[Named], result: i32) -> i32 {
     let Some(refusal) = refusal else { return result };
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {

@@ -1,8 +1,8 @@
-//! `wasi:sockets` in a run with a network: names, and TCP connections that the guest begins.
+//! `wasi:sockets` in a run with a network: name look-ups and outgoing TCP connections.
 //!
-//! No socket is opened here. A look-up and a connection go to the run's carrier, as requests do, and their
-//! bytes come and go as bodies: one piece of each direction waits at the most. What would listen, and UDP,
-//! is refused and counted.
+//! No socket is opened here. Look-ups and connections go to the run's carrier, as HTTP requests do, and a
+//! connection's bytes travel as two bodies, with at most one chunk waiting in each direction. Listening and UDP are
+//! refused and recorded.
 
 use super::state::State;
 use crate::egress::{Body, Carrier, Failure, Refusal};
@@ -37,10 +37,10 @@ pub(super) const OFFERED: [&str; 5] = [
     "wasi:sockets/tcp",
     "wasi:sockets/tcp-create-socket",
 ];
-/// The most bytes of one piece that a guest sends.
+/// The largest chunk that a guest may send at once, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Links what is offered of `wasi:sockets`.
+/// Links the offered interfaces of `wasi:sockets`.
 pub(super) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     let options = network::LinkOptions::default();
     network::add_to_linker::<State, HasSockets>(linker, &options, |state| Sockets(state))?;
@@ -56,15 +56,18 @@ impl HasData for HasSockets {
     type Data<'a> = Sockets<'a>;
 }
 
+// The bindings are wasmtime-wasi's and the implementation is not: wasmtime's own host opens sockets of the process
+// that runs the guest, and offers no more than a check of addresses.
 struct Sockets<'a>(&'a mut State);
 
-/// Our own handle for a value whose type in the bindings is wasmtime's, and can be made there only. The table
-/// looks at what is really there.
+/// A borrowed handle of another resource type.
+// The bindings' resource types cannot be constructed outside wasmtime-wasi, so our values lie in the table under
+// handles that carry its types. The table checks the type of the stored value at each access.
 fn ours<T: 'static, U: 'static>(handle: &Resource<T>) -> Resource<U> {
     Resource::new_borrow(handle.rep())
 }
 
-/// The same the other way, and for what is deleted.
+/// An owned handle of another resource type.
 fn owned<T: 'static, U: 'static>(handle: &Resource<T>) -> Resource<U> {
     Resource::new_own(handle.rep())
 }
@@ -79,18 +82,18 @@ impl Sockets<'_> {
     }
 
     fn carrier(&self) -> SocketResult<Arc<dyn Carrier>> {
-        // Without a carrier nothing that leads here is linked.
+        // Unreachable: without a carrier the functions that lead here are not linked. Denied all the same.
         Ok(self.0.http.carrier().ok_or(ErrorCode::AccessDenied)?)
     }
 
-    /// Refuses what no run is offered.
+    /// Records and refuses a call that no run supports.
     fn not_offered<T>(&self, what: &str) -> SocketResult<T> {
         self.0.gauges.denials.record(what, DenialReason::NotOffered);
         Err(ErrorCode::NotSupported.into())
     }
 }
 
-/// A refusal in the words of `wasi:sockets`.
+/// The `wasi:sockets` error code of a refusal.
 fn told(refusal: Refusal) -> ErrorCode {
     match refusal {
         Refusal::Denied(reason) => match reason {
@@ -135,15 +138,15 @@ fn told(refusal: Refusal) -> ErrorCode {
     }
 }
 
-/// Something on its way, and then what came.
+/// A future together with its output once it has completed.
 enum Eventual<T> {
     Waits(Pin<Box<dyn Future<Output = T> + Send>>),
     Came(T),
 }
 
 impl<T> Eventual<T> {
-    /// Begins at once.
     fn begin(work: Pin<Box<dyn Future<Output = T> + Send>>) -> Self {
+        // `start-connect` and `resolve-addresses` begin the work; the guest may wait for it later, or never.
         let mut begun = Self::Waits(work);
         let _seen_later = begun.poll(&mut now());
         begun
@@ -160,15 +163,15 @@ impl<T> Eventual<T> {
     }
 }
 
-/// For a look at what is there, without waiting for it.
+/// A context for polling without waiting.
 fn now() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
-/// The network, which a guest hands back with each call.
+/// The network resource, which a guest passes with each call.
 struct Handle;
 
-/// The addresses of a name.
+/// A name look-up and its addresses.
 struct LookUp(Eventual<Result<std::vec::IntoIter<IpAddr>, Refusal>>);
 
 #[wasmtime_wasi::async_trait]
@@ -178,7 +181,7 @@ impl Pollable for LookUp {
     }
 }
 
-/// A socket of a guest.
+/// A guest's TCP socket.
 struct Socket {
     family: IpAddressFamily,
     phase: Phase,
@@ -203,13 +206,13 @@ impl Pollable for Socket {
     }
 }
 
-/// What comes of a connection.
+/// The receiving direction of a connection.
 struct Incoming {
     body: Body,
-    /// What the guest has not read yet.
+    /// Received bytes that the guest has not read yet.
     piece: Bytes,
     over: bool,
-    /// Why it is over, until the guest was told.
+    /// The reason of the end, until the guest has received it.
     refusal: Option<Refusal>,
 }
 
@@ -218,7 +221,7 @@ impl Incoming {
         Self { body, piece: Bytes::new(), over: false, refusal: None }
     }
 
-    /// Comes when there is something to read, or never will be.
+    /// Ready when there are bytes to read or the direction has ended.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while !self.over && self.piece.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
@@ -242,25 +245,27 @@ impl Incoming {
         }))
     }
 
-    /// The guest wants no more of it.
+    /// Discards everything that is still to come.
     fn shut(&mut self) {
         (self.over, self.refusal) = (true, None);
         self.piece.clear();
     }
 }
 
-/// What goes over a connection: one piece at a time, each when the one before is with the kernel.
+/// The sending direction of a connection: one chunk at a time.
+// Each chunk is sent after the kernel has accepted the one before: a guest that has flushed its bytes may end in the
+// next moment, and they must be on their way by then.
 struct Outgoing {
-    /// Until the guest says that there is no more.
+    /// `None` after the guest has shut this direction down.
     pieces: Option<mpsc::Sender<Piece>>,
-    /// Ends when the last piece went out, or nothing goes out any more.
+    /// Completes when the last chunk is with the kernel, or the connection has ended.
     last: Option<oneshot::Receiver<Infallible>>,
 }
 
-/// Bytes, and what is dropped when they are out.
+/// Bytes, and a sender that is dropped when the kernel has them.
 type Piece = (Bytes, oneshot::Sender<Infallible>);
 
-/// The other end of [`Outgoing`].
+/// The request body fed by [`Outgoing`].
 struct Upload {
     pieces: mpsc::Receiver<Piece>,
     going_out: Option<oneshot::Sender<Infallible>>,
@@ -274,7 +279,7 @@ impl http_body::Body for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
-        // Whoever asks for the next piece is done with the one before.
+        // A request for the next chunk acknowledges the previous one.
         self.going_out = None;
         let piece = ready!(self.pieces.poll_recv(context));
         Poll::Ready(piece.map(|(bytes, going_out)| {
@@ -291,7 +296,7 @@ impl Outgoing {
         (Self { pieces: Some(sender), last: None }, upload.boxed_unsync())
     }
 
-    /// Comes when the last piece is out, with whether there may be another.
+    /// Ready when the last chunk is with the kernel: `Ok` if another may be sent.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<StreamResult<()>> {
         if let Some(last) = &mut self.last {
             let _went = ready!(Pin::new(last).poll(context));
@@ -353,8 +358,8 @@ impl OutputStream for Writing {
         lock(&self.0).write(bytes)
     }
 
-    /// Each piece goes out by itself, and `check-write` waits for it.
     fn flush(&mut self) -> StreamResult<()> {
+        // Chunks are sent without being flushed; `check-write` waits for the last one.
         match lock(&self.0).poll(&mut now()) {
             Poll::Ready(ended) => ended,
             Poll::Pending => Ok(()),
@@ -368,8 +373,8 @@ impl OutputStream for Writing {
         }
     }
 
-    /// What was written goes out although the stream is dropped.
     async fn cancel(&mut self) {
+        // Written bytes are delivered even if the guest drops the stream at once.
         self.ready().await;
     }
 }
@@ -509,8 +514,8 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         }
     }
 
-    /// Which address the server has is not for a guest to know.
     fn local_address(&mut self, socket: Resource<TcpSocket>) -> SocketResult<IpSocketAddress> {
+        // The unspecified address: a guest must not learn the server's own.
         let socket = self.socket(&socket)?;
         let unspecified = match socket.family {
             IpAddressFamily::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -585,7 +590,7 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         Ok(false)
     }
 
-    // What can be said about a socket of the server is the server's.
+    // Options of the underlying socket belong to the server, so every one of them is refused.
 
     fn set_listen_backlog_size(&mut self, _: Resource<TcpSocket>, _: u64) -> SocketResult<()> {
         Err(ErrorCode::NotSupported.into())

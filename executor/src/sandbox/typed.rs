@@ -38,6 +38,7 @@ impl Host for State {
         chunk: Vec<u8>,
         last: bool,
     ) -> wasmtime::Result<Result<(), ToolError>> {
+        // Invalid labels are an error that the tool can handle; only an exceeded limit ends its run.
         let taken = self.gauges.recorder.artifact(&name, &mime, &chunk, last)?;
         let invalid = |error: LabelError| ToolError {
             code: "invalid".to_owned(),

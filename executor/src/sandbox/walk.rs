@@ -1,10 +1,9 @@
-//! Paths below folders of which not everything is granted.
+//! Resolving paths below roots that are only partly granted.
 //!
-//! A path is walked name by name from the descriptor that it starts at, each folder opened by its own
-//! name beneath the one before and never through a symbolic link; a link is read and its target
-//! walked in its place. What is looked up in the grant is the path that was walked, and what is used
-//! is the last folder's handle with one name: there is nothing between the two that could be swapped.
-//! A name that the grant neither holds nor leads through is not touched at all.
+//! A path is walked name by name from its starting descriptor. Each folder is opened by its own name beneath the
+//! previous one and never through a symbolic link; a link is read, and its target walked in its place. The grant is
+//! asked about the walked path, and the call then uses the last folder's handle with one name, so nothing can be
+//! swapped between check and use. A name that the grant neither contains nor leads through is never touched.
 
 #[cfg(test)]
 mod tests;
@@ -21,14 +20,15 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 };
 use wasmtime_wasi::p2::{FsError, FsResult};
 
-/// The most symbolic links of one path, as the kernel has it.
+/// The most symbolic links followed for one path: the kernel's limit.
 const MAX_LINKS: usize = 40;
-/// The most folders of one path: each takes a handle while the path is walked.
+/// The most folders of one path.
+// Each takes a handle while the path is walked.
 const MAX_FOLDERS: usize = 128;
-/// The longest path, and the longest target of a link, in bytes, as the kernel has it.
+/// The longest path and the longest link target, in bytes: the kernel's limit.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Where something lies: its path below a root, as it was walked.
+/// A root and a path below it, as it was walked.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) root: Arc<Root>,
@@ -40,7 +40,7 @@ impl Place {
         Self { root: Arc::clone(&self.root), path: format!("{}/{name}", self.path) }
     }
 
-    /// Whether an entry of this folder is shown to a guest: what it could look at.
+    /// Returns `true` if a listing of this folder includes the entry: the guest could also `stat` it.
     pub(super) fn shows(&self, name: &str, kind: DescriptorType) -> bool {
         let child = self.child(name);
         let on_the_way = kind == DescriptorType::Directory && child.root.leads(&child.path);
@@ -48,42 +48,42 @@ impl Place {
     }
 }
 
-/// What a call needs of the place that its path leads to.
+/// The grant that a call requires for its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// It is granted, or it is a folder on the way to something that is.
+    /// Granted, or a folder on the way to something granted.
     Look,
-    /// It is granted.
+    /// Granted.
     Have,
 }
 
-/// What a path leads to: a folder and one name in it.
+/// A resolved path: a folder and one name in it.
 pub(super) struct Reached {
-    /// The folders that were opened on the way, the last one innermost.
+    /// The folders opened on the way, the innermost last.
     opened: Vec<Resource<Descriptor>>,
     start: u32,
     pub(super) name: String,
-    /// Where it lies; `None` where every root is granted whole, and wasmtime-wasi resolves the path.
+    /// The walked path; `None` where every root is granted whole and wasmtime-wasi resolves the path.
     pub(super) place: Option<Place>,
-    /// Whether a link at the end is still to be followed.
+    /// A link at the end is still to be followed.
     pub(super) flags: PathFlags,
 }
 
 impl Reached {
-    /// The folder that `name` is looked up in.
+    /// The folder that contains `name`.
     pub(super) fn folder(&self) -> Resource<Descriptor> {
         Resource::new_borrow(self.opened.last().map_or(self.start, Resource::rep))
     }
 }
 
-/// A path on its way.
+/// The state of one walk.
 struct Walk {
-    /// Where each opened folder lies, the start first.
+    /// The path of each opened folder, the start first.
     places: Vec<Place>,
     opened: Vec<Resource<Descriptor>>,
-    /// The names to come, the next one last.
+    /// The remaining names, the next one last.
     names: Vec<String>,
-    /// Whether the path says that it ends at a folder.
+    /// The path's form requires a folder at its end: `a/`, `a/.`, `a/..`.
     folder: bool,
 }
 
@@ -99,8 +99,7 @@ impl Walk {
 }
 
 impl Watched<'_> {
-    /// Finds what a path leads to, and whether it is there for what the call needs. Whoever calls this
-    /// has to [`Self::leave`] it again.
+    /// Resolves a path and checks the grant that the call requires. The caller has to [`Self::leave`] the result.
     pub(super) async fn reach(
         &mut self,
         fd: &Resource<Descriptor>,
@@ -134,7 +133,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Lets go of what was opened on the way.
+    /// Closes the folders that were opened on the way.
     pub(super) fn leave(&mut self, reached: Reached) {
         self.close(reached.opened);
     }
@@ -145,7 +144,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Where an open folder lies.
+    /// The path of an open folder.
     pub(super) fn place(&mut self, fd: &Resource<Descriptor>) -> FsResult<Place> {
         if let Some(place) = self.0.places.get(&fd.rep()) {
             return Ok(place.clone());
@@ -155,13 +154,13 @@ impl Watched<'_> {
         Ok(Place { root, path })
     }
 
-    /// Records that a guest reached for a place that is not granted.
+    /// Records an attempt on a path that is not granted.
     pub(super) fn not_granted(&mut self, place: &Place) -> ErrorCode {
         self.0.gauges.denials.not_granted(&place.path);
         ErrorCode::Access
     }
 
-    /// Records that a path leads out of the descriptor that it starts at.
+    /// Records a path that leads out of its starting descriptor.
     fn escapes(&mut self, fd: &Resource<Descriptor>, path: &str) -> FsError {
         let paths = [(self.preopen(fd), path)];
         self.record(Refusal::Looking, &paths);
@@ -182,7 +181,7 @@ impl Watched<'_> {
         let mut links = 0;
         let mut next = path.to_owned();
         loop {
-            // The path as it was sent, and then the target of each link.
+            // The path as received, then the target of each link.
             if next.len() > MAX_PATH_BYTES {
                 return Err(ErrorCode::NameTooLong.into());
             }
@@ -208,9 +207,9 @@ impl Watched<'_> {
                     return Ok((name, place));
                 }
                 match self.kind(fd, walk, &name).await? {
-                    // Through a link that is not granted nobody walks: what it says is hidden as well.
+                    // A link that is not granted is not followed: its target is hidden as well.
                     Some(DescriptorType::SymbolicLink) if place.root.grants(&place.path) => {
-                        // What changes a name changes that name, and follows no link from it.
+                        // A call that changes a name changes that name, and never a link's target.
                         if last && need == Need::Have && !flags.contains(PathFlags::SYMLINK_FOLLOW) {
                             return Err(ErrorCode::NotDirectory.into());
                         }
@@ -233,7 +232,7 @@ impl Watched<'_> {
                         walk.opened.push(opened);
                         walk.places.push(place);
                     }
-                    // What is there but not granted looks as if it were not there.
+                    // An entry that exists but is not granted looks as if it did not exist.
                     Some(_file) if !place.root.grants(&place.path) => {
                         return Err(if last { self.not_granted(&place) } else { ErrorCode::NoEntry }.into());
                     }
@@ -246,7 +245,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Whether the end of a walk is what the call needs.
+    /// Refuses the end of a walk that lacks the required grant.
     async fn allow(
         &mut self,
         fd: &Resource<Descriptor>,
@@ -264,7 +263,7 @@ impl Watched<'_> {
         if a_folder_on_the_way { Ok(()) } else { Err(self.not_granted(place).into()) }
     }
 
-    /// What a name stands for, links not followed; `None` when there is nothing.
+    /// The type of an entry, links not followed; `None` if there is no such entry.
     async fn kind(
         &mut self,
         fd: &Resource<Descriptor>,
@@ -280,7 +279,7 @@ impl Watched<'_> {
     }
 }
 
-/// The folder that a walk stands in.
+/// The current folder of a walk.
 fn folder(fd: &Resource<Descriptor>, walk: &Walk) -> Resource<Descriptor> {
     Resource::new_borrow(walk.opened.last().map_or(fd.rep(), Resource::rep))
 }

@@ -1,8 +1,8 @@
-//! What a run shows of itself while it goes on.
+//! Events of a run while it is in progress.
 //!
-//! The process that runs a guest can be killed at any moment, and what it knew is gone with it. So
-//! it tells what it sees as it sees it, and [`super::Execution::saw`] keeps the same books on the
-//! other side. Every kind of event is bounded, so that a guest cannot keep the other side busy.
+//! The process that runs a guest can be killed at any moment, and its memory is lost with it. It therefore
+//! sends each event as it happens, and [`super::Execution::saw`] repeats the accounting in the server. Every
+//! kind of event is bounded, so that a guest cannot flood the server.
 
 use super::state::InForce;
 use crate::outcome::{Artifact, DenialReason, LogLevel, Progress};
@@ -10,29 +10,29 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// One thing that was seen.
+/// One event of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Event {
-    /// The limits, read back from the live store: once, before the guest's first instruction.
+    /// The limits as read back from the live store: once, before the guest's first instruction.
     InForce(InForce),
-    /// Guest memories and tables reached a new peak: once for each MB.
+    /// A new peak of guest memories and tables, in bytes: once per MB.
     MemoryPeak(u64),
-    /// A log line, at most as many as are kept.
+    /// A log line. The number of lines is bounded.
     Log(LogLevel, String),
-    /// The guest said how far it is.
+    /// A progress message of the guest.
     Progress(Progress),
-    /// An artifact is complete.
+    /// A complete artifact.
     Artifact(Artifact),
-    /// Something was denied: the first time, and whenever the count has doubled.
+    /// A denial, its reason and its count: the first time, and whenever the count has doubled.
     Denied(String, DenialReason, u64),
 }
 
-/// Who is told. Nobody, when guest and report are in one process.
+/// The receiver of a run's events. The default discards them: guest and report are in one process.
 #[derive(Clone, Default)]
 pub struct Witness(Option<Arc<dyn Fn(Event) + Send + Sync>>);
 
 impl Witness {
-    /// Tells `each` of every event, on the guest's own thread.
+    /// Calls `each` with every event, on the guest's own thread.
     #[must_use]
     pub fn new(each: impl Fn(Event) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(each)))
@@ -47,6 +47,6 @@ impl Witness {
 
 impl fmt::Debug for Witness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Witness(someone)" } else { "Witness(nobody)" })
+        f.write_str(if self.0.is_some() { "Witness(callback)" } else { "Witness(none)" })
     }
 }

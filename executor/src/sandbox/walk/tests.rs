@@ -1,5 +1,5 @@
-//! Generated path operations against a real folder of which not everything is granted. Whatever they
-//! are, nothing that is not granted is read, changed, moved, linked or made.
+//! Generated path operations against a real, partly granted folder. None of them may read, change, move, link or
+//! create anything that is not granted.
 
 use super::*;
 use crate::capability::{
@@ -22,16 +22,16 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
     HostDescriptor, HostDirectoryEntryStream, NewTimestamp,
 };
 
-/// How many sequences are tried, of how many operations each.
+/// The number of operation sequences, and the most operations of one.
 const SEQUENCES: u32 = 100_000;
 const MAX_STEPS: u32 = 8;
-/// How many of them one folder goes through, before it is made anew.
+/// The number of sequences on one folder before it is rebuilt.
 const SEQUENCES_OF_ONE_WORLD: u32 = 25;
 
 const GRANTED: &str = "/w/{**/*.md,x/open/**,exact,one?}";
 const BLOCKED: [&str; 2] = ["/w/priv/**", "hidden.md"];
 
-/// What stands in every file that is not granted.
+/// The content of every file that is not granted starts with this.
 const SECRET: &str = "not granted: ";
 
 const FOLDERS: [&str; 8] = ["w", "w/d", "w/x", "w/x/open", "w/x/open/sub", "w/priv", "w/one1", "outside"];
@@ -94,7 +94,7 @@ const NAMES: [&str; 30] = [
     "",
 ];
 
-/// Numbers that are the same in every run.
+/// A generator with a fixed seed: the same numbers in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -109,7 +109,7 @@ impl Dice {
         items[usize::try_from(self.roll(u32::try_from(items.len()).unwrap())).unwrap()]
     }
 
-    /// A path to something that was there in the beginning, with names around it, or of any names.
+    /// A path around an entry that existed in the beginning, or of random names.
     fn path(&mut self) -> String {
         let mut names: Vec<_> = (0..=self.roll(3)).map(|_| self.pick(&NAMES)).collect();
         if self.roll(2) == 0 {
@@ -129,14 +129,13 @@ impl Dice {
     }
 }
 
-/// A folder that is granted as `/w`, in part, beside one that is not.
+/// A folder that is partly granted as `/w`, beside one that is not granted.
 struct World {
     folder: tempfile::TempDir,
     root: Arc<Root>,
 }
 
-/// What is known of something on the disk: its inode, its names, when it was last changed in any way,
-/// and what stands in it.
+/// The facts about an entry on the disk: inode, number of names, time of the last change, content.
 type Facts = (u64, u64, (i64, i64), Option<String>);
 
 impl World {
@@ -144,7 +143,7 @@ impl World {
         self.folder.path().join(path)
     }
 
-    /// Makes everything as it was.
+    /// Rebuilds the initial tree.
     fn build(&self) {
         for entry in fs::read_dir(self.folder.path()).unwrap() {
             fs::remove_dir_all(entry.unwrap().path()).unwrap();
@@ -159,7 +158,7 @@ impl World {
         }
     }
 
-    /// What the patterns say of a host path: the oracle, which walks nothing.
+    /// The oracle: applies the patterns to a host path without walking it.
     fn granted(&self, path: &str) -> bool {
         self.root.grants(&format!("/{path}"))
     }
@@ -168,7 +167,7 @@ impl World {
         self.root.leads(&format!("/{path}"))
     }
 
-    /// Where the kernel says that an open file or folder lies, below the folder of all.
+    /// The path of an open file or folder according to the kernel, relative to the test's folder.
     fn of(&self, watched: &mut Watched<'_>, fd: &Resource<Descriptor>) -> String {
         let handle = match watched.0.wasi.ctx().table.get(fd).unwrap() {
             Descriptor::Dir(dir) => dir.dir.as_raw_fd(),
@@ -178,7 +177,7 @@ impl World {
         path.strip_prefix(self.folder.path()).unwrap().to_str().unwrap().to_owned()
     }
 
-    /// All that is not granted, by its path.
+    /// Every entry that is not granted, by its path.
     fn outside(&self) -> BTreeMap<String, Facts> {
         let mut seen = BTreeMap::new();
         self.look(self.folder.path(), &mut seen);
@@ -205,7 +204,7 @@ impl World {
                     let target = fs::read_link(&path).unwrap().to_str().unwrap().to_owned();
                     (metadata.ino(), 1, changed, Some(target))
                 }
-                // The entries of a folder change its number of names and its times.
+                // Entries of a folder legitimately change its number of names and its times.
                 _folder => (metadata.ino(), 0, (0, 0), None),
             };
             seen.insert(name, facts);
@@ -336,7 +335,7 @@ async fn operate(
 #[tokio::test]
 async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
     let (grant, ceilings) = grant();
-    // In memory where there is such a folder: most of the time goes into making the files anew.
+    // In memory if possible: most of the time goes into rebuilding the files.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let world = World { folder, root: Arc::clone(&grant.roots()[0]) };
     world.build();
@@ -359,7 +358,7 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
             let state: &mut State = store.data_mut();
             let mut open: Vec<_> =
                 state.filesystem().get_directories().unwrap().into_iter().map(|(fd, _)| fd).collect();
-            // The second stands for everything outside, and is for the tests of that.
+            // The second folder stands for everything outside, which other tests cover.
             let outside = open.pop().unwrap();
             let mut watched = Watched(state);
             HostDescriptor::drop(&mut watched, outside).unwrap();
