@@ -1,12 +1,14 @@
-//! The kernel's own limit on a run: a control group for each child, where some are delegated to this user.
+//! The kernel's own limits on a run: a control group for each child, if control groups are delegated to this user.
 //!
 //! ```text
-//! delegated ─▶ set_up ─▶ group ─ enter(pid) ─ limit(grant) ─▶ guest ─▶ dropped: used again, or removed
-//!                └────────────────────── end: everybody in them is killed ──────────────┘
+//! delegated ─▶ set_up ─▶ group ─ enter(pid) ─ limit(grant) ─▶ guest ─▶ dropped: reused or removed
+//!                └────────────────────── end: kills every process in them ──────────────┘
 //! ```
-//! The limiter, the throttle and `RLIMIT_DATA` hold a guest exactly. A group is for a child that has broken out
-//! of them, and for what they do not see: memory that the kernel holds for it, and files in memory. So its limits
-//! are a little wider, and a guest that is held by the others never meets it.
+//! The limiter, the throttle and `RLIMIT_DATA` limit a guest exactly. A group limits a child that has escaped them, and
+//! the memory that they do not count: the kernel's for the child, and files in memory. Its limits are slightly wider, so
+//! that a guest under the other limits never reaches them.
+// Not the crate cgroups-rs: it enables controllers from the root of the hierarchy, which a delegated user may not, and
+// ignores writes that the kernel refuses, so that a limit may be missing unnoticed.
 
 use super::confine::{OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE};
 use crate::capability::Grant;
@@ -18,53 +20,53 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Where control groups are mounted.
+/// The mount point of control groups.
 const MOUNTED: &str = "/sys/fs/cgroup";
-/// What the folders of executors begin with, before the number of their process.
+/// The prefix of an executor's folders, before its process id.
 const OURS: &str = "a2g-executor-";
-/// What the folder ends with in which version 2 wants the executor itself to be.
+/// The suffix of the folder for the executor's own process, which version 2 requires.
 const SERVER: &str = "-server";
-/// What a child may have that no other limit counts: its copy of the zygote's pages, and the kernel's memory
-/// for it.
+/// The memory of a child that no other limit counts: its copies of the zygote's pages, and the kernel's memory for it.
 const HEADROOM_BYTES: u64 = 64 << 20;
-/// What may be left of a run in a group that is used again, such as the kernel's names of files. A group with
-/// more is removed, because the next run would pay for it.
+/// The memory that a run may leave charged to a group that is reused, such as the kernel's file names.
+// A group with more is removed, because the next run would be charged for it.
 const MAX_RESIDUE_BYTES: u64 = 8 << 20;
-/// How many groups that nobody is in are kept for the next runs: the kernel takes longer to make and to remove one
-/// than to run a small guest. One comes back while another is about to be used.
+/// The number of empty groups that are kept for the next runs.
+// Creating and removing a group takes the kernel longer than a small guest's run. Two, because one is returned while
+// another is about to be used: with one, 132 of 1,000 runs created and removed a group; with two, 54.
 const MAX_SPARE_GROUPS: usize = 2;
-/// After how long it is first tried again to remove a group whose child was not quite gone when nobody needed it any
-/// more, and the longest pause from then on, each twice the one before.
+/// The first and the longest pause between attempts to remove spare groups; each pause is twice the one before.
+// A group cannot be removed while its last process is being torn down.
 const SWEEPS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// The time over which the kernel counts CPU time, in microseconds: its longest, so that no guest that the
-/// throttle lets run in one piece is stopped here.
+/// The period of the CPU quota, in microseconds.
+// The kernel's longest: a guest that the throttle lets run in one piece must not be stopped here.
 const PERIOD_US: u64 = 1_000_000;
-/// How often, and after how long, it is tried again to remove a group whose processes were killed.
+/// The number of attempts to remove a group whose processes were killed, and the pause between them.
 const REMOVALS: (u32, Duration) = (100, Duration::from_millis(2));
 
-/// The folders in which this user may make groups with memory and CPU.
+/// Folders of control groups: those in which this user may create groups, or those of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Delegated {
-    /// Version 1: a hierarchy for each.
+    /// Version 1: one hierarchy per controller.
     One { memory: PathBuf, cpu: PathBuf },
-    /// Version 2: one folder for both.
+    /// Version 2: one folder for both controllers.
     Two(PathBuf),
 }
 
 impl Delegated {
-    /// Looks for them. Nothing is changed.
+    /// Finds the delegated folders without changing anything.
     ///
     /// # Ambient Authority
     /// Reads `/proc/self` and the folders of control groups.
     ///
     /// # Errors
-    /// In words, when there are none.
+    /// The reason that there are none, with the setting to change.
     pub(super) fn find() -> std::result::Result<Self, String> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         Self::among(&own, Path::new(MOUNTED))
     }
 
-    /// Those of a process whose `/proc/self/cgroup` says `own`, where groups are mounted below `mounted`.
+    /// The delegated folders of a process with `own` as its `/proc/self/cgroup`, with groups mounted at `mounted`.
     fn among(own: &str, mounted: &Path) -> std::result::Result<Self, String> {
         let ours = own.lines().filter_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
@@ -98,7 +100,6 @@ impl Delegated {
         }
     }
 
-    /// For people.
     pub(super) fn shown(&self) -> String {
         match self {
             Self::One { memory, cpu } => format!("version 1, {} and {}", memory.display(), cpu.display()),
@@ -106,7 +107,7 @@ impl Delegated {
         }
     }
 
-    /// The folders of a group of this name below, once for each hierarchy.
+    /// The folders of the child group `name`.
     fn below(&self, name: &str) -> Self {
         match self {
             Self::One { memory, cpu } => Self::One { memory: memory.join(name), cpu: cpu.join(name) },
@@ -129,7 +130,7 @@ impl Delegated {
         })
     }
 
-    /// Sets what is the same for all runs. Swap would be memory beside the limit; a kernel may be built without.
+    /// Sets the limits that are the same for all runs.
     fn prepare(&self) -> Result<()> {
         let no_swap = match self {
             Self::One { memory, cpu } => {
@@ -138,13 +139,14 @@ impl Delegated {
             }
             Self::Two(folder) => folder.join("memory.swap.max"),
         };
+        // Swap would be memory in addition to the limit. A kernel without swap has no such file.
         match write(&no_swap, "0") {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             written => written,
         }
     }
 
-    /// Removes a group. A group that was removed before is no error.
+    /// Removes a group. A missing group is no error.
     fn remove(&self) -> Result<()> {
         self.folders().try_for_each(|folder| match fs::remove_dir(folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -152,13 +154,13 @@ impl Delegated {
         })
     }
 
-    /// The processes in it.
+    /// The process ids in the group.
     fn processes(&self) -> Vec<i32> {
         let lists = self.folders().filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok());
         lists.flat_map(|list| list.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
     }
 
-    /// Whether the runs before have left little in it.
+    /// Earlier runs have left little memory charged to the group.
     fn is_clean(&self) -> bool {
         let held = match self {
             Self::One { memory, .. } => memory.join("memory.usage_in_bytes"),
@@ -168,9 +170,9 @@ impl Delegated {
         held.is_some_and(|bytes| bytes <= MAX_RESIDUE_BYTES)
     }
 
-    /// Kills everybody in it, and removes it.
+    /// Kills every process in the group and removes it.
     fn end(&self) {
-        // Who has no CPU time left would have to wait for some to die with.
+        // A process needs CPU time to die, and its quota may be used up.
         let lifted = match self {
             Self::One { cpu, .. } => write(&cpu.join("cpu.cfs_quota_us"), "-1"),
             Self::Two(folder) => write(&folder.join("cpu.max"), "max"),
@@ -188,20 +190,21 @@ impl Delegated {
         tracing::warn!(groups = self.shown(), "a control group cannot be removed");
     }
 
-    /// Ends a group and those inside.
+    /// Ends a group and its child groups.
     fn end_all(&self) {
         self.inside().iter().for_each(|name| self.below(name).end());
         self.end();
     }
 
-    /// The names of the groups inside, in whatever hierarchy: who was killed may have left one in one only.
+    /// The names of the child groups in any hierarchy.
+    // An executor that was killed may have left a group in one of the two.
     fn inside(&self) -> BTreeSet<String> {
         let entries = self.folders().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
         let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// Those that executors left which are gone. One may have had the number of this process, which has none yet.
+    /// The groups of executors that have ended. One of them may have had this process's id, which owns no group yet.
     fn left_behind(&self) -> impl Iterator<Item = Self> {
         let own = std::process::id().to_string();
         let dead = self.inside().into_iter().filter(move |name| {
@@ -213,14 +216,14 @@ impl Delegated {
     }
 }
 
-/// Whether a list of controllers has memory and CPU.
 fn has_both(folder: &Path, list: &str) -> bool {
     let list = fs::read_to_string(folder.join(list)).unwrap_or_default();
     ["memory", "cpu"].iter().all(|wanted| list.split_whitespace().any(|has| has == *wanted))
 }
 
-/// In version 2 a group whose groups have limits can hold no process itself, so that only a group can be
-/// used in which there is nobody else to be moved.
+/// Checks that no other process is in `folder`.
+// In version 2 a group whose child groups have limits cannot contain processes. This process can move itself to a
+// child group, but must not move others.
 fn alone_in(folder: &Path) -> std::result::Result<(), String> {
     let own = std::process::id().to_string();
     let others = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
@@ -252,13 +255,13 @@ pub struct Cgroups {
     base: Delegated,
     moved: Option<Moved>,
     next: AtomicU64,
-    /// Those that no child is in any more, or will soon be.
+    /// Groups whose child has ended or is ending.
     free: Mutex<Vec<Used>>,
-    /// Whether a thread removes those of them that are too many.
+    /// A thread is removing surplus groups.
     sweeping: AtomicBool,
 }
 
-/// A group that runs were in, with what it still limits.
+/// A group of earlier runs, with the memory limit that it still has.
 #[derive(Debug, Clone)]
 struct Used {
     folders: Delegated,
@@ -266,14 +269,14 @@ struct Used {
 }
 
 impl Cgroups {
-    /// Makes a place for the groups of this process, and removes what executors left behind that are gone.
-    /// `None` when nothing is delegated.
+    /// Creates the parent of this process's groups, and removes groups of executors that have ended. `None` if no
+    /// groups are delegated.
     ///
     /// # Ambient Authority
-    /// Makes and removes control groups, and in version 2 moves this process into one of its own.
+    /// Creates and removes control groups, and in version 2 moves this process into one of its own.
     ///
     /// # Errors
-    /// When the kernel refuses what it seems to delegate.
+    /// The kernel refuses a change to a folder that it appears to delegate.
     pub fn set_up() -> Result<Option<Arc<Self>>> {
         let delegated = match Delegated::find() {
             Ok(delegated) => delegated,
@@ -300,15 +303,15 @@ impl Cgroups {
         Ok(Some(Arc::new(Self { base, moved, next, free, sweeping })))
     }
 
-    /// A group with nobody in it.
+    /// An empty group, reused or new.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// The kernel refuses to create one.
     pub(super) fn group(self: &Arc<Self>) -> Result<Group> {
         let mut busy = Vec::new();
         let found = loop {
             let Some(used) = self.lock().pop() else { break None };
-            // When a zygote has died, the kernel may not be done with its children.
+            // After the death of a zygote, the kernel may still be tearing down its children.
             if !used.folders.processes().is_empty() {
                 busy.push(used);
             } else if used.folders.is_clean() {
@@ -334,7 +337,7 @@ impl Cgroups {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps groups to be used again. Those that are too many are removed when the kernel lets them go.
+    /// Stores groups for reuse. A thread removes surplus ones as soon as the kernel allows it.
     fn keep(self: &Arc<Self>, used: impl IntoIterator<Item = Used>) {
         let mut free = self.lock();
         free.extend(used);
@@ -346,7 +349,7 @@ impl Cgroups {
         let all = Arc::clone(self);
         let thread = std::thread::Builder::new().name("cgroups".to_owned());
         if let Err(error) = thread.spawn(move || all.sweep()) {
-            tracing::debug!(%error, "control groups wait for the next run");
+            tracing::debug!(%error, "no thread can be started to remove control groups; retried after the next run");
             self.sweeping.store(false, Ordering::Release);
         }
     }
@@ -365,23 +368,24 @@ impl Cgroups {
             let mut free = self.lock();
             free.append(&mut too_many);
             if free.len() <= MAX_SPARE_GROUPS {
-                // Said under the lock: whoever adds one from here on begins anew.
+                // Cleared under the lock: a group that is added after this starts a new thread.
                 return self.sweeping.store(false, Ordering::Release);
             }
         }
     }
 
-    /// Kills every child, and removes all groups.
+    /// Kills every child and removes all groups.
     pub fn end(&self) {
         self.base.end_all();
-        // Another executor may have its groups beside these, and then the place stays as it needs it.
+        // Fails if another executor has groups in the same folder, which then has to stay as it is.
         if let Some(Err(error)) = self.moved.as_ref().map(Moved::back) {
-            tracing::debug!(%error, "the control group of the server stays");
+            tracing::debug!(%error, "the server's control group is kept");
         }
     }
 }
 
-/// This process in a group of its own, which version 2 wants: a group whose groups have limits holds no process.
+/// This process's move to a group of its own.
+// Version 2 requires it: a group whose child groups have limits cannot contain processes.
 #[derive(Debug)]
 struct Moved {
     from: PathBuf,
@@ -389,7 +393,7 @@ struct Moved {
 }
 
 impl Moved {
-    /// Moves this process, and lets the groups inside have limits.
+    /// Moves this process to `to`, and enables limits for the child groups of `from`.
     fn into(from: &Path, to: PathBuf) -> Result<Self> {
         let moved = Self { from: from.to_owned(), to };
         fs::create_dir_all(&moved.to)?;
@@ -404,11 +408,12 @@ impl Moved {
         }
     }
 
-    /// Leaves the place as it was: for as long as its groups may have limits, nobody can be put into it.
+    /// Moves this process back and disables the limits of child groups.
     fn back(&self) -> Result<()> {
+        // First: as long as child groups may have limits, no process can be moved into their parent.
         write(&self.from.join("cgroup.subtree_control"), "-memory -cpu")?;
         write(&self.from.join("cgroup.procs"), &std::process::id().to_string())?;
-        // A zygote that is about to end.
+        // A zygote that is ending may still be in it.
         Delegated::Two(self.to.clone()).end();
         Ok(())
     }
@@ -419,25 +424,25 @@ impl Moved {
 pub(super) struct Group {
     all: Arc<Cgroups>,
     folders: Delegated,
-    /// The limit on memory that the kernel holds now.
+    /// The memory limit that the kernel has at present; `None` if unknown.
     memory_bytes: Mutex<Option<u64>>,
 }
 
 impl Group {
-    /// Takes a process in, with all its threads.
+    /// Moves a process into the group, with all its threads.
     pub(super) fn enter(&self, pid: i32) -> Result<()> {
         self.folders.folders().try_for_each(|folder| write(&folder.join("cgroup.procs"), &pid.to_string()))
     }
 
-    /// Sets what the child of a run may take: what its guest may have, and room for the executor's own. Files that
-    /// it writes may lie in memory.
+    /// Sets the limits of a run's child: those of its guest, plus the executor's own overhead.
     pub(super) fn limit(&self, grant: &Grant) -> Result<()> {
+        // Files that the run writes are included, because they may lie in memory.
         let own = OVERHEAD_BYTES
             .saturating_add(OVERHEAD_PER_OUTPUT_BYTE.saturating_mul(grant.output().value.bytes()))
             .saturating_add(grant.budgets().written.bytes())
             .saturating_add(HEADROOM_BYTES);
         let memory_bytes = grant.memory().value.bytes().saturating_add(own);
-        // A tenth and five points more than the throttle, which has to be the one that a guest meets.
+        // A tenth and five points more than the throttle, so that a guest reaches the throttle first.
         let percent = u64::from(grant.cpu().value.get());
         let quota_us = (percent * 11).div_ceil(10).saturating_add(5).saturating_mul(PERIOD_US / 100);
         let (memory_limit, cpu_limit, quota) = match &self.folders {
@@ -448,14 +453,15 @@ impl Group {
                 (folder.join("memory.max"), folder.join("cpu.max"), format!("{quota_us} {PERIOD_US}"))
             }
         };
-        // To write the same again would take as long as the first time.
+        // Writing the same limit again would take as long as the first time.
         let mut held = self.memory_bytes();
         if *held != Some(memory_bytes) {
             *held = None;
             write(&memory_limit, &memory_bytes.to_string())?;
             *held = Some(memory_bytes);
         }
-        // Also when it is the same: this gives the run a whole period, of which the run before has used nothing.
+        // Also if unchanged: the write starts a new period. Without it, a run of a few milliseconds at 1 % stood still
+        // for most of a second, because the run before had used up the period's quota.
         write(&cpu_limit, &quota)
     }
 
@@ -465,8 +471,8 @@ impl Group {
 }
 
 impl Drop for Group {
-    /// Some are kept to be used again, and one whose child is not quite gone.
     fn drop(&mut self) {
+        // Removing fails while the child is being torn down; the group is then stored and removed later.
         let memory_bytes = *self.memory_bytes();
         let room = self.all.lock().len() < MAX_SPARE_GROUPS;
         if room || self.folders.remove().is_err() {

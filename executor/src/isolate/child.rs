@@ -1,5 +1,4 @@
-//! The life of one child: it waits for its job, confines itself, waits until it may begin, runs one guest,
-//! and ends.
+//! One child: it waits for its job, confines itself, waits for the signal to begin, runs one guest and ends.
 
 use super::channel::{Ended, FromChild, Job, Task, may_begin, receive, send};
 use super::network::Remote;
@@ -14,12 +13,13 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// How many descriptors a child may have beside its guest's handles.
+/// The descriptors that a child may have besides its guest's handles.
 const OWN_FILES: u64 = 256;
 
-/// Lives the life of a child, and never comes back to the zygote's code.
+/// The main function of a child. It never returns to the zygote's code.
 pub(super) fn live(ready: &Ready, socket: UnixStream) -> ! {
     let socket = Arc::new(socket);
+    // A panic must not unwind into the zygote's loop, which would then run in the child.
     let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(ready, &socket)));
     let failed = match lived {
         Ok(Ok(())) => std::process::exit(0),
@@ -31,11 +31,12 @@ pub(super) fn live(ready: &Ready, socket: UnixStream) -> ! {
 }
 
 fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
-    // The socket to the server was the zygote's standard input; standard error is the server's log.
+    // Inherited: standard input is the zygote's socket to the server, standard error goes to the server's log.
     rustix::stdio::dup2_stdin(&ready.null)?;
     rustix::stdio::dup2_stdout(&ready.null)?;
     rustix::stdio::dup2_stderr(&ready.null)?;
-    // All that needs no job is done while there is none.
+    // Everything that does not depend on the job happens before it arrives, so that no run waits for it. It cannot
+    // happen once in the zygote: guests of all children would draw the same random numbers (`hostile::residue`).
     ready.confinement.waiting(ready.handles + OWN_FILES, ready.largest_file).map_err(refused)?;
     let bystander = Arc::clone(&ready.confinement);
     ready.sandbox.start_ticker(move || bystander.bystander().map_err(refused))?;
@@ -52,10 +53,9 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
         false => Network::Off,
     };
     let permit = permit.receive(folders).ok_or_else(|| Error::other("the job came without its folders"))?;
-    let artifact =
-        ready.tools.get(&tool).ok_or_else(|| Error::other("the job names no tool of this child"))?;
+    let artifact = ready.tools.get(&tool).ok_or_else(|| Error::other("the job names an unknown tool"))?;
     let telling = Arc::clone(socket);
-    // When the server is gone there is nobody to tell, and this process is about to end as well.
+    // A send fails only if the server has ended, and this process ends with it.
     let witness = Witness::new(move |event| drop(send(&telling, &FromChild::Event(event), &[])));
     let access = permit.grant().access().value;
     let granted = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));
@@ -78,6 +78,7 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     let now = SystemClock.monotonic();
     let execution =
         Execution::begin(permit.grant(), network, Arc::default(), Accounting::Process, witness, now);
+    // The server subtracts this: the child's own start-up is not the guest's CPU time.
     let used = clock_gettime(ClockId::ProcessCPUTime);
     let cpu_ns =
         u64::try_from(used.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(used.tv_nsec).unwrap_or(0);
@@ -93,11 +94,12 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
         denied_truncated: outcome.usage.denied_truncated,
     };
     send(socket, &FromChild::Ended(Box::new(ended)), &[])?;
-    // The server takes what the kernel counted of this process while it still lives.
+    // The server reads the kernel's figures of this process while it is alive.
     wait_for_the_end()
 }
 
-/// The server ends this process.
+/// Waits for SIGKILL from the server.
+// Cheaper than running exit handlers, and it leaves no choice to a compromised child.
 fn wait_for_the_end() -> ! {
     loop {
         std::thread::park();

@@ -1,11 +1,11 @@
-//! One zygote with its children, from the server's side.
+//! The server's handle of one zygote and its children.
 //!
 //! ```text
 //! started ── ready ──▶ in use ── retired ──▶ ends with its last child
-//!                        └─ refill: a child is forked for each that was taken
+//!                        └─ refill: forks a child for each that was taken
 //! ```
-//! A generation that was retired forks no more. Its waiting children end when its last handle is dropped, and the
-//! zygote itself with the last child that runs.
+//! A retired zygote forks no more. Its waiting children end when the last handle is dropped, and the zygote itself ends
+//! with its last running child.
 
 use super::Ahead;
 use super::cgroup::{Cgroups, Group};
@@ -32,47 +32,45 @@ const MAX_START_TIME: Duration = Duration::from_secs(60);
 /// The longest time in which a zygote may make a child.
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// A child, or why there is none.
+/// A child, or the reason why it could not be forked.
 pub(super) type Made = std::result::Result<Child, String>;
 
-/// A tool that every zygote is given.
+/// A tool in the form in which every zygote receives it.
 pub(super) struct Loaded {
     pub(super) message: ToZygote,
     pub(super) files: Vec<File>,
 }
 
-/// One zygote with its children.
 pub(super) struct Generation {
     fork: mpsc::UnboundedSender<()>,
     waiting: Mutex<Waiting>,
-    /// Children that were taken for a run.
+    /// The number of children that were taken for a run.
     runs: AtomicU64,
     since: Instant,
     retired: watch::Sender<bool>,
-    /// Ends when its zygote is reaped, where it has one for all children.
+    /// Completes when the zygote is reaped; `None` if each child has a zygote of its own.
     ended: Option<JoinHandle<()>>,
 }
 
-/// The children that wait for a job.
 struct Waiting {
-    /// Children that were made before the first run.
+    /// Children that were forked by [`Generation::warm_up`].
     first: VecDeque<Made>,
     made: mpsc::UnboundedReceiver<Made>,
 }
 
-/// A child that waits for its job or runs.
+/// A child process, waiting or running. Dropping it kills the process.
 pub(super) struct Child {
     pub(super) channel: Channel,
     pub(super) pid: i32,
     pidfd: OwnedFd,
     pub(super) exit: oneshot::Receiver<Exit>,
-    /// The kernel's limits on it, where control groups are delegated.
+    /// Its control group, where these are delegated.
     pub(super) group: Option<Arc<Group>>,
-    /// Keeps the zygote, and with it the child, alive.
+    /// Keeps the zygote alive, and with it the child, which would receive its death signal.
     _zygote: mpsc::UnboundedSender<()>,
 }
 
-/// Dropped, it asks the zygote for another child: when the one before has its job, or never will.
+/// Requests another child when it is dropped: after the previous one has received its job, or failed to.
 pub(super) struct Refill(Arc<Generation>);
 
 impl Drop for Refill {
@@ -84,7 +82,7 @@ impl Drop for Refill {
 }
 
 impl Generation {
-    /// A generation whose children come from `made`, one for each message to `fork`.
+    /// A handle whose children arrive in `made`, one for each message to `fork`.
     pub(super) fn new(fork: mpsc::UnboundedSender<()>, made: mpsc::UnboundedReceiver<Made>) -> Self {
         Self {
             fork,
@@ -96,8 +94,8 @@ impl Generation {
         }
     }
 
-    /// Starts a zygote with `tools` that forks so many children ahead of time, and gives the reason for each tool that
-    /// it cannot run.
+    /// Starts a zygote with `tools` that forks `children` ahead of time. Returns for each tool the reason that it
+    /// cannot run, or `None`.
     pub(super) async fn start(
         tools: &[Loaded],
         settings: &Ahead,
@@ -105,7 +103,7 @@ impl Generation {
         cgroups: Option<Arc<Cgroups>>,
     ) -> Result<(Self, Vec<Option<String>>)> {
         let (ours, theirs) = UnixStream::pair()?;
-        // The program that runs, even when its file was replaced meanwhile.
+        // The running program itself, even if its file was replaced since.
         let mut zygote = Command::new("/proc/self/exe")
             .arg("zygote")
             .args(settings.meters_fuel.then_some("--fuel"))
@@ -146,16 +144,16 @@ impl Generation {
         };
         let ended = tokio::spawn(async move {
             if let Err(error) = keeper.keep().await {
-                tracing::error!(%error, "the zygote is given up");
+                tracing::error!(%error, "the zygote has failed and is killed");
             }
-            // It has no children any more, or does not answer.
+            // The zygote has no children left, or does not answer.
             let _already_gone = zygote.kill();
             let _reaped = tokio::task::spawn_blocking(move || zygote.wait()).await;
         });
         Ok((Self { ended: Some(ended), ..Self::new(fork, ready) }, unusable))
     }
 
-    /// Waits until `children` of its children wait for work, so that the next run need not.
+    /// Waits until `children` children are ready.
     pub(super) async fn warm_up(&self, children: usize) -> Result<()> {
         let mut waiting = self.waiting.lock().await;
         let all_made = async {
@@ -168,13 +166,13 @@ impl Generation {
         tokio::time::timeout(MAX_START_TIME, all_made).await?
     }
 
-    /// A child that waits already, if any.
+    /// A child that is ready now, if any.
     pub(super) fn try_next(&self) -> Option<Made> {
         let mut waiting = self.waiting.try_lock().ok()?;
         waiting.first.pop_front().or_else(|| waiting.made.try_recv().ok())
     }
 
-    /// The next child; `None` when the zygote has ended. A wait that is given up loses no child.
+    /// The next child; `None` when the zygote has ended. Cancelling the wait loses no child.
     pub(super) async fn next(&self) -> Option<Made> {
         let mut waiting = self.waiting.lock().await;
         match waiting.first.pop_front() {
@@ -183,38 +181,36 @@ impl Generation {
         }
     }
 
-    /// Counts a child that goes to a run, and gives the guard that asks for the next one when it is dropped.
+    /// Counts a child that goes to a run. Returns the guard that requests the next one when it is dropped.
     pub(super) fn taken(self: Arc<Self>) -> Refill {
         self.runs.fetch_add(1, Ordering::Relaxed);
         Refill(self)
     }
 
-    /// Takes note of a child that goes to no run.
+    /// Requests a replacement for a child that goes to no run.
     pub(super) fn lost(self: &Arc<Self>) {
         drop(Refill(Arc::clone(self)));
     }
 
-    /// The number of runs that it has made children for.
     pub(super) fn runs(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }
 
-    /// The time of its start.
     pub(super) fn since(&self) -> Instant {
         self.since
     }
 
-    /// `true` while its zygote lives.
+    /// The zygote is alive.
     pub(super) fn lives(&self) -> bool {
         !self.fork.is_closed()
     }
 
-    /// Stops its forking, because another generation has taken its place.
+    /// Stops forking, because another zygote has replaced this one.
     pub(super) fn retire(&self) {
         self.retired.send_replace(true);
     }
 
-    /// Ends its zygote and waits until that is reaped.
+    /// Ends the zygote and waits until it is reaped.
     pub(super) async fn close(self) {
         let Self { fork, waiting, ended, .. } = self;
         drop((fork, waiting));
@@ -223,14 +219,14 @@ impl Generation {
         }
     }
 
-    /// Waits until it is retired.
+    /// Waits for [`Self::retire`].
     pub(super) async fn retired(&self) {
         let mut retired = self.retired.subscribe();
         drop(retired.wait_for(|retired| *retired).await);
     }
 }
 
-/// Gives a zygote its tools.
+/// Sends a new zygote its tools, and waits until it has loaded them.
 async fn ready(control: &mut Channel, tools: &[Loaded], settings: &Ahead) -> Result<Vec<Option<String>>> {
     for Loaded { message, files } in tools {
         let files = files.iter().map(File::as_fd).collect::<Vec<_>>();
@@ -248,36 +244,36 @@ fn ended() -> Error {
     Error::new(ErrorKind::UnexpectedEof, "the zygote ended")
 }
 
-/// Copies a zygote's standard error to the log of this process, which answers for it.
+/// Copies a zygote's standard error to this process's log.
 async fn relay(said: Receiver) {
     let mut lines = BufReader::new(said).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        tracing::warn!(line, "the zygote says");
+        tracing::warn!(line, "message from the zygote");
     }
 }
 
-/// The one reader and writer of a zygote's socket.
+/// The only reader and writer of a zygote's socket.
 struct Keeper {
     control: Channel,
     wanted: mpsc::UnboundedReceiver<()>,
     fork: mpsc::WeakUnboundedSender<()>,
     made: mpsc::UnboundedSender<Made>,
-    /// Our ends of the sockets of children that are being made.
+    /// The server's ends of the sockets of children that are being forked.
     asked: HashMap<u64, UnixStream>,
-    /// The time since which the zygote owes an answer.
+    /// The time since which the zygote has not answered; `None` if no answer is due.
     waits_since: Option<tokio::time::Instant>,
     living: HashMap<u64, Living>,
     cgroups: Option<Arc<Cgroups>>,
 }
 
-/// The record of a child that is kept until the kernel has reaped it.
+/// The state of a child until it is reaped.
 struct Living {
     exit: oneshot::Sender<Exit>,
     _group: Option<Arc<Group>>,
 }
 
 impl Keeper {
-    /// Keeps the zygote until it ends, or until nobody wants children and the last one is gone.
+    /// Runs until the zygote ends, or until every handle and every child has been dropped.
     async fn keep(mut self) -> Result<()> {
         let mut next = 0;
         loop {
@@ -313,20 +309,21 @@ impl Keeper {
         }
     }
 
-    /// A control group with a new child in it, where there are any.
+    /// A control group with the new child in it; `None` where none are delegated.
     async fn group_of(&self, pid: i32) -> Result<Option<Arc<Group>>> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(None) };
+        // The kernel may take milliseconds to create a group. On this thread it would block a worker at every run, and
+        // tokio would move other tasks to yet another thread, each with a malloc arena of its own.
         let entered = tokio::task::spawn_blocking(move || {
             let group = cgroups.group()?;
             group.enter(pid)?;
             Ok(Some(Arc::new(group)))
         });
-        // The kernel may take milliseconds to make a group.
         entered.await.unwrap_or_else(|panicked| Err(Error::other(panicked)))
     }
 
     async fn heard(&mut self, message: FromZygote) -> Result<()> {
-        let unexpected = || Error::new(ErrorKind::InvalidData, "the zygote said what was not expected of it");
+        let unexpected = || Error::new(ErrorKind::InvalidData, "the zygote sent an unexpected message");
         match message {
             FromZygote::Forked { child, pid } => {
                 let socket = self.asked.remove(&child).ok_or_else(unexpected)?;
@@ -338,13 +335,13 @@ impl Keeper {
                 };
                 self.living.insert(child, Living { exit: gone, _group: group.clone() });
                 let Some(zygote) = self.fork.upgrade() else { return Ok(()) };
-                // A descriptor that did not arrive, or a socket that cannot be watched, is for want of
-                // room here; the child ends when its socket closes.
+                // A missing descriptor or a failed registration means that this process has reached a
+                // limit. The child ends when its socket is closed.
                 let made = match (pidfd, Channel::to_child(socket), ungrouped) {
                     (Some(pidfd), Ok(channel), None) => {
                         Ok(Child { channel, pid, pidfd, exit, group, _zygote: zygote })
                     }
-                    (None, _, _) => Err("the server has no room for a descriptor".to_owned()),
+                    (None, _, _) => Err("the server has reached its limit on open descriptors".to_owned()),
                     (_, Err(error), _) => Err(error.to_string()),
                     (_, _, Some(ungrouped)) => Err(ungrouped),
                 };
@@ -365,7 +362,7 @@ impl Keeper {
 }
 
 impl Child {
-    /// `true` unless it was killed while it waited.
+    /// The process has not ended.
     pub(super) fn lives(&self) -> bool {
         let mut gone = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -373,7 +370,7 @@ impl Child {
     }
 
     pub(super) fn kill(&self) {
-        // The descriptor names this process and no other, also when it is gone already.
+        // The pidfd refers to this process alone, even after it has ended and its number was reused.
         let _already_gone = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 }

@@ -1,8 +1,7 @@
-//! Where the sandbox runs.
+//! The isolation of runs.
 //!
-//! The default is the process ring: a process of its own for every run, so that a hole in the engine
-//! is a hole in a process that has nothing. A tool that the operator trusts can run inline, on a
-//! thread of the server.
+//! The default is the process ring: a process of its own for every run, so that a vulnerability in the engine
+//! compromises a process without rights. A tool that the operator trusts can run inline, on a thread of the server.
 
 mod cgroup;
 mod channel;
@@ -42,16 +41,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long after its deadline a guest may still end by itself, so that its own account of the end
-/// is preferred.
+/// The time after its deadline in which a guest may still end on its own.
+// The guest's own end has more detail than the server's, so it is preferred.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// Where a tool runs.
+/// The isolation of a tool's runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// In a process of its own.
+    /// A process of its own for each run.
     Process,
-    /// On a thread of the server.
+    /// A thread of the server for each run.
     Inline,
 }
 
@@ -66,46 +65,46 @@ impl Isolation {
     }
 }
 
-/// What is known of every run before there is one.
+/// Settings of the processes that are forked before their runs are known.
 #[derive(Debug, Clone, Copy)]
 pub struct Ahead {
-    /// How many processes wait ahead of time.
+    /// The number of children that wait for a job.
     pub waiting: usize,
-    /// The largest file that a run may make, in bytes.
+    /// The largest file that a run may write, in bytes.
     pub largest_file: u64,
-    /// How many handles a run may have.
+    /// The most handles of one run.
     pub handles: u64,
-    /// Whether their instructions are counted.
+    /// `true` when generated code counts its instructions.
     pub meters_fuel: bool,
     /// The number of runs after which the zygote is replaced.
     pub renew_runs: u64,
-    /// The time after which the zygote is replaced, however few its runs.
+    /// The time after which the zygote is replaced, regardless of its runs.
     pub renew_after: Duration,
-    /// `true` for a process with an address layout of its own for each run, started instead of forked.
+    /// `true` when each run gets a new address layout: one zygote per child.
     pub fresh_layout: bool,
-    /// The user as which they run.
+    /// The user that runs execute as.
     pub run_as: RunAs,
 }
 
 impl Ahead {
-    /// The least number of children with which the next run finds one.
     fn children(&self) -> usize {
+        // A child is forked when the one before is taken, so at least one has to be forked at the start.
         self.waiting.max(1)
     }
 }
 
-/// A compiled tool, and where the operator lets it run.
+/// A compiled tool, and the isolation that the operator has chosen for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Module<'a> {
-    /// Its name.
+    /// The name under which runs refer to it.
     pub name: &'a ToolName,
-    /// What the compiler made of it.
+    /// Its machine code.
     pub code: Code<'a>,
-    /// Where it runs.
+    /// The isolation of its runs.
     pub isolation: Isolation,
 }
 
-/// All tools that can run, each in its place.
+/// All loaded tools, each with its isolation.
 pub struct Isolate {
     inline: Inline,
     ring: Option<Ring>,
@@ -113,29 +112,28 @@ pub struct Isolate {
     clock: Arc<dyn Clock>,
 }
 
-/// Where one tool runs.
 enum Place {
     Ring,
     Inline(Artifact),
-    /// It cannot run, and why.
+    /// The tool cannot run, for this reason.
     Nowhere(String),
 }
 
-/// One run that is to be, in its place.
+/// A run that is about to start, with its isolation.
 pub struct Order {
     grant: Grant,
     place: Placed,
 }
 
 impl Order {
-    /// What it may do.
+    /// The grant that the run executes under.
     #[must_use]
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
 }
 
-/// One run's authority, with its arguments as JSON text, where its tool belongs.
+/// One run's authority and its arguments as JSON text, assigned to its tool's isolation.
 enum Placed {
     Ring(ring::Order),
     Inline(Artifact, Permit, String),
@@ -143,11 +141,11 @@ enum Placed {
 }
 
 impl Isolate {
-    /// Loads `tools`, with processes ahead of time for those that run in their own, each in a group of `cgroups`
-    /// when there are any.
+    /// Loads `tools`. Starts a zygote if any of them runs in a process of its own; each child is in a control group
+    /// if `cgroups` are available.
     ///
     /// # Errors
-    /// When no zygote can be started.
+    /// No zygote can be started.
     pub async fn start(
         tools: &[Module<'_>],
         ahead: Ahead,
@@ -176,10 +174,10 @@ impl Isolate {
         Ok(Self { inline, ring, places, clock: Arc::clone(clock) })
     }
 
-    /// Whether a tool can run, or why not.
+    /// Checks that a tool can run.
     ///
     /// # Errors
-    /// The reason in words.
+    /// The reason that it cannot, as a clause about the tool.
     pub fn usable(&self, tool: &ToolName) -> Result<(), &str> {
         match self.places.get(tool) {
             Some(Place::Ring | Place::Inline(_)) => Ok(()),
@@ -188,7 +186,7 @@ impl Isolate {
         }
     }
 
-    /// What is to run of `tool` under `permit`, in its place.
+    /// A run of `tool` under `permit` with `arguments` as JSON text.
     #[must_use]
     pub fn order(&self, tool: &ToolName, permit: Permit, arguments: String) -> Order {
         let grant = permit.grant().clone();
@@ -202,7 +200,8 @@ impl Isolate {
         Order { grant, place }
     }
 
-    /// Makes ready what can be before the run may begin: nothing of the guest's runs. `None` when that is nothing.
+    /// Prepares a child for the run before it may begin; no code of the guest runs. `None` when nothing can be
+    /// prepared ahead: [`Self::run`] then does all of it.
     pub async fn prepare(&self, order: &Order) -> Option<Prepared> {
         match (&order.place, &self.ring) {
             (Placed::Ring(job), Some(ring)) => ring.prepare(job, &order.grant).await,
@@ -210,22 +209,22 @@ impl Isolate {
         }
     }
 
-    /// The handle by which a run over `network` can be watched, and stopped by `abort`; `witness` is told of it as
-    /// it goes on. The run's clock starts here.
+    /// The observer of a run over `network`, which `abort` can stop; `witness` receives its events. The run's clock
+    /// starts now.
     #[must_use]
     pub fn begin(&self, order: &Order, network: Network, abort: Arc<Abort>, witness: Witness) -> Execution {
         Execution::begin(&order.grant, network, abort, Accounting::Thread, witness, self.clock.monotonic())
     }
 
-    /// What is to be reported of a run when this process ends without a word.
+    /// The outcome to be reported if this process dies during the run.
     #[must_use]
     pub fn lost(&self, order: &Order) -> Outcome {
         let never_begun = self.begin(order, Network::Off, Arc::default(), Witness::default());
         never_begun.outcome(End::Aborted(AbortReason::Lost), never_begun.began())
     }
 
-    /// Runs one guest where its tool belongs, in what was prepared for it. At its end all of its connections are
-    /// closed.
+    /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. All of its network
+    /// connections are closed at its end.
     pub async fn run(&self, order: Order, prepared: Option<Prepared>, execution: &Execution) -> Outcome {
         let outcome = match (order.place, &self.ring) {
             (Placed::Ring(job), Some(ring)) => ring.run(job, prepared, execution).await,

@@ -1,20 +1,21 @@
-//! The network of a run in a process of its own: what the guest asks goes over a socket pair to the server,
-//! which judges and does it.
+//! The network of a run in a process of its own: the guest's requests go over a socket pair to the server, which
+//! authorizes and performs them.
 //!
 //! ```text
 //! child                                            server
-//!   Open, Data…, End  ── upload ────▶  the run's Line  (or Abort: the guest gave it up)
+//!   Open, Data…, End  ── upload ────▶  the run's Line  (or Abort: the guest cancels the stream)
 //!   Head, Data…, End  ◀── download ──                  (or Refused, before the head or after it)
-//!   Credit            ◀─ each side ─▶                  so much was taken and may be sent again
-//!   Enough            ◀──────────────                  no more of the upload is taken
+//!   Credit            ◀─ each side ─▶                  bytes were consumed and may be sent again
+//!   Enough            ◀──────────────                  the rest of the upload is not read
 //! ```
-//! A stream is a request with its answer; a look-up, which has heads only; or a connection, whose directions
-//! end each for itself, and which lives until the child aborts it or it is refused. A frame is a kind, the number of a stream, a length and that many bytes. Neither side holds more of a
-//! stream than [`WINDOW_BYTES`] that the other has not taken. The server bounds all that a child may say,
-//! and stops listening at the first frame that makes no sense; all its streams end with that.
+//! A stream is a request with its response; a name look-up, which has heads only; or a connection, whose directions
+//! end independently, and which lives until the child aborts it or the server refuses it. A frame is a kind, the number
+//! of a stream, a length and that many bytes. At most [`WINDOW_BYTES`] of a stream's direction are sent but not yet
+//! consumed. The server bounds everything that a child sends, and closes the connection with all its streams at the
+//! first invalid frame.
 //!
-//! In the child one thread reads, which is started before the process is confined: afterwards no thread
-//! can be, and no system call that receives is left but `read`.
+//! In the child one thread reads. It is started before the process is confined: afterwards no thread can be started,
+//! and `read` is the only receiving system call.
 
 use super::confine::Confinement;
 use super::zygote::refused;
@@ -41,45 +42,46 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// The most bytes of a stream, in one direction, that are on their way.
+/// The most bytes of a stream that are in flight in one direction.
 const WINDOW_BYTES: usize = 256 << 10;
-/// The most bytes of one frame of a body.
+/// The most bytes of one `Data` frame.
 const PIECE_BYTES: usize = 64 << 10;
-/// What a piece takes of a window at least, so that many small ones cost no more memory than few large ones.
+/// The least cost of a chunk against a window.
+// A peer that sends single bytes then costs no more memory than one that sends large chunks.
 const MIN_FRAME_COST: usize = 1 << 10;
-/// The most bytes of a frame with a head, whose text may be longer than what it stands for.
+/// The most bytes of a frame with a head. As JSON, a head may be longer than on the wire.
 const MAX_HEAD_FRAME_BYTES: usize = 8 * MAX_HEAD_BYTES;
-/// How often a child may open streams beyond the requests of its run, and the connections that look-ups have
-/// paid for, which are all refused: a guest that does not take no for an answer.
+/// The number of streams that a child may open in addition to its run's requests and connections.
+// The server refuses all of these; the bound is for a guest that keeps trying.
 const MAX_REJECTED_STREAMS: u32 = 1024;
-/// How much is taken of a stream before the other side is told, but at its end.
+/// The consumed bytes after which credit is returned to the sender.
 const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
-/// The stack of the thread that reads in a child.
+/// The stack of the child's reading thread, in bytes.
 const READER_STACK_BYTES: usize = 256 << 10;
 
-/// What a frame is about. The values are what is written.
+/// The kind of a frame. The numbers are the encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
-    /// What is asked, as [`Opening`].
+    /// A new stream, with an [`Opening`].
     Open = 1,
-    /// A piece of a body.
+    /// A chunk of a body.
     Data = 2,
     /// The end of a body.
     End = 3,
-    /// The child wants no more of this stream.
+    /// The child cancels the stream.
     Abort = 4,
-    /// So many bytes were taken.
+    /// The number of bytes that were consumed.
     Credit = 5,
-    /// What is answered first, as [`Heading`].
+    /// The head of the response, a [`Heading`].
     Head = 6,
-    /// The end of a stream before its time, as a [`Refusal`].
+    /// The failure of a stream, a [`Refusal`].
     Refused = 7,
-    /// The server takes no more of what the child sends over this connection.
+    /// The server reads no more of this connection's upload.
     Enough = 8,
 }
 
-/// What is asked.
+/// The content of an `Open` frame.
 #[derive(Debug, Serialize, Deserialize)]
 enum Opening {
     /// The head of a request.
@@ -107,18 +109,19 @@ impl Opening {
     }
 }
 
-/// How a stream goes on.
+/// The life cycle of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamKind {
-    /// It is over with the end of the download.
+    /// Ends with its download.
     Exchange,
-    /// Each direction ends for itself. A piece of the upload is sent when the one before it was taken, so
-    /// that whoever sends knows what has gone out.
+    /// Its directions end independently. A chunk of the upload is sent when the previous one has been consumed.
+    // A guest whose bytes are reported as flushed may end in the next moment, so a chunk counts as sent only when the
+    // kernel has it.
     Connection,
 }
 
 impl StreamKind {
-    /// How much of an upload is taken before the child is told, but at its end.
+    /// The consumed bytes of an upload after which credit is returned.
     fn credit(self) -> usize {
         match self {
             Self::Exchange => CREDIT_BYTES,
@@ -127,10 +130,10 @@ impl StreamKind {
     }
 }
 
-/// What is answered first.
+/// The content of a `Head` frame.
 #[derive(Debug, Serialize, Deserialize)]
 enum Heading {
-    /// The head of an answer.
+    /// The head of an HTTP response.
     Answer {
         status: u16,
         fields: Vec<(String, String)>,
@@ -141,7 +144,7 @@ enum Heading {
 
 type Refusable<T> = std::result::Result<T, Refusal>;
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Debug)]
 struct Frame {
     kind: Kind,
@@ -149,11 +152,11 @@ struct Frame {
     content: Bytes,
 }
 
-/// Kind, stream, length.
+/// One byte of kind, four of stream number, four of length.
 const HEADER_BYTES: usize = 9;
 
 fn nonsense() -> Error {
-    Error::new(ErrorKind::InvalidData, "a frame makes no sense here")
+    Error::new(ErrorKind::InvalidData, "invalid or unexpected frame")
 }
 
 fn header(header: [u8; HEADER_BYTES]) -> Result<(Kind, u32, usize)> {
@@ -194,7 +197,7 @@ fn frame(kind: Kind, stream: u32, content: &[u8]) -> Vec<u8> {
 }
 
 fn written(kind: Kind, stream: u32, content: &impl Serialize) -> Vec<u8> {
-    // Plain values, which always can be written.
+    // Plain values without maps: serializing them cannot fail.
     frame(kind, stream, &serde_json::to_vec(content).unwrap_or_default())
 }
 
@@ -207,7 +210,7 @@ fn credited(content: &[u8]) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| nonsense())
 }
 
-/// Header fields as text: a byte of a value is the character of the same number.
+/// Header fields as text; each byte of a value becomes the character with the same number.
 fn told(fields: &HeaderMap) -> Vec<(String, String)> {
     let text = |value: &HeaderValue| value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
     fields.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
@@ -226,30 +229,30 @@ fn heard(fields: Vec<(String, String)>) -> Option<HeaderMap> {
     Some(map)
 }
 
-/// What a piece of so many bytes takes of a window.
+/// Flow-control cost of a chunk of the given size.
 fn weight(bytes: usize) -> usize {
     bytes.max(MIN_FRAME_COST)
 }
 
-/// The pieces of a body that come over the socket.
+/// A body that arrives over the socket, in chunks.
 struct Pieces {
     arrived: mpsc::UnboundedReceiver<Refusable<Bytes>>,
-    /// How much was taken and not told yet, in weight.
+    /// The cost of chunks that were consumed, but for which no credit was returned yet.
     taken: usize,
-    /// How much is told at once.
+    /// The cost at which credit is returned.
     credit: usize,
-    /// What the other side may not have more of on the way.
+    /// The cost of the chunks in flight, shared with the inlet, which enforces the window.
     waiting: Arc<AtomicUsize>,
     tell: Box<dyn Fn(usize) + Send>,
-    /// What ends when nobody reads any more.
+    /// Notifies the other side when this body is dropped.
     reader: Option<Reader>,
 }
 
-/// Who is told that nobody reads any more.
+/// The notification that a body is no longer read.
 enum Reader {
-    /// In the child: the stream lives as long as its download is read.
+    /// In the child: the stream ends when its download is no longer read.
     Child { _stream: Forgotten },
-    /// In the server, of the upload of a connection.
+    /// In the server, for the upload of a connection.
     Server { _told: Told },
 }
 
@@ -261,7 +264,7 @@ struct Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        // Nobody writes any more when the child is gone.
+        // Fails if the child has ended, which ends the stream as well.
         let _gone = self.to.send(std::mem::take(&mut self.frame));
     }
 }
@@ -274,7 +277,7 @@ impl http_body::Body for Pieces {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Refusable<BodyFrame<Bytes>>>> {
-        // Whoever asks for the next piece is done with those before it.
+        // Polling for the next chunk acknowledges all previous ones.
         if self.taken >= self.credit {
             let taken = std::mem::take(&mut self.taken);
             self.waiting.fetch_sub(taken, Ordering::SeqCst);
@@ -288,7 +291,7 @@ impl http_body::Body for Pieces {
     }
 }
 
-/// One direction of a stream, at the side that receives.
+/// The receiving end of one direction of a stream.
 struct Inlet {
     pieces: mpsc::UnboundedSender<Refusable<Bytes>>,
     waiting: Arc<AtomicUsize>,
@@ -307,15 +310,15 @@ impl Inlet {
         if self.waiting.fetch_add(weight, Ordering::SeqCst) + weight > WINDOW_BYTES {
             return Err(nonsense());
         }
-        // Whoever reads may have gone.
+        // The reader may have been dropped; the rest of the body is then discarded.
         let _unread = self.pieces.send(Ok(piece));
         Ok(())
     }
 }
 
-/// One direction of a stream, at the side that sends.
+/// The sending end of one direction of a stream.
 struct Outlet {
-    /// How many bytes may be sent.
+    /// One permit for each byte that may be sent.
     window: Arc<Semaphore>,
 }
 
@@ -336,13 +339,13 @@ impl Outlet {
 
 impl Drop for Outlet {
     fn drop(&mut self) {
-        // Nobody gives credit any more.
+        // No more credit will arrive: a sender that waits for it has to fail.
         self.window.close();
     }
 }
 
-/// Sends all of a body in pieces, each when there is room for it. Of an upload over a connection each part is
-/// waited for until it was taken.
+/// Sends a body in chunks, each when the window has room for it. With `awaited`, each part is sent only after the
+/// previous one has been consumed.
 async fn pump(body: &mut Body, window: &Semaphore, awaited: bool, send: impl Fn(Bytes)) -> Refusable<()> {
     let room = |weight: usize| window.acquire_many(u32::try_from(weight).unwrap_or(u32::MAX));
     while let Some(part) = body.frame().await {
@@ -359,20 +362,20 @@ async fn pump(body: &mut Body, window: &Semaphore, awaited: bool, send: impl Fn(
     Ok(())
 }
 
-/// The streams of one child.
+/// The streams of one child, by number.
 type Streams = Arc<Mutex<HashMap<u32, Served>>>;
 
-/// A stream as the server knows it.
+/// The server's state of a stream.
 struct Served {
     upload: Option<Inlet>,
     download: Outlet,
     task: AbortHandle,
-    /// Ends when all that the task held is gone, its place among the run's connections too.
+    /// Completes when everything that the task held has been dropped, including its slot among the run's connections.
     gone: oneshot::Receiver<Infallible>,
 }
 
-/// Carries what one child asks to its run's line, until the child is gone or says what makes no
-/// sense. To be dropped when the run ends.
+/// Serves the network requests of one child with its run's line. Returns when the child has ended, or with an error
+/// at the first invalid frame. The future has to be dropped when the run ends.
 pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
     let (mut from_child, mut to_child) = socket.into_split();
     // Bounded by the windows of the streams, and by how many a child may open.
@@ -388,8 +391,8 @@ pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
         let mut tasks = JoinSet::new();
         let (mut last, mut opened) = (0, 0);
         let budgets = line.budgets();
-        // At the most each byte that is sent has a frame of its own. Credit comes in quarters of a window, and
-        // each byte that is received may have taken the least weight of one.
+        // In the worst case each sent byte has a frame of its own. Credit is returned in quarters of a window, and each
+        // received byte may have cost the minimum.
         let credits = budgets.received_bytes / (CREDIT_BYTES / MIN_FRAME_COST) as u64;
         let mut left_frames = budgets.sent_bytes.saturating_add(credits).saturating_add(1 << 10);
         let mut left = budgets.sent_bytes.saturating_mul(2).saturating_add(credits.saturating_mul(4));
@@ -408,17 +411,18 @@ pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
                             return Err(nonsense());
                         }
                         last = stream;
-                        // What is on its way when it is refused is lost.
+                        // Chunks in flight when a stream is refused are lost, but count.
                         left = left.saturating_add((MAX_HEAD_FRAME_BYTES + WINDOW_BYTES) as u64);
                         left_frames = left_frames.saturating_add((8 + WINDOW_BYTES / MIN_FRAME_COST) as u64);
                         while tasks.try_join_next().is_some() {}
                         let opening = serde_json::from_slice(&content).map_err(|_| nonsense())?;
-                        // The task takes its stream out of the list, which is locked until it is in.
+                        // The task removes its own stream at its end. The lock is held until the stream is in the
+                        // map, so a task that ends at once cannot remove it too early.
                         known.insert(stream, open(&line, stream, opening, &frames, &streams, &mut tasks)?);
                         None
                     }
                     Kind::Data => {
-                        // A stream that has just ended here may not have ended there yet.
+                        // The child may not have received the end of this stream yet.
                         let inlet = known.get(&stream).and_then(|served| served.upload.as_ref());
                         inlet.map_or(Ok(()), |inlet| inlet.take(content))?;
                         None
@@ -440,7 +444,7 @@ pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
             };
             if let Some(Served { task, gone, .. }) = aborted {
                 task.abort();
-                // What is asked next finds the place free.
+                // The child's next request has to find the slot free.
                 let _gone = gone.await;
             }
         }
@@ -465,7 +469,7 @@ async fn next(from: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Option<F
     Ok(Some(Frame { kind, stream, content: content.into() }))
 }
 
-/// Begins to serve a stream.
+/// Starts to serve a stream.
 fn open(
     line: &Arc<Line>,
     stream: u32,
@@ -498,9 +502,9 @@ fn open(
     let (line, frames, streams) = (Arc::clone(line), frames.clone(), Arc::clone(streams));
     let (held, gone) = oneshot::channel();
     let task = tasks.spawn(async move {
-        // The first value of a task is dropped after all others.
+        // Values are dropped in reverse order, so this one signals that all others are gone.
         let _held = held;
-        // Nobody writes any more when the child is gone.
+        // Fails if the child has ended, which ends this task as well.
         let send = |frame| drop(frames.send(frame));
         let answered = async {
             let (heading, mut body) = asked.answered(line).await?;
@@ -510,14 +514,14 @@ fn open(
             }
             match kind {
                 StreamKind::Exchange => {
-                    // With it goes its place, which whoever sees the end may want for the next one.
+                    // The body holds the stream's slot, which the child may want as soon as it sees the end.
                     drop(body);
                     send(frame(Kind::End, stream, &[]));
                     Refusable::Ok(())
                 }
                 StreamKind::Connection => {
                     send(frame(Kind::End, stream, &[]));
-                    // What the guest sends may go on. The connection ends when its download is dropped.
+                    // The upload may continue. The connection ends when its download is dropped.
                     std::future::pending().await
                 }
             }
@@ -530,7 +534,7 @@ fn open(
     Ok(Served { upload: uploads.then_some(inlet), download, task, gone })
 }
 
-/// What a child asks, as the line takes it.
+/// A child's request in the form that the line accepts.
 enum Asking {
     Request(Box<Request<Body>>, Patience),
     LookUp(String),
@@ -538,7 +542,7 @@ enum Asking {
 }
 
 impl Asking {
-    /// What comes first of the answer, and what comes after it.
+    /// The head of the response, and its body if it has one.
     async fn answered(self, line: Arc<Line>) -> Refusable<(Heading, Option<Body>)> {
         Ok(match self {
             Self::Request(request, patience) => {
@@ -554,18 +558,18 @@ impl Asking {
     }
 }
 
-/// A stream as the child knows it.
+/// The child's state of a stream.
 struct Asked {
     kind: StreamKind,
-    /// Who waits for the head; it comes once.
+    /// The receiver of the head; `None` once it has arrived.
     head: Option<oneshot::Sender<Refusable<Heading>>>,
-    /// Until the download has ended.
+    /// `None` once the download has ended.
     download: Option<Inlet>,
-    /// Until no more of the upload is taken.
+    /// `None` once the server reads no more of the upload.
     upload: Option<Outlet>,
 }
 
-/// The network of a run, in its own process.
+/// The network of a run, in the run's own process.
 pub(super) struct Remote {
     socket: File,
     writing: Mutex<()>,
@@ -573,11 +577,11 @@ pub(super) struct Remote {
     streams: Mutex<Option<HashMap<u32, Asked>>>,
 }
 
-/// Forgets a stream when it is dropped, and tells the server, which ends it if it goes on.
+/// Removes a stream when it is dropped, and sends the server an `Abort` if the stream has not ended.
 struct Forgotten {
     remote: Arc<Remote>,
     stream: u32,
-    /// What sends the upload.
+    /// The task that sends the upload.
     upload: Option<AbortHandle>,
 }
 
@@ -594,13 +598,12 @@ impl Drop for Forgotten {
 }
 
 impl Remote {
-    /// The way to the server over `socket`, with the thread that reads from it. Call it before the process
-    /// is confined.
+    /// Starts the thread that reads from `socket`. To be called before the process is confined.
     ///
     /// # Errors
-    /// When no thread can be started, or the thread cannot be confined.
+    /// No thread can be started, or the thread cannot be confined.
     pub(super) fn start(socket: OwnedFd, confinement: &Arc<Confinement>) -> Result<Arc<Self>> {
-        // A file is read by `read`, and a socket by a call that a guest's process may not make.
+        // As a `File`, because that is read with `read`. A `UnixStream` uses `recv`, which a guest's process may not call.
         let mut reading = File::from(socket.try_clone()?);
         let remote = Arc::new(Self {
             socket: File::from(socket),
@@ -616,7 +619,7 @@ impl Remote {
             let failed = confined.is_err();
             let _nobody_waits = did.send(confined);
             while !failed && reader.read(&mut reading).is_ok() {}
-            // What waits ends, and nothing begins any more.
+            // Fails every pending request, and every later one.
             *reader.streams.lock().unwrap_or_else(PoisonError::into_inner) = None;
         })?;
         done.recv().map_err(Error::other)??;
@@ -629,12 +632,13 @@ impl Remote {
     }
 
     fn tell(&self, frame: &[u8]) {
+        // Frames must not interleave: the guest and uploads write from several tasks.
         let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // A server that is gone ends this process.
+        // Fails only if the server has ended, and this process ends with it.
         let _nobody_listens = (&self.socket).write_all(frame);
     }
 
-    /// Reads one frame and hands it on.
+    /// Reads one frame and dispatches it.
     fn read(&self, from: &mut File) -> Result<()> {
         let mut head = [0; HEADER_BYTES];
         from.read_exact(&mut head)?;
@@ -705,7 +709,7 @@ impl Remote {
         }
     }
 
-    /// Opens a stream, begins to send its upload, and waits for its head.
+    /// Opens a stream, starts its upload and waits for the head of the response.
     async fn opened(
         self: Arc<Self>,
         opening: &Opening,
@@ -738,13 +742,13 @@ impl Remote {
         Ok((heading, pieces))
     }
 
-    /// Sends what goes up, also while something comes down already.
+    /// Sends an upload, possibly while the download has started.
     async fn upload(self: Arc<Self>, stream: u32, kind: StreamKind, mut body: Body, window: Arc<Semaphore>) {
         let awaited = kind == StreamKind::Connection;
         let send = |piece: Bytes| self.tell(&frame(Kind::Data, stream, &piece));
         match (pump(&mut body, &window, awaited, send).await, kind) {
             (Ok(()), _) => self.tell(&frame(Kind::End, stream, &[])),
-            // Whoever sends sees that nothing is taken any more.
+            // The guest's writes fail, because their receiver is dropped here.
             (Err(_not_taken), StreamKind::Connection) => {}
             (Err(_broken_off), StreamKind::Exchange) => {
                 if let Some(asked) = self.with(|streams| streams.remove(&stream)) {
@@ -757,7 +761,7 @@ impl Remote {
 }
 
 impl Asked {
-    /// Ends the stream for whoever waits for its head, or reads its download.
+    /// Fails the stream for the receiver of its head or the reader of its download.
     fn fail(self, refusal: Refusal) {
         match (self.head, self.download) {
             (Some(waits), _) => drop(waits.send(Err(refusal))),
@@ -791,8 +795,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    /// A run's line that reaches only `held.example`, who never answers, and what a child holds of the
-    /// socket.
+    /// A run's line that reaches only `held.example`, which never answers, and the child's end of the socket.
     fn child(held: &std::net::TcpListener) -> (Arc<Line>, UnixStream, std::os::unix::net::UnixStream) {
         let held = held.local_addr().unwrap();
         let Ok(Host::Name(name)) = Host::parse("held.example") else { panic!("a name") };
@@ -820,11 +823,11 @@ mod tests {
         written(Kind::Open, stream, &opening)
     }
 
-    /// What comes of a child that says these frames, and then nothing more.
+    /// The result of serving a child that sends these frames and nothing more.
     async fn said(held: &std::net::TcpListener, frames: Vec<Vec<u8>>) -> Result<()> {
         let (line, ours, theirs) = child(held);
         let talking = tokio::task::spawn_blocking(move || {
-            // The other side stops listening when it has heard enough.
+            // The server closes the connection at the first invalid frame.
             let _heard = frames.iter().try_for_each(|frame| (&theirs).write_all(frame));
             let _closed = theirs.shutdown(std::net::Shutdown::Write);
             let mut told = Vec::new();
@@ -842,7 +845,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let held = || opening(1, &format!("http://held.example:{port}/"));
-        // So that next to nothing of what is sent to it is taken by the kernel.
+        // So that the kernel accepts almost nothing that is sent to it.
         rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
         let connect = |stream| {
             let address = listener.local_addr().unwrap();
@@ -866,7 +869,7 @@ mod tests {
             ("more than the window", [vec![held()], vec![data(1, PIECE_BYTES); 10]].concat()),
             ("half a frame", vec![data(1, 100)[..50].to_vec()]),
             ("streams without end", (1..3000).map(|stream| opening(stream, somewhere)).collect()),
-            // To no stream at all, and more of it than the run may send.
+            // To no stream at all, and more than the run may send.
             ("pieces without end", vec![data(7, PIECE_BYTES); 100]),
             ("empty pieces without end", vec![vec![data(7, 0); 10_000].concat(); 200]),
         ];

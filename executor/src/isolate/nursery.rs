@@ -1,12 +1,13 @@
-//! The source of children: the zygote in use, and the next one.
+//! The pool of zygotes: the current one and its replacement.
 //!
 //! ```text
-//! shared layout:  zygote ── forks the children of many runs ── worn: the next one is started, warmed up, put in its
-//!                 place ──▶ the old one ends with its last child
-//! fresh layout:   a zygote for each child, which it forks and ends with
+//! shared layout:  zygote ── forks the children of many runs ── worn: the next one is started, warmed up and replaces
+//!                 it ──▶ the old one ends with its last child
+//! fresh layout:   one zygote for each child; the two end together
 //! ```
-//! The children of one zygote have one address layout, which a guest can learn. So a zygote is worn after some runs or
-//! some time, and a run never waits for the next one: it is put in place when its first children wait for work.
+//! The children of one zygote have one address layout, which a guest can learn. A zygote is therefore worn, that is,
+//! due for replacement, after some runs or some time. No run waits for the replacement: it becomes current when its
+//! first children are ready.
 
 use super::cgroup::Cgroups;
 use super::channel::ToZygote;
@@ -23,25 +24,24 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-/// The pause before another try to make a child.
+/// The pause before the next attempt to fork a child.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
-/// The time for which a worn zygote stays in use before another try to replace it.
+/// The pause before the next attempt to replace a worn zygote, which stays in use.
 const ZYGOTE_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// The source of children.
 pub(super) struct Nursery {
     tools: Vec<Loaded>,
     settings: Ahead,
     cgroups: Option<Arc<Cgroups>>,
     current: Mutex<Option<Arc<Generation>>>,
-    /// Told when the zygote in use has made children for as many runs as it may.
+    /// Notified when the current zygote has reached its number of runs.
     worn: Arc<Notify>,
-    /// Closed with the nursery, so that what replaces its zygotes ends.
+    /// Closed when the pool is dropped, which ends the task that replaces zygotes.
     _open: oneshot::Sender<Infallible>,
 }
 
 impl Nursery {
-    /// Starts a zygote with `tools`, and gives the reason for each tool that it cannot run.
+    /// Starts a zygote with `tools`. Returns the reason for each tool that it cannot run.
     pub(super) async fn start(
         tools: &[Module<'_>],
         settings: Ahead,
@@ -52,6 +52,7 @@ impl Nursery {
         let (current, worn) = (Mutex::default(), Arc::default());
         let nursery = Arc::new(Self { tools: loaded, settings, cgroups, current, worn, _open: open });
         let (generation, unusable) = nursery.zygote(settings.children()).await?;
+        // The first zygote has tried to load every tool; with fresh layouts it has no other use.
         let generation = if settings.fresh_layout { nursery.fresh() } else { generation };
         *nursery.current.lock().await = Some(Arc::new(generation));
         if !settings.fresh_layout {
@@ -62,17 +63,17 @@ impl Nursery {
         Ok((nursery, unusable))
     }
 
-    /// The number of children that wait ahead of time.
+    /// The configured number of waiting children.
     pub(super) fn waiting(&self) -> usize {
         self.settings.waiting
     }
 
-    /// The user as which runs run.
+    /// The choice of the user that runs execute as.
     pub(super) fn run_as(&self) -> RunAs {
         self.settings.run_as
     }
 
-    /// A child that waits, if any does and lives; or why it could not be made.
+    /// A living child that waits already, if any; or the reason why it could not be forked.
     pub(super) fn try_child(&self) -> Option<std::result::Result<(Child, Refill), String>> {
         let generation = self.living()?;
         let made = generation.try_next()?;
@@ -84,12 +85,12 @@ impl Nursery {
         }
     }
 
-    /// A child that waits, or a new one when none does.
+    /// A waiting child, or the next one to be forked.
     pub(super) async fn child(self: &Arc<Self>) -> std::result::Result<(Child, Refill), String> {
         loop {
             let generation = match self.living() {
                 Some(generation) => generation,
-                // A task of its own, so that a run that is cancelled meanwhile leaves no zygote behind.
+                // A task of its own: a run that is cancelled in between must not leave a half-started zygote.
                 None => {
                     let started = tokio::spawn(Arc::clone(self).revived()).await;
                     started.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
@@ -98,16 +99,16 @@ impl Nursery {
             let made = tokio::select! {
                 biased;
                 made = generation.next() => made,
-                // A retired generation forks no more, so its next child might never come.
+                // A retired zygote forks no more, so its next child might never arrive.
                 () = generation.retired() => continue,
             };
             match made.ok_or("its zygote ended")? {
                 Ok(child) if child.lives() => return Ok((child, self.taken(generation))),
                 Ok(_killed_while_it_waited) => generation.lost(),
                 Err(reason) => {
-                    // Another child is asked for, so that as many wait as before once there is room again.
+                    // Requests a replacement, so that the configured number waits once resources allow it.
                     generation.lost();
-                    tracing::warn!(reason, "a child could not be made");
+                    tracing::warn!(reason, "fork failed");
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
@@ -122,26 +123,27 @@ impl Nursery {
         refill
     }
 
-    /// The generation in use, when its zygote lives and nobody is about to replace it.
+    /// The current zygote, if it is alive and not being replaced.
     fn living(&self) -> Option<Arc<Generation>> {
+        // A held lock means a replacement: the caller goes on to `revived`, which waits for it.
         let current = self.current.try_lock().ok()?;
         current.as_ref().filter(|living| living.lives()).map(Arc::clone)
     }
 
-    /// The generation in use, or another when its zygote is gone.
+    /// The current zygote, or a new one if it is dead.
     async fn revived(self: Arc<Self>) -> Result<Arc<Generation>> {
         let mut current = self.current.lock().await;
         match &*current {
             Some(living) if living.lives() => Ok(Arc::clone(living)),
             Some(_) | None => {
-                tracing::warn!("the zygote is gone, and another is started");
+                tracing::warn!("the zygote has died and is replaced");
                 let (started, _unusable) = self.zygote(self.settings.children()).await?;
                 Ok(Arc::clone(current.insert(Arc::new(started))))
             }
         }
     }
 
-    /// Ends the zygote in use and waits until it is reaped. Nothing runs any more.
+    /// Ends the current zygote and waits until it is reaped. To be called when no run is left.
     pub(super) async fn close(&self) {
         let current = self.current.lock().await.take();
         if let Some(current) = current.and_then(Arc::into_inner) {
@@ -153,7 +155,7 @@ impl Nursery {
         Generation::start(&self.tools, &self.settings, children, self.cgroups.clone()).await
     }
 
-    /// The time at which the zygote in use is worn: now, after as many runs as it may have.
+    /// The time at which the current zygote is due for replacement: now, if it has reached its number of runs.
     async fn worn_at(&self) -> Instant {
         let current = self.current.lock().await;
         match &*current {
@@ -161,14 +163,15 @@ impl Nursery {
                 current.since() + self.settings.renew_after
             }
             Some(_) => Instant::now(),
-            // It is closed, and no zygote may follow.
+            // The pool is closed, and no zygote may follow.
             None => Instant::now() + self.settings.renew_after,
         }
     }
 
-    /// Puts another zygote in the place of the one in use.
+    /// Replaces the current zygote.
     async fn renew(&self) -> Result<()> {
         let (next, _unusable) = self.zygote(self.settings.children()).await?;
+        // Without the lock: runs take children of the old zygote until the new one's are ready.
         next.warm_up(self.settings.children()).await?;
         let before = self.current.lock().await.replace(Arc::new(next));
         if let Some(before) = before {
@@ -178,8 +181,11 @@ impl Nursery {
         Ok(())
     }
 
-    /// A generation each of whose children has a zygote of its own, and with it an address layout.
+    /// A source whose children each have a zygote of their own, and with it an address layout of their own.
     fn fresh(self: &Arc<Self>) -> Generation {
+        // A zygote may not start programs (its system calls are filtered), and a child that the server starts itself
+        // would get its death signal with the thread that started it. A zygote per child keeps confinement, reaping and
+        // killing the same, for the price of starting a program that loads the catalogue.
         let (fork, mut wanted) = mpsc::unbounded_channel();
         let (made, ready) = mpsc::unbounded_channel();
         for _ in 0..self.settings.children() {
@@ -202,18 +208,19 @@ impl Nursery {
         Generation::new(fork, ready)
     }
 
-    /// The one child of a zygote, which ends with it.
+    /// The only child of a new zygote; the two end together.
     async fn only_child(&self) -> Made {
         let (zygote, _unusable) = self.zygote(1).await.map_err(|error| error.to_string())?;
         zygote.next().await.unwrap_or_else(|| Err("its zygote ended".to_owned()))
     }
 }
 
-/// Replaces each worn zygote of a nursery, until that is gone.
+/// Replaces each worn zygote until the pool is dropped.
 async fn keep_renewing(nursery: Weak<Nursery>, worn: Arc<Notify>, mut closed: oneshot::Receiver<Infallible>) {
     while let Some(open) = nursery.upgrade() {
         let at = open.worn_at().await;
         if at > Instant::now() {
+            // A wait must not keep the pool alive.
             drop(open);
             tokio::select! {
                 _ = &mut closed => return,
@@ -222,13 +229,13 @@ async fn keep_renewing(nursery: Weak<Nursery>, worn: Arc<Notify>, mut closed: on
             }
         } else if let Err(error) = open.renew().await {
             drop(open);
-            tracing::warn!(%error, "the zygote could not be replaced, and stays in use for now");
+            tracing::warn!(%error, "replacing the zygote failed; it stays in use until the next attempt");
             tokio::time::sleep(ZYGOTE_RETRY_DELAY).await;
         }
     }
 }
 
-/// A tool as zygotes are given it.
+/// The message and the files by which a zygote receives a tool.
 fn load(tool: &Module<'_>) -> Result<Loaded> {
     let Code { module, component, componentised, contract } = tool.code;
     let message = ToZygote::load(tool.name, component, contract);

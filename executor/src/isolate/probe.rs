@@ -1,5 +1,5 @@
-//! A try of a tool before it enters a catalogue: its code is loaded in a zygote of its own, and a typed tool is
-//! asked what it is, in a child of that zygote. Nothing of the tool runs in the server.
+//! Probing a tool before it enters a catalogue: its code is loaded in a zygote of its own, and a typed tool describes
+//! itself in a child of that zygote. No code of the tool runs in the server.
 
 use super::ring::Ring;
 use super::{Ahead, Isolation, Module, RunAs};
@@ -14,25 +14,25 @@ use std::io::Result;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The name that a tool has in its own zygote: its real one may not be known yet.
+/// The tool's name inside the probe's zygote. Its real name may not be known yet.
 const NAME: &str = "probed";
-/// Memory of `describe`.
+/// The memory limit of `describe`.
 const MEMORY_MB: u64 = 64;
-/// The longest run of `describe`, in seconds.
+/// The timeout of `describe`.
 const TIMEOUT_SECONDS: u64 = 5;
-/// Longer than any probe.
+/// Longer than any probe, so that its zygote is never replaced.
 const MAX_LIFE: Duration = Duration::from_secs(3600);
-/// The four texts of a description together, in bytes.
+/// The most bytes of a description's four texts together.
 const MAX_DESCRIPTION_BYTES: usize = 320 << 10;
 
 /// A typed tool's name, version, description and argument schema; `None` for a command.
 type Described = Option<[String; 4]>;
 
-/// Loads `code` for guests that count their instructions when they `meter_fuel`, and describes a typed tool.
+/// Loads `code` and calls `describe` of a typed tool. `meters_fuel` has to be the setting that it was compiled with.
 ///
 /// # Errors
-/// The machine's, when there can be no zygote; and in words, why the code cannot be linked or the tool does not
-/// describe itself.
+/// The outer error: no zygote can be started. The inner one: the reason that the code cannot be linked or does not
+/// describe itself, as a clause about the tool.
 pub async fn probe(
     code: Code<'_>,
     meters_fuel: bool,
@@ -64,16 +64,16 @@ pub async fn probe(
     Ok(described)
 }
 
-/// A description, unless it is longer than anybody wants to hold.
+/// Refuses a description beyond its size limit.
 fn short(texts: [String; 4]) -> std::result::Result<Described, String> {
     let bytes = texts.iter().map(String::len).sum::<usize>();
     if bytes > MAX_DESCRIPTION_BYTES {
-        return Err(format!("its description has {bytes} bytes, and {MAX_DESCRIPTION_BYTES} are the most"));
+        return Err(format!("its description has {bytes} bytes; the limit is {MAX_DESCRIPTION_BYTES}"));
     }
     Ok(Some(texts))
 }
 
-/// A permit for `describe`: some memory and time, and nothing else.
+/// A permit for `describe`: memory and time, and nothing else.
 fn permit() -> Result<Permit> {
     let ceilings = ceilings().map_err(std::io::Error::other)?;
     let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings).map_err(std::io::Error::other)?;

@@ -1,11 +1,11 @@
-//! The process ring, from the server's side: every run in a process of its own.
+//! The server's side of the process ring: every run in a process of its own.
 //!
 //! ```text
 //! server ── control socket ──▶ zygote ── fork ──▶ child, child, … (a few wait ahead of time)
 //!    └───────────── one socket pair each ────────────┘
 //! ```
-//! The server holds the deadline. It keeps its own books of what a child tells while it runs, takes
-//! CPU time and memory from the kernel, and ends every child with SIGKILL, however the guest ended.
+//! The server enforces the deadline, repeats the accounting of a child's events, reads CPU time and memory from
+//! the kernel, and ends every child with SIGKILL, regardless of the guest's own end.
 
 use super::cgroup::Cgroups;
 use super::channel::{Ended, Exit, FromChild, Job, Task, Told};
@@ -28,19 +28,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// How often a run that has not begun is given to another child, beside those that waited.
+/// The number of children that a run is given to before it fails, besides those that waited.
 const MAX_TRIES: usize = 3;
-/// How long the kernel may take to take a killed process down.
+/// The time that the kernel may take to tear a killed process down.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest text of a child that is kept, in bytes.
+/// The longest message of a child that is stored, in bytes.
 const MAX_TEXT_BYTES: usize = 8 << 10;
-/// Arguments up to this many bytes are sent to a child before its run may begin: the socket takes them at once.
+/// Arguments up to this many bytes are sent to a child before its run may begin.
+// Longer ones exceed the socket's buffer: the child would read them while STARTED is written, and a start that is
+// written sooner would cost a child that has received half of them.
 const MAX_READ_AHEAD_BYTES: usize = 64 << 10;
-/// A result up to this many bytes is read where it arrives; a longer one would keep others waiting.
+/// A result up to this many bytes is parsed on the runtime's thread; a longer one would delay other tasks.
 const AT_ONCE_BYTES: usize = 256 << 10;
-/// What a written value may be longer than it was beside twice its length.
+/// The allowance for a re-serialized value, besides twice its length.
 const SMALL_BYTES: u64 = 64 << 10;
-/// What a child may say beside its output: counts, denials, the frame around it all.
+/// The upper bound for a child's report besides the tool output: counts, denials and framing.
 const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
 
 /// The process ring.
@@ -50,7 +52,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Starts a zygote with `tools`, and gives the reason for each tool that it cannot run.
+    /// Starts a zygote with `tools`. Returns the reason for each tool that it cannot run.
     pub(super) async fn start(
         tools: &[Module<'_>],
         settings: Ahead,
@@ -61,7 +63,7 @@ impl Ring {
         Ok((Self { nursery, clock }, unusable))
     }
 
-    /// The order for a child that is given a run, with the user that it takes.
+    /// The job of a child, with the user that it runs as.
     pub(super) fn order(&self, tool: &ToolName, permit: Permit, task: Task) -> Order {
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
         let user = self.nursery.run_as().user_for(owners);
@@ -69,14 +71,16 @@ impl Ring {
         Order { job: Job { tool: tool.to_string(), task, permit, network: false, user }, folders }
     }
 
-    /// Ends the zygote and waits until it is reaped. Nothing runs any more.
+    /// Ends the zygote and waits until it is reaped. To be called when no run is left.
     pub(super) async fn close(self) {
         self.nursery.close().await;
     }
 
-    /// Has a child that waits make itself ready for a run that may not begin yet. `None` when none waits, or when
-    /// what it needs is there only when it runs: then [`Self::run`] finds one.
+    /// Sends the job to a waiting child, which confines itself for it. `None` if no child waits or the job cannot be
+    /// sent yet; [`Self::run`] then finds a child.
     pub(super) async fn prepare(&self, order: &Order, grant: &Grant) -> Option<Prepared> {
+        // STARTED has to be on the disk before the guest's first instruction, and not before a child reads its job
+        // and confines itself: the two go on at once. A network's connections are made by the run, so its job waits.
         if grant.network().value || !order.is_short() {
             return None;
         }
@@ -87,8 +91,8 @@ impl Ring {
         prepared.inspect_err(|reason| tracing::warn!(reason, "a child could not be prepared")).ok()
     }
 
-    /// Runs one guest, and comes back at its end, or shortly after its deadline or at its
-    /// cancellation, whatever the guest or the kernel is doing.
+    /// Runs one guest. Returns at its end, shortly after its deadline or at its cancellation, even if guest or kernel
+    /// are stuck.
     pub(super) async fn run(
         &self,
         mut order: Order,
@@ -97,7 +101,7 @@ impl Ring {
     ) -> Outcome {
         order.job.network = execution.network().line().is_some();
         let mut last = String::new();
-        // All that wait may have been killed at once.
+        // All waiting children may have been killed at once.
         for _ in 0..self.nursery.waiting().saturating_add(MAX_TRIES) {
             let ran = match prepared.take() {
                 Some(prepared) => self.follow(prepared, execution).await,
@@ -112,10 +116,10 @@ impl Ring {
         execution.outcome(End::Crashed(last), self.clock.monotonic())
     }
 
-    /// Calls `describe` of a typed tool: its name, version, description and argument schema.
+    /// Calls a typed tool's `describe`, which returns name, version, description and argument schema.
     ///
     /// # Errors
-    /// Why it gave none, in words.
+    /// The reason in words.
     pub(super) async fn describe(
         &self,
         tool: &ToolName,
@@ -132,7 +136,7 @@ impl Ring {
                 Some(FromChild::Described(described)) => described.map_err(short),
                 Some(FromChild::Failed(reason)) => Err(short(reason)),
                 Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
-                    Err("its process said what a description does not say".to_owned())
+                    Err("its process sent a message that is not part of a description".to_owned())
                 }
                 None => Err(exit_of(&mut prepared.child).await.how),
             }
@@ -142,7 +146,7 @@ impl Ring {
         tokio::time::timeout(limit, described).await.unwrap_or_else(late)
     }
 
-    /// Gives the job to a child and follows it to its end; an error says why its guest never began.
+    /// Runs the job in a child that was not prepared; an error is the reason why its guest never began.
     async fn in_another_child(
         &self,
         order: &Order,
@@ -152,7 +156,7 @@ impl Ring {
             child = self.nursery.child() => child?,
             over = over(execution) => {
                 let end = match over {
-                    Over::Late => End::Unlinkable("no process could be had before its deadline".into()),
+                    Over::Late => End::Unlinkable("no process was available before its deadline".into()),
                     Over::Aborted(reason) => End::Aborted(reason),
                 };
                 return Ok(execution.outcome(end, self.clock.monotonic()));
@@ -167,7 +171,7 @@ impl Ring {
         }
     }
 
-    /// Has a child begin and follows it to its end; an error says why its guest never began.
+    /// Lets a prepared child begin and supervises it to its end; an error is the reason why its guest never began.
     async fn follow(
         &self,
         prepared: Prepared,
@@ -179,21 +183,22 @@ impl Ring {
             over = over(execution) => return Ok(execution.outcome(over.into(), self.clock.monotonic())),
         };
         match told {
-            // What the child said before it ended is still to be read.
+            // A child that has ended may have sent its reason before: it is read below.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.to_string()),
             Ok(()) | Err(_) => {}
         }
         let mut began = None;
         let mut ended = None;
         let end = loop {
-            // Neither side is preferred: a child that never stops telling has a deadline all the same.
+            // Not `biased`: a child that never stops sending has a deadline all the same.
             let message = tokio::select! {
                 message = child.channel.receive() => message,
                 over = over(execution) => break over.into(),
             };
             match message {
                 Ok(Some(FromChild::Began { cpu_ns })) => {
-                    // It is said once, before there is a guest; after that there is nothing to believe.
+                    // Only the first counts. It is sent before the guest starts; a later one could come from a
+                    // compromised child that wants to hide its CPU time.
                     began.get_or_insert(Duration::from_nanos(cpu_ns));
                 }
                 Ok(Some(FromChild::Event(event))) => execution.saw(event),
@@ -207,7 +212,7 @@ impl Ring {
                     break self.believed(end, execution).await;
                 }
                 Ok(Some(FromChild::Described(_))) => {
-                    break End::Crashed("it described a tool that was to be run".to_owned());
+                    break End::Crashed("it sent a description instead of running the tool".to_owned());
                 }
                 Ok(Some(FromChild::Failed(reason))) if began.is_none() => return Err(short(reason)),
                 Ok(Some(FromChild::Failed(reason))) => break End::Crashed(short(reason)),
@@ -226,7 +231,8 @@ impl Ring {
                 Err(error) => break End::Crashed(error.to_string()),
             }
         };
-        // The child lives, so these are the kernel's numbers of it and of no other process.
+        // Read before the child is killed. Its pid cannot have been reused, and the kernel's accounting is that of
+        // `wait4` without the time to tear the process down, which would be more than a short run itself.
         let cpu = began.and_then(|began| Some(cpu_of(child.pid)?.saturating_sub(began)));
         let mut outcome = execution.outcome(end, self.clock.monotonic());
         outcome.metrics.cpu = cpu.unwrap_or_default();
@@ -241,10 +247,10 @@ impl Ring {
         Ok(outcome)
     }
 
-    /// What a child says of its guest's end, as far as that can be: nobody but this side cancels a run,
-    /// and a deadline that is still to come has not passed.
+    /// The reported end, if a child can report it: only the server cancels runs, and a deadline in the future has not
+    /// passed.
     async fn believed(&self, told: Told, execution: &Execution) -> End {
-        // Writing a value down again may lengthen its numbers.
+        // Serializing a value again may lengthen its numbers.
         let most = execution.output_limit().saturating_mul(2).saturating_add(SMALL_BYTES);
         let fits = |bytes: usize| u64::try_from(bytes).is_ok_and(|bytes| bytes <= most);
         match told {
@@ -264,10 +270,10 @@ impl Ring {
             Told::Otherwise(End::LimitReached(Limit::Time))
                 if self.clock.monotonic() < execution.deadline() =>
             {
-                End::Crashed("it ended at a deadline that was still to come".to_owned())
+                End::Crashed("it reported a deadline that has not passed".to_owned())
             }
             Told::Otherwise(End::Returned(_) | End::ToolError { .. } | End::Aborted(_)) => {
-                End::Crashed("it said what a child does not say".to_owned())
+                End::Crashed("it reported an end that a child cannot decide".to_owned())
             }
             Told::Otherwise(End::Exited { code, stderr_tail }) => {
                 End::Exited { code, stderr_tail: short(stderr_tail) }
@@ -280,14 +286,14 @@ impl Ring {
     }
 }
 
-/// What a child is given.
+/// The job of one child and the folders that are granted to it.
 pub(super) struct Order {
     job: Job,
     folders: Vec<OwnedFd>,
 }
 
 impl Order {
-    /// `true` when a child takes all of it at once, before its run may begin.
+    /// Fits the socket's buffer, so that a child receives it at once.
     fn is_short(&self) -> bool {
         match &self.job.task {
             Task::Invoke { arguments } => arguments.len() <= MAX_READ_AHEAD_BYTES,
@@ -296,13 +302,13 @@ impl Order {
     }
 }
 
-/// A child that has its job, confines itself for it, and waits for the word to begin.
+/// A child that has received its job, confines itself for it, and waits for the signal to begin.
 pub struct Prepared {
     child: Child,
     _carried: Carried,
 }
 
-/// Carries the requests of one child. Dropped, it ends them all.
+/// The task that serves the network of one child. Dropping it ends all requests.
 struct Carried(Option<AbortHandle>);
 
 impl Drop for Carried {
@@ -313,24 +319,26 @@ impl Drop for Carried {
     }
 }
 
-/// Begins to carry the requests of a run that has a network, and gives the child's end of the socket.
+/// Starts to serve the network of a run that has one. Returns the child's end of the socket.
 fn carried(execution: &Execution) -> Result<(Carried, Option<UnixStream>)> {
     let Some(line) = execution.network().line().map(Arc::clone) else { return Ok((Carried(None), None)) };
+    // A socket pair of its own, for runs with a network only. On the channel of the child, bodies would be JSON, the
+    // output's bound would apply to them, and the loop that supervises the run would have to read them.
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
     let carrying = tokio::spawn(async move {
         if let Err(error) = carry(line, ours).await {
-            tracing::warn!(%error, "the network of a run is closed");
+            tracing::warn!(%error, "the network connection of a run has failed");
         }
     });
     Ok((Carried(Some(carrying.abort_handle())), Some(theirs)))
 }
 
-/// Why the server ends a run.
+/// The server's reason to end a run.
 enum Over {
     Aborted(AbortReason),
-    /// Its deadline is past, and the grace after it.
+    /// The deadline and the grace period after it have passed.
     Late,
 }
 
@@ -343,7 +351,7 @@ impl From<Over> for End {
     }
 }
 
-/// Waits until the server ends a run: at its cancellation, or shortly after its deadline.
+/// Waits for the run's cancellation, or until shortly after its deadline.
 async fn over(execution: &Execution) -> Over {
     tokio::select! {
         reason = execution.abort().wait() => Over::Aborted(reason),
@@ -351,23 +359,23 @@ async fn over(execution: &Execution) -> Over {
     }
 }
 
-/// What the kernel said of a child whose socket is closed.
+/// The kernel's exit report of a child whose socket is closed.
 async fn exit_of(child: &mut Child) -> Exit {
     child.kill();
     match tokio::time::timeout(EXIT_TIMEOUT, &mut child.exit).await {
         Ok(Ok(exit)) => exit,
         Ok(Err(_)) => Exit { how: "its zygote ended with it".to_owned(), cpu_us: 0, peak_resident: 0 },
-        Err(_) => Exit { how: "its zygote did not say how".to_owned(), cpu_us: 0, peak_resident: 0 },
+        Err(_) => Exit { how: "its zygote did not report its exit".to_owned(), cpu_us: 0, peak_resident: 0 },
     }
 }
 
-/// A text of a child, which is for people and may be of any length.
+/// Truncates a child's message, which may have any length.
 fn short(text: String) -> String {
     if text.len() <= MAX_TEXT_BYTES { text } else { text.chars().take(MAX_TEXT_BYTES / 4).collect() }
 }
 
 impl Child {
-    /// Gives it its job, with its end of the run's network.
+    /// Sends the job and the child's end of the run's network.
     async fn prepared(
         mut self,
         refill: Refill,
@@ -381,13 +389,14 @@ impl Child {
         }
         let handles = order.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
-        // Output is told as JSON, which takes up to six bytes for one.
+        // Output is reported as JSON, with up to six bytes for one.
         let output = grant.output().value.bytes();
         self.channel.allow(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
         self.channel.send(&order.job, &handles).await.map_err(|error| error.to_string())?;
-        // The next child is made while this one runs.
+        // The next child is forked while this one runs. Forking it after the run was measured to be slower on two
+        // cores: it then takes its time from the answer.
         drop(refill);
-        // Only the child holds its end of the network from here on.
+        // From here on only the child holds its end, so that its exit closes the connection.
         drop(network);
         Ok(Prepared { child: self, _carried: carried })
     }

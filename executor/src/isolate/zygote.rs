@@ -1,8 +1,7 @@
-//! The zygote: a process with everything ready for a guest, which forks a copy of itself for each.
+//! The zygote: a process with everything ready for a guest, which forks a copy of itself for each run.
 //!
-//! It has one thread, the engine, the linkers and the compiled tools, and of the server's own
-//! nothing: no socket but the one to the server, no key, no file. It ends with the server, whose end
-//! of that socket it watches, and its children end with it.
+//! It has one thread, the engine, the linkers and the compiled tools, and nothing of the server: no socket but the one
+//! to the server, no key, no file. It ends when the server closes that socket, and its children end with it.
 
 use super::channel::{FromZygote, ToZygote, receive, send};
 use super::child;
@@ -19,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// What a zygote has and its children inherit.
+/// The state of a zygote, which its children inherit.
 pub(super) struct Ready {
     pub(super) sandbox: Sandbox,
     pub(super) tools: BTreeMap<String, Artifact>,
@@ -29,18 +28,18 @@ pub(super) struct Ready {
     pub(super) handles: u64,
 }
 
-/// A child that was forked and is not reaped yet.
+/// A child that has not been reaped yet.
 struct Living {
     child: u64,
     pid: i32,
     pidfd: OwnedFd,
 }
 
-/// The life of a zygote, whose standard input is the socket to its server and whose engine counts
-/// instructions when it `meters_fuel`.
+/// Runs the zygote until its server ends. Standard input is the socket to the server; with `meters_fuel` the engine
+/// counts instructions; with `changes_users` children may get another user.
 ///
 /// # Errors
-/// When the engine cannot be set up, or the socket fails. The end of the server is no error.
+/// The engine cannot be set up, or the socket fails. The end of the server is no error.
 pub fn zygote(meters_fuel: bool, changes_users: bool) -> Result<()> {
     match serve(meters_fuel, changes_users) {
         Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
@@ -54,7 +53,7 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
     let Some(ready) = load(&control, meters_fuel, changes_users)? else { return Ok(()) };
     let mut living: Vec<Living> = Vec::new();
     loop {
-        // A child that is gone is reaped before another is made, because its outcome may wait for it.
+        // Ended children are reaped before another is forked, because an outcome may wait for the exit.
         let (asked, gone) = wait(&control, &living)?;
         for index in gone.into_iter().rev() {
             let Living { child, pid, .. } = living.swap_remove(index);
@@ -66,12 +65,12 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
         match receive(&control)? {
             Some((ToZygote::Fork { child }, handles)) => {
                 let Ok([socket]) = <[OwnedFd; 1]>::try_from(handles) else {
-                    refuse(&control, child, &"the zygote has no room for a socket")?;
+                    refuse(&control, child, &"the zygote has reached its limit on open descriptors")?;
                     continue;
                 };
                 match fork() {
                     Ok(Forked::Child) => {
-                        // Nothing of the zygote's own may stay open in a child.
+                        // No descriptor of the zygote's own may stay open in a child.
                         drop((living, control));
                         child::live(&ready, UnixStream::from(socket));
                     }
@@ -85,7 +84,7 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
     }
 }
 
-/// A control that this kernel has and that failed, with all that is known of it.
+/// An I/O error with a confinement error's message and cause.
 pub(super) fn refused(error: ConfineError) -> Error {
     use std::error::Error as _;
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
@@ -93,15 +92,15 @@ pub(super) fn refused(error: ConfineError) -> Error {
 }
 
 fn protocol() -> Error {
-    Error::new(ErrorKind::InvalidData, "the server sent what a zygote does not expect")
+    Error::new(ErrorKind::InvalidData, "the server sent a message that a zygote does not expect")
 }
 
-/// Takes the tools; `None` when the server is gone before they are complete.
+/// Confines the process and loads the tools; `None` when the server ends before they are complete.
 fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<Option<Ready>> {
     let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock)).map_err(Error::other)?;
     let confinement = Confinement::prepare().map_err(refused)?;
-    // Confined before any code of a tool is loaded. The list of system calls follows after that, because it does not
-    // allow making memory executable.
+    // Confined before any code of a tool is loaded. The system call filter follows after that, because it forbids
+    // making memory executable.
     confinement.zygote(changes_users).map_err(refused)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();
@@ -133,7 +132,7 @@ fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<
     Ok(Some(Ready { sandbox, tools, null, confinement: Arc::new(confinement), largest_file, handles }))
 }
 
-/// Waits until the server says something (`true`) or children are gone (their places).
+/// Waits for a message of the server (`true`) or the end of children (their indexes).
 fn wait(control: &UnixStream, living: &[Living]) -> Result<(bool, Vec<usize>)> {
     let mut watched = vec![PollFd::new(control, PollFlags::IN)];
     watched.extend(living.iter().map(|living| PollFd::new(&living.pidfd, PollFlags::IN)));
@@ -149,7 +148,7 @@ fn wait(control: &UnixStream, living: &[Living]) -> Result<(bool, Vec<usize>)> {
     Ok((asked, spoke.enumerate().filter_map(|(index, spoke)| spoke.then_some(index)).collect()))
 }
 
-/// Tells of a child, or ends it when there is no descriptor left to know it by.
+/// Reports a new child; ends it if there is no descriptor left for its pidfd.
 fn forked(control: &UnixStream, child: u64, pid: i32) -> Result<Option<Living>> {
     let known = Pid::from_raw(pid).ok_or_else(protocol)?;
     match pidfd_open(known, PidfdFlags::empty()) {
@@ -158,7 +157,7 @@ fn forked(control: &UnixStream, child: u64, pid: i32) -> Result<Option<Living>> 
             Ok(Some(Living { child, pid, pidfd }))
         }
         Err(error) => {
-            // The server closes its end of the child's socket, and the child, without a job, ends.
+            // The server then closes its end of the child's socket, and a child without a job ends.
             refuse(control, child, &std::io::Error::from(error))?;
             reap(pid)?;
             Ok(None)
