@@ -1,4 +1,4 @@
-//! One connection: counted at the socket, with TLS or without, speaking HTTP/1.1.
+//! One HTTP/1.1 connection, with or without TLS, whose bytes are counted at the socket.
 
 use super::line::{Line, Place};
 use super::refusal::{Failure, Refusal};
@@ -26,30 +26,30 @@ use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 use tokio_rustls::TlsConnector;
 
-/// Why TLS cannot be set up.
+/// TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file of further certificates cannot be used.
+    /// The file of additional certificates cannot be used.
     #[error("`{}` cannot be used: {reason}", path.display())]
     File {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// The TLS library refuses its own settings.
+    /// The TLS library rejects the settings.
     #[error("TLS cannot be set up")]
     Settings(#[from] rustls::Error),
 }
 
-/// What makes TLS connections.
 pub(super) fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, TlsError> {
     let mut config = client_config(ca_file)?;
+    // So that no server selects HTTP/2, which this client does not speak.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Trust in the certificates that the machine trusts, and in those of `ca_file` beside them.
+/// A client configuration that trusts the machine's certificates and those of `ca_file`.
 ///
 /// # Ambient Authority
 /// Reads the machine's certificates and `ca_file`.
@@ -76,7 +76,7 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
             return Err(unusable("it holds no certificate in PEM".to_owned()));
         }
     }
-    // The provider is named, so that nothing else in this process decides it.
+    // Named explicitly: a crate that installs a process-wide default must not change it.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
@@ -84,11 +84,11 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
         .with_no_client_auth())
 }
 
-/// A socket whose bytes are counted, and that ends where the run's budget does.
+/// A socket whose bytes are counted, and that fails at the end of the run's budget.
 pub(super) struct Counted {
     stream: TcpStream,
     line: Arc<Line>,
-    /// What the line knows the other side by.
+    /// The index of the other side in the line's list of contacts.
     contact: Option<usize>,
     target: String,
 }
@@ -108,6 +108,7 @@ impl AsyncRead for Counted {
         let Self { stream, line, contact, target } = self.get_mut();
         line.receive(*contact, target, |left| {
             if left == 0 {
+                // Only tells whether a further byte is there, or the response just fits.
                 return stream.poll_peek(context, &mut ReadBuf::new(&mut [0]));
             }
             let space = into.initialize_unfilled_to(into.remaining().min(left));
@@ -138,11 +139,12 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// What is read before there is an answer: the head, all the heads that only inform before it, and what of
-/// the body comes along. More than this is no answer, and reading it would keep others waiting.
+/// The most bytes that are read before the response's head is complete: interim heads, the head itself, and the part of
+/// the body that arrives with it.
+// A server that sends interim heads without end would otherwise occupy the runtime.
 const MAX_INTERIM_BYTES: usize = 4 * MAX_HEAD_BYTES;
 
-/// A stream that ends when too much was read of it before there was an answer.
+/// A stream that fails when too much is read from it before the response's head is complete.
 struct Heads<S> {
     stream: S,
     left: usize,
@@ -180,7 +182,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
     }
 }
 
-/// A connection that lives as long as this value, and no longer than its run.
+/// A connection that is closed when this value is dropped or the run ends.
 pub(super) struct Connection {
     answered: Arc<AtomicBool>,
     driver: AbortHandle,
@@ -188,7 +190,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Says that the head of the answer is there.
+    /// Lifts the bound on bytes before the response's head.
     pub(super) fn answered(&self) {
         self.answered.store(true, Ordering::Relaxed);
     }
@@ -200,7 +202,8 @@ impl Drop for Connection {
     }
 }
 
-/// Greets whoever is at the other end of `counted`, which was connected to a checked address.
+/// Performs the TLS handshake if the target requires it, then the HTTP handshake, over `counted`, which is connected to
+/// a checked address.
 pub(super) async fn greet(
     counted: Counted,
     target: &Target,
@@ -218,6 +221,7 @@ pub(super) async fn greet(
     };
     let greeted = tls.connect(name, counted).await.map_err(|error| {
         let inner = error.get_ref();
+        // A budget that ended during the handshake is a denial and no failure of TLS.
         if let Some(refusal) = inner.and_then(|inner| inner.downcast_ref::<Refusal>()) {
             return *refusal;
         }
@@ -243,7 +247,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     let over = place.over();
     let driver = tokio::spawn(async move {
         tokio::select! {
-            // What goes wrong is told to whoever waits for the answer.
+            // The sender of the request, or the reader of the body, receives the error.
             _told_elsewhere = connection => {}
             () = over => {}
         }
@@ -251,7 +255,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     Ok((sender, Connection { answered, driver: driver.abort_handle(), _place: place }))
 }
 
-/// The body of an answer, which keeps its connection.
+/// The body of a response, which owns its connection.
 pub(super) struct Answer {
     incoming: Incoming,
     between: Option<Duration>,
@@ -276,7 +280,7 @@ impl http_body::Body for Answer {
         match Pin::new(&mut self.incoming).poll_frame(context) {
             Poll::Ready(frame) => {
                 self.waiting = None;
-                // Trailers end an answer, and no guest sees them.
+                // Trailers end a response, and guests do not receive them.
                 let frame = frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers));
                 Poll::Ready(frame.map(|frame| frame.map_err(|error| Refusal::of(&error))))
             }

@@ -1,4 +1,4 @@
-//! The network of one run: its rules, its budgets, its books, and its connections.
+//! The network of one run: its rules, budgets, accounting and connections.
 
 use super::address::may_connect;
 use super::connection::{Answer, Connection, Counted, greet};
@@ -23,8 +23,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Header fields that belong to a connection, or that say again what was checked. Whatever a guest says in
-/// them is left out.
+/// Header fields that are removed from a guest's request: they belong to the connection, or repeat a checked value.
 const NOT_THE_GUESTS: [HeaderName; 12] = [
     header::CONNECTION,
     header::EXPECT,
@@ -40,7 +39,7 @@ const NOT_THE_GUESTS: [HeaderName; 12] = [
     header::UPGRADE,
 ];
 
-/// How much of an authority a report quotes, in characters: the longest name, and what stands around it.
+/// The most characters of a target that a report quotes: the longest name with scheme, port and address.
 const MAX_TARGET_BYTES: usize = 320;
 
 /// The network of one run.
@@ -50,7 +49,7 @@ pub struct Line {
     reach: Reach,
     budgets: NetworkBudgets,
     books: Mutex<Books>,
-    /// What the run's look-ups gave.
+    /// The results of the run's look-ups.
     pub(super) found: Mutex<Found>,
     places: Arc<Semaphore>,
     over: watch::Sender<bool>,
@@ -59,7 +58,7 @@ pub struct Line {
 #[derive(Debug, Default)]
 struct Books {
     requests: u32,
-    /// The connections that stand now, and the most that ever did.
+    /// The connections that are open now, and the most that were open at once.
     open: u32,
     connections: u32,
     sent: u64,
@@ -75,7 +74,7 @@ impl Line {
         Self::of_the_executor(egress, agent, grant.reach().clone(), grant.network_budgets())
     }
 
-    /// One for what the executor itself sends, in a matter of `agent`.
+    /// A line for a request of the executor itself on behalf of `agent`.
     pub(super) fn of_the_executor(
         egress: Arc<Egress>,
         agent: AgentDid,
@@ -95,27 +94,27 @@ impl Line {
         })
     }
 
-    /// Closes every connection, and lets no request begin any more: the run is over.
+    /// Closes every connection, and lets no request begin.
     pub fn close(&self) {
         self.over.send_replace(true);
     }
 
-    /// Comes when the run is over.
+    /// Waits for the end of the run.
     pub(super) fn over(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut over = self.over.subscribe();
         async move {
-            // A line that is gone is over as well.
+            // An error means that the line was dropped, which ends the run's network as well.
             let _over_or_gone = over.wait_for(|over| *over).await;
         }
     }
 
-    /// What the run may do with the network.
+    /// The run's network budgets.
     #[must_use]
     pub fn budgets(&self) -> NetworkBudgets {
         self.budgets
     }
 
-    /// What the run did with the network so far.
+    /// The run's use of the network so far.
     #[must_use]
     pub fn usage(&self) -> NetworkUsage {
         let rule = |(pattern, set_by): (&crate::capability::HostPattern, _)| HostRule {
@@ -137,14 +136,14 @@ impl Line {
         }
     }
 
-    /// What was denied so far, and whether there was more than is listed.
+    /// The denials so far, and `true` if some did not fit the list.
     #[must_use]
     pub fn denied(&self) -> (Vec<Denial>, bool) {
         let books = self.books();
         (books.denied.clone(), books.denied_truncated)
     }
 
-    /// Denies something, and writes it down.
+    /// Records a denial and returns it as an error.
     pub fn deny(&self, reason: DenialReason, what: &str) -> Refusal {
         self.books().deny(reason, what);
         Refusal::Denied(reason)
@@ -154,8 +153,8 @@ impl Line {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `read` have as many bytes as may still be received, and counts what it took. With none left it is
-    /// asked whether there is a further one: an answer that just fits is not denied.
+    /// Calls `read` with the remaining receive budget and counts the bytes that it returns. With a budget of 0, `read`
+    /// must return the number of bytes that are available without consuming them.
     pub(super) fn receive(
         &self,
         contact: Option<usize>,
@@ -166,6 +165,7 @@ impl Line {
         let left = self.budgets.received_bytes.saturating_sub(books.received);
         let read = read(usize::try_from(left).unwrap_or(usize::MAX));
         if let Poll::Ready(Ok(bytes)) = read {
+            // Only a further byte exceeds the budget: a response that just fits it is not denied.
             if left == 0 && bytes > 0 {
                 return Poll::Ready(Err(books.deny(DenialReason::ReceivedBytes, target)));
             }
@@ -178,7 +178,7 @@ impl Line {
         read
     }
 
-    /// Lets `write` have as many bytes as may still be sent, and counts what it took.
+    /// Calls `write` with the remaining send budget and counts the bytes that it accepted.
     pub(super) fn transmit(
         &self,
         contact: Option<usize>,
@@ -199,6 +199,8 @@ impl Line {
         written
     }
 
+    // Budget errors are errors for the tool and do not end the run: a tool can report that a response was too long, and
+    // the report lists the denial either way.
     async fn judged_and_sent(
         self: &Arc<Self>,
         request: Request<Body>,
@@ -215,6 +217,7 @@ impl Line {
         let request = sanitised(request, &target)?;
         self.take_of_the_rate(&what)?;
         let place = self.place(&what)?;
+        // One deadline for look-up, connection and TLS handshake together.
         let by = self.connected_by(patience.connect);
         let connected = timeout_at(by, self.connected(&target, by, place)).await;
         let (mut sender, connection) = connected.unwrap_or(Err(Failure::ConnectTimeout.into()))?;
@@ -225,6 +228,7 @@ impl Line {
         };
         let answer = answer.map_err(|error| Refusal::of(&error))?;
         connection.answered();
+        // Measured as it is passed on to the guest; hyper bounds only its buffer.
         if head_bytes(answer.headers()) > MAX_HEAD_BYTES {
             return Err(Failure::AnswerHead.into());
         }
@@ -234,7 +238,7 @@ impl Line {
         Ok(answer.map(|body| Answer::new(body, patience.between_bytes, connection).boxed_unsync()))
     }
 
-    /// Counts one request, whatever becomes of it.
+    /// Counts one request, regardless of its result.
     pub(super) fn count(&self, what: &str) -> Result<(), Refusal> {
         let mut books = self.books();
         if books.requests >= self.budgets.requests {
@@ -245,7 +249,7 @@ impl Line {
         Ok(())
     }
 
-    /// Whether the run may reach a host, as far as its name goes.
+    /// Checks a host against the run's rules for names.
     pub(super) fn check_host(&self, host: &Host, what: &str) -> Result<(), Refusal> {
         self.reach.check(host).map_err(|unreachable| {
             let reason = match unreachable {
@@ -257,12 +261,12 @@ impl Line {
         })
     }
 
-    /// Whether an address may be asked for by its number.
+    /// The run's rules list this address itself.
     pub(super) fn is_listed(&self, address: IpAddr) -> bool {
         self.reach.check(&Host::Address(address)).is_ok()
     }
 
-    /// Takes one request of what the agent may make within a minute.
+    /// Takes one request from the agent's rate limit.
     pub(super) fn take_of_the_rate(&self, what: &str) -> Result<(), Refusal> {
         let Some(rate) = self.reach.requests_per_minute() else { return Ok(()) };
         if self.egress.rates.take(&self.agent, rate.value, self.egress.clock.monotonic()) {
@@ -271,14 +275,15 @@ impl Line {
         Err(self.deny(DenialReason::RequestRate, what))
     }
 
-    /// A place for one more connection, or for a look-up, which may take as long.
+    /// Acquires a slot for one connection or one look-up.
     pub(super) fn place(self: &Arc<Self>, what: &str) -> Result<Place, Refusal> {
+        // Refused and not queued: the guest would wait for connections of its own.
         let permit = Arc::clone(&self.places).try_acquire_owned();
         let permit = permit.map_err(|_| self.deny(DenialReason::Connections, what))?;
         Ok(Place { line: Arc::clone(self), stands: false, _permit: permit })
     }
 
-    /// When a connection has to stand that is begun now, with this patience.
+    /// The deadline for a connection that is started now.
     pub(super) fn connected_by(&self, wanted: Option<Duration>) -> Instant {
         let longest = self.egress.settings.connect;
         Instant::now() + wanted.map_or(longest, |wanted| wanted.min(longest))
@@ -298,7 +303,7 @@ impl Line {
         greet(stream, target, &self.egress.tls, place).await
     }
 
-    /// Connects to the first of these checked addresses that answers.
+    /// Connects to the first of these checked addresses that accepts.
     pub(super) async fn dial(
         self: &Arc<Self>,
         addresses: &[SocketAddr],
@@ -308,12 +313,12 @@ impl Line {
     ) -> Result<(Counted, Place), Refusal> {
         let mut last = Failure::Name;
         for (index, address) in addresses.iter().enumerate() {
-            // An address that does not answer leaves the others their share of the time.
+            // An address that does not answer must leave the others their share of the time.
             let others = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
             let share = by.saturating_duration_since(Instant::now()) / others;
             last = match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
-                    // Heads and small bodies are not held back for more.
+                    // Nagle's algorithm would delay heads and small bodies. A failure only makes them slower.
                     let _only_slower = stream.set_nodelay(true);
                     place.stands();
                     let contact = self.books().reached(what, *address);
@@ -327,8 +332,7 @@ impl Line {
         Err(last.into())
     }
 
-    /// The addresses of a host: looked up once, and all of them allowed, at this port or without one at
-    /// some. One that is not says that the name cannot be trusted, so that the others are not used either.
+    /// The addresses of a host, looked up once and all of them allowed: at `port`, or without one at some port.
     pub(super) async fn checked_addresses(
         &self,
         host: &Host,
@@ -342,16 +346,19 @@ impl Line {
                 None => self.looked_up(name.clone()).await?,
             },
         };
+        // One refused address refuses the name. Using the others would be safe as well, but an answer that mixes the two is
+        // typical of an attack, and silence would hide it.
         for address in &found {
             self.check_address(*address, port, host, what)?;
         }
         Ok(found)
     }
 
-    /// Asks the resolver. Whoever gives up waiting leaves the thread that it takes, and keeps its turn.
+    /// Looks a name up with the resolver, when fewer than [`super::MAX_LOOKUPS`] are in progress.
     async fn looked_up(&self, name: Domain) -> Result<Vec<IpAddr>, Refusal> {
         let turn = Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| Failure::Over)?;
         let resolver = Arc::clone(&self.egress.resolver);
+        // A task of its own: the resolver's thread cannot be cancelled, so it keeps its permit when the caller's wait is.
         let found = tokio::spawn(async move {
             let _turn = turn;
             resolver.addresses(&name).await
@@ -360,7 +367,7 @@ impl Line {
         found.map_err(|_| Failure::Name.into())
     }
 
-    /// Whether the run may connect to an address of `host`.
+    /// Checks an address of `host` against the run's rules for addresses.
     pub(super) fn check_address(
         &self,
         address: IpAddr,
@@ -372,7 +379,7 @@ impl Line {
             Host::Name(_) => format!("{what} ({address})"),
             Host::Address(_) => what.to_owned(),
         };
-        // An address that is blocked is blocked under any name.
+        // An address on the block list is blocked under any name.
         if self.reach.check(&Host::Address(address)) == Err(Unreachable::Blocked) {
             return Err(self.deny(DenialReason::DomainBlocked, &what()));
         }
@@ -384,13 +391,14 @@ impl Line {
 }
 
 impl Line {
-    /// What `work` comes to, or the end of the run.
+    /// The result of `work`, or [`Failure::Over`] if the run ends first.
     async fn unless_over<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
         tokio::select! {
-            biased;
-            () = self.over() => Err(Failure::Over.into()),
-            done = work => done,
-        }
+        // The end first: a request after the end of the run must not begin at all.
+        biased;
+                () = self.over() => Err(Failure::Over.into()),
+                done = work => done,
+            }
     }
 }
 
@@ -408,16 +416,16 @@ impl Carrier for Line {
     }
 }
 
-/// A place among the connections of a run, as long as it lives.
+/// A slot among the connections of a run. Dropping it releases the slot.
 pub(super) struct Place {
     line: Arc<Line>,
-    /// Whether there is a connection.
+    /// The slot has an established connection, and not only a look-up or an attempt.
     stands: bool,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Place {
-    /// Counts the connection, which there is now.
+    /// Counts the connection, which is now established.
     fn stands(&mut self) {
         let mut books = self.line.books();
         books.open = books.open.saturating_add(1);
@@ -425,7 +433,7 @@ impl Place {
         self.stands = true;
     }
 
-    /// Comes when the run is over.
+    /// Waits for the end of the run.
     pub(super) fn over(&self) -> impl Future<Output = ()> + Send + 'static {
         self.line.over()
     }
@@ -442,6 +450,7 @@ impl Drop for Place {
 
 impl Books {
     fn deny(&mut self, reason: DenialReason, what: &str) -> io::Error {
+        // The target is the guest's text and ends up in reports and terminals.
         let what: String = what.chars().take(MAX_TARGET_BYTES).flat_map(char::escape_default).collect();
         let room = self.denied.len() < Usage::MAX_DENIALS;
         match self.denied.iter_mut().find(|denial| denial.reason == reason && denial.what == what) {
@@ -452,7 +461,7 @@ impl Books {
         io::Error::other(Refusal::Denied(reason))
     }
 
-    /// Writes down that one more request goes to `address`; `None` when there is no room for one more.
+    /// Counts a request to `address` and returns its index; `None` if the list is full.
     fn reached(&mut self, authority: &str, address: SocketAddr) -> Option<usize> {
         let known =
             self.contacted.iter().position(|known| known.authority == authority && known.address == address);
@@ -484,9 +493,10 @@ impl Books {
     }
 }
 
-/// The request as it goes over the wire: to the checked target, with nothing in it that says otherwise.
+/// The request as it is sent: to the checked target, without any field that could name another one.
 fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, Refusal> {
     let (mut parts, body) = request.into_parts();
+    // `CONNECT` would open a tunnel to a host that is not checked.
     if parts.method == Method::CONNECT {
         return Err(Failure::Method.into());
     }
@@ -498,6 +508,7 @@ fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, R
     if head_bytes(&parts.headers) + path.len() > MAX_HEAD_BYTES {
         return Err(Failure::RequestHead.into());
     }
+    // Read before the removal below: hyper would otherwise send a body of unknown length in chunks.
     let length = length(&parts.headers)?;
     for name in NOT_THE_GUESTS.iter().chain([&header::CONTENT_LENGTH]) {
         parts.headers.remove(name);
@@ -512,12 +523,12 @@ fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, R
     Ok(Request::from_parts(parts, body))
 }
 
-/// How long header fields are as they go over the wire.
+/// The size of header fields as they are sent, in bytes.
 fn head_bytes(fields: &HeaderMap) -> usize {
     fields.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }
 
-/// The length that a request names for its body: one number, or none.
+/// The `Content-Length` of a request: one number, or none.
 fn length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     let mut named = headers.get_all(header::CONTENT_LENGTH).iter();
     let (first, second) = (named.next(), named.next());
@@ -528,6 +539,7 @@ fn length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
             let length = digits.and_then(|digits| digits.parse().ok());
             length.map(Some).ok_or(Failure::Request.into())
         }
+        // Two lengths are ambiguous, which is a means of request smuggling.
         (Some(_), Some(_)) => Err(Failure::Request.into()),
     }
 }

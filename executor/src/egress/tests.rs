@@ -1,4 +1,4 @@
-//! Names whose answer changes or does not come: what only a resolver of our own can do.
+//! Names whose answer changes or never arrives, which needs a resolver of the test's own.
 
 use super::*;
 use crate::capability::{Ceilings, Claims, HostClaims, HostPattern};
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// A grant of the network under these budgets, to everyone by name.
+/// A grant of the network under these budgets, for every name.
 pub(crate) fn grant(budgets: NetworkBudgets) -> Grant {
     let ceilings = Ceilings {
         memory: MemoryLimit::from_mb(64).unwrap(),
@@ -37,11 +37,11 @@ pub(crate) fn grant(budgets: NetworkBudgets) -> Grant {
     Grant::new([(Layer::Verdict, Claims::default())], &ceilings).unwrap()
 }
 
-/// Some of each.
+/// A small budget of each kind.
 pub(crate) const BUDGETS: NetworkBudgets =
     NetworkBudgets { requests: 10, connections: 2, sent_bytes: 1 << 20, received_bytes: 1 << 20 };
 
-/// A resolver with an answer for each time that it is asked, and none after that.
+/// A resolver with one answer per look-up; it never answers after the last.
 struct Changing(Mutex<Vec<Vec<IpAddr>>>);
 
 impl Resolve for Changing {
@@ -72,7 +72,7 @@ fn egress(answers: &[&[&str]], lifted: SocketAddr) -> Arc<Egress> {
     Arc::new(egress)
 }
 
-/// A server that answers each connection with 204, and says how many there were.
+/// A server that answers each connection with 204 and counts them.
 async fn server() -> (SocketAddr, Arc<Mutex<usize>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -100,7 +100,7 @@ async fn ask(network: &Network, port: u16) -> Result<u16, Refusal> {
 #[tokio::test]
 async fn a_name_that_changes_its_answer_is_checked_each_time_and_asked_once() {
     let (address, connections) = server().await;
-    // What is asked for once more would be given the next answer, or none.
+    // A second look-up for the same request would get the next answer, or none.
     let answers: [&[&str]; 5] =
         [&["127.0.0.1"], &["127.0.0.2"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.1"], &[]];
     let egress = egress(&answers, address);
@@ -139,7 +139,7 @@ async fn connect(network: &Network, address: SocketAddr) -> Result<Body, Refusal
 #[tokio::test]
 async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
     let (address, _) = server().await;
-    // The second answer is of another name, and after the last one every name is unknown.
+    // The second answer is for another name; after the last one no name resolves.
     let answers: [&[&str]; 3] = [&["127.0.0.1"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.1"]];
     let egress = egress(&answers, address);
     let agent = AgentDid::parse("did:a2g:one:1").unwrap();
@@ -150,7 +150,7 @@ async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
     assert_eq!(look_up(&run, "One.example.").await, Ok(vec![address.ip()]));
     assert_eq!(look_up(&other, "two.example").await, Err(DenialReason::Address.into()));
     assert_eq!(connect(&other, address).await.err(), Some(not_looked_up), "what one run found is no other's");
-    // The name is not asked again, and would have no address.
+    // The name is not looked up again; it would have no address.
     drop(connect(&run, address).await.unwrap());
     drop(connect(&run, address).await.unwrap());
     let elsewhere = SocketAddr::new(address.ip(), address.port().wrapping_add(1));

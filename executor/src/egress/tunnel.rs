@@ -1,7 +1,8 @@
-//! Connections of a guest's own: names that it looks up, and bytes both ways to what was found.
+//! A guest's own TCP connections: name look-ups, and bytes in both directions.
 //!
-//! A guest connects to an address, and no rule allows addresses by what they belong to. So the run keeps
-//! what its look-ups gave, and connects to nothing else but an address that is listed itself.
+//! A run connects only to addresses that its own look-ups returned, or that its rules list as addresses.
+// Rules are about names, and `connect` about addresses. A reverse look-up would trust the owner of the address, and the
+// addresses of `*.example.com` cannot be enumerated. So the run remembers the name that gave it an address.
 
 use super::Body;
 use super::connection::Counted;
@@ -22,23 +23,25 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
-/// How many look-ups a run remembers. The oldest is forgotten, and its addresses have to be looked up again.
+/// The most look-ups that a run remembers. Addresses of a forgotten one have to be looked up again.
 const MAX_REMEMBERED_ADDRESSES: usize = 256;
-/// The most addresses of one name that a guest is told.
+/// The most addresses of one name that a guest receives.
 const MAX_ADDRESSES: usize = 32;
-/// The most bytes that are read at once.
+/// The most bytes that are read from a socket at once.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What the look-ups of a run gave, the latest at the end.
+/// The results of a run's look-ups, the latest last.
 #[derive(Debug, Default)]
 pub(super) struct Found(VecDeque<Answer>);
 
-/// What one look-up gave.
+/// The result of one look-up.
 #[derive(Debug)]
 struct Answer {
     name: Domain,
     addresses: Vec<IpAddr>,
-    /// Whether a connection to one of them is counted already, by the look-up.
+    /// The look-up has already been counted for the first connection to one of the addresses.
+    // A look-up goes to name servers, so it counts as a request; but `TcpStream::connect("name:port")` is one request to
+    // the person who set the limit.
     paid: bool,
 }
 
@@ -50,7 +53,7 @@ impl Found {
         self.0.push_back(Answer { name, addresses, paid: true });
     }
 
-    /// The name that gave this address, the latest first, and whether the connection is paid for.
+    /// The latest name that gave this address, and `true` if the connection has been counted already.
     fn name_of(&mut self, address: IpAddr) -> Option<(Domain, bool)> {
         let mut gave = self.0.iter_mut().rev().filter(|answer| answer.addresses.contains(&address));
         let latest = gave.next()?;
@@ -63,10 +66,10 @@ impl Line {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks up a name, or reads an address that stands for itself.
+    /// Looks up a name; an address is its own result.
     pub(super) async fn judged_and_found(self: &Arc<Self>, text: &str) -> Result<Vec<IpAddr>, Refusal> {
         self.count(text)?;
-        // In a URL an address of IPv6 has brackets, and here it has none.
+        // `Host::parse` reads the form of a URL, in which an IPv6 address has brackets.
         let host = match text.parse::<Ipv6Addr>() {
             Ok(_) => Host::parse(&format!("[{text}]")),
             Err(_) => Host::parse(text),
@@ -75,6 +78,7 @@ impl Line {
         let what = host.to_string();
         self.check_host(&host, &what)?;
         self.take_of_the_rate(&what)?;
+        // A look-up takes a connection's slot, because it may take as long.
         let place = self.place(&what)?;
         let found = timeout_at(self.connected_by(None), self.checked_addresses(&host, None, &what)).await;
         drop(place);
@@ -83,19 +87,19 @@ impl Line {
         match host {
             Host::Name(_) if addresses.is_empty() => return Err(Failure::Name.into()),
             Host::Name(name) => self.found().keep(name, addresses.clone()),
-            // It is listed, and is so again when it is connected to.
+            // The rules list it, and are asked again when the guest connects.
             Host::Address(_) => {}
         }
         Ok(addresses)
     }
 
-    /// Connects to what was found, or is listed itself.
+    /// Connects to an address that was looked up, or that the rules list.
     pub(super) async fn judged_and_connected(
         self: &Arc<Self>,
         address: SocketAddr,
         upload: Body,
     ) -> Result<Body, Refusal> {
-        // Without the scope of a link, which is not for a guest to choose.
+        // Without the scope id of IPv6, which would select a network interface of the server.
         let address = SocketAddr::new(address.ip(), address.port());
         let (ip, port) = (address.ip(), address.port());
         let found = self.found().name_of(ip);
@@ -112,6 +116,7 @@ impl Line {
             Host::Address(ip) if self.is_listed(*ip) => {}
             Host::Address(_) => return Err(self.deny(DenialReason::NotLookedUp, &what)),
         }
+        // Again, because the look-up was checked without a port.
         self.check_address(ip, Some(port), &host, &what)?;
         if port == 0 {
             return Err(Failure::Request.into());
@@ -126,8 +131,7 @@ impl Line {
     }
 }
 
-/// What comes over a connection, which ends when this is dropped, and no later than its run. It has its place
-/// until then, also when both sides have said all.
+/// The received bytes of a connection. The connection and its slot last until this is dropped, or the run ends.
 struct Received {
     pieces: mpsc::Receiver<Result<Bytes, Refusal>>,
     driver: AbortHandle,
@@ -136,7 +140,8 @@ struct Received {
 
 impl Received {
     fn of(counted: Counted, place: Place, upload: Body) -> Self {
-        // One piece waits for whoever reads; the next is not read of the socket before that is taken.
+        // One chunk waits for the reader, and the next is read from the socket after that: TCP's own flow control then
+        // slows the sender down.
         let (sender, pieces) = mpsc::channel(1);
         let over = place.over();
         let driver = tokio::spawn(async move {
@@ -168,11 +173,12 @@ impl http_body::Body for Received {
     }
 }
 
-/// Sends until there is no more, and says so to the other side; or until no more is taken.
+/// Sends `upload` and then shuts the direction down; stops early if the other side accepts no more.
 async fn send(mut upload: Body, mut to: WriteHalf<Counted>) {
     while let Some(Ok(part)) = upload.frame().await {
         let Ok(piece) = part.into_data() else { break };
-        // A limit that is reached was written down where it was. The guest sees that no more is taken.
+        // A budget that was exceeded has been recorded by the socket. The guest's next write fails, because
+        // `upload` is dropped.
         if to.write_all(&piece).await.is_err() {
             return;
         }
@@ -180,8 +186,9 @@ async fn send(mut upload: Body, mut to: WriteHalf<Counted>) {
     let _other_side_is_gone = to.shutdown().await;
 }
 
-/// Receives until there is no more.
+/// Receives until the other side or the reader ends.
 async fn receive(mut from: ReadHalf<Counted>, to: mpsc::Sender<Result<Bytes, Refusal>>) {
+    // The channel's slot first: bytes are read only when the reader has room for them.
     while let Ok(place) = to.reserve().await {
         let mut piece = BytesMut::with_capacity(PIECE_BYTES);
         match from.read_buf(&mut piece).await {
