@@ -6,7 +6,7 @@ use super::zygote::{Ready, refused};
 use crate::clock::{Clock as _, SystemClock};
 use crate::egress::Network;
 use crate::limit::Access;
-use crate::sandbox::{Accounting, Execution, Input, Witness};
+use crate::sandbox::{Accounting, EventSink, Execution, Input};
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{Error, Result};
 use std::os::fd::AsFd as _;
@@ -56,7 +56,7 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     let artifact = ready.tools.get(&tool).ok_or_else(|| Error::other("the job names an unknown tool"))?;
     let telling = Arc::clone(socket);
     // A send fails only if the server has ended, and this process ends with it.
-    let witness = Witness::new(move |event| drop(send(&telling, &FromChild::Event(event), &[])));
+    let events = EventSink::new(move |event| drop(send(&telling, &FromChild::Event(event), &[])));
     let access = permit.grant().access().value;
     let granted = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));
     let folders = granted.chain([(ready.sandbox.outside(), Access::ReadOnly)]).collect::<Vec<_>>();
@@ -77,7 +77,7 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     };
     let now = SystemClock.monotonic();
     let execution =
-        Execution::begin(permit.grant(), network, Arc::default(), Accounting::Process, witness, now);
+        Execution::begin(permit.grant(), network, Arc::default(), Accounting::Process, events, now);
     // The server subtracts this: the child's own start-up is not the guest's CPU time.
     let used = clock_gettime(ClockId::ProcessCPUTime);
     let cpu_ns =

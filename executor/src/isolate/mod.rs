@@ -35,7 +35,7 @@ use crate::clock::Clock;
 use crate::egress::Network;
 use crate::ident::ToolName;
 use crate::outcome::{AbortReason, End, Outcome};
-use crate::sandbox::{Abort, Accounting, Artifact, Code, Execution, Input, Sandbox, Witness};
+use crate::sandbox::{Abort, Accounting, Artifact, Code, EventSink, Execution, Input, Sandbox};
 use ring::Ring;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -209,18 +209,18 @@ impl Isolate {
         }
     }
 
-    /// The observer of a run over `network`, which `abort` can stop; `witness` receives its events. The run's clock
+    /// The observer of a run over `network`, which `abort` can stop; `events` receives its events. The run's clock
     /// starts now.
     #[must_use]
-    pub fn begin(&self, order: &Order, network: Network, abort: Arc<Abort>, witness: Witness) -> Execution {
-        Execution::begin(&order.grant, network, abort, Accounting::Thread, witness, self.clock.monotonic())
+    pub fn begin(&self, order: &Order, network: Network, abort: Arc<Abort>, events: EventSink) -> Execution {
+        Execution::begin(&order.grant, network, abort, Accounting::Thread, events, self.clock.monotonic())
     }
 
     /// The outcome to be reported if this process dies during the run.
     #[must_use]
     pub fn lost(&self, order: &Order) -> Outcome {
-        let never_begun = self.begin(order, Network::Off, Arc::default(), Witness::default());
-        never_begun.outcome(End::Aborted(AbortReason::Lost), never_begun.began())
+        let never_begun = self.begin(order, Network::Off, Arc::default(), EventSink::default());
+        never_begun.outcome(End::Aborted(AbortReason::Lost), never_begun.started_at())
     }
 
     /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. All of its network

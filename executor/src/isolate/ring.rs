@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::ident::ToolName;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, Denial, End, Outcome, Usage};
-use crate::sandbox::{Event, Execution, error_detail, returned};
+use crate::sandbox::{Event, Execution, error_detail, parse_result};
 use std::io::{ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -201,12 +201,12 @@ impl Ring {
                     // compromised child that wants to hide its CPU time.
                     began.get_or_insert(Duration::from_nanos(cpu_ns));
                 }
-                Ok(Some(FromChild::Event(event))) => execution.saw(event),
+                Ok(Some(FromChild::Event(event))) => execution.record_event(event),
                 Ok(Some(FromChild::Ended(told))) => {
                     let Ended { end, output_bytes, truncated, spent, denied, denied_truncated } = *told;
                     let counts = denied.into_iter().take(Usage::MAX_DENIALS);
                     counts.for_each(|Denial { what, reason, count }| {
-                        execution.saw(Event::Denied(what, reason, count));
+                        execution.record_event(Event::Denied(what, reason, count));
                     });
                     ended = Some((output_bytes, truncated, spent, denied_truncated));
                     break self.believed(end, execution).await;
@@ -256,9 +256,9 @@ impl Ring {
         match told {
             Told::Returned(text) if fits(text.len()) => {
                 if text.len() <= AT_ONCE_BYTES {
-                    return returned(&text);
+                    return parse_result(&text);
                 }
-                let checked = tokio::task::spawn_blocking(move || returned(&text)).await;
+                let checked = tokio::task::spawn_blocking(move || parse_result(&text)).await;
                 checked.unwrap_or_else(|_| End::Crashed("its result could not be read".to_owned()))
             }
             Told::ToolError { code, message, detail }

@@ -817,7 +817,7 @@ impl Executor {
         let network = self.egress.as_ref().map_or(Network::Off, open);
         watcher.told(Happening::Started);
         let abort = Arc::clone(running.abort());
-        let execution = loaded.isolate.begin(&order, network, abort, watcher.witness());
+        let execution = loaded.isolate.begin(&order, network, abort, watcher.event_sink());
         let mut outcome = match running.abort().reason() {
             Some(reason) => {
                 drop((order, prepared));

@@ -1,6 +1,6 @@
 //! Compiled tools: compiled from WebAssembly, stored as bytes, loaded and linked ahead of their runs.
 
-use super::state::State;
+use super::state::StoreState;
 use super::{engine, typed};
 use crate::tool::Contract;
 use std::fs::File;
@@ -30,7 +30,7 @@ pub enum ArtifactError {
 
 /// A tool that is ready to be instantiated: compiled, loaded and type-checked against the linkers.
 #[derive(Clone)]
-pub struct Artifact(pub(super) Prepared);
+pub struct Artifact(pub(super) PreparedGuest);
 
 /// The machine code of one tool, in files that can no longer change.
 #[derive(Debug, Clone, Copy)]
@@ -49,26 +49,29 @@ pub struct Code<'a> {
 }
 
 #[derive(Clone)]
-pub(super) enum Prepared {
+pub(super) enum PreparedGuest {
     /// A preview 1 command, and the same command as a component.
-    CoreCommand { native: InstancePre<State>, componentised: Option<Linked<CommandPre<State>>> },
+    CoreCommand {
+        native: InstancePre<StoreState>,
+        componentised: Option<NetworkVariants<CommandPre<StoreState>>>,
+    },
     /// A `wasi:cli/command` component.
-    ComponentCommand(Linked<CommandPre<State>>),
+    ComponentCommand(NetworkVariants<CommandPre<StoreState>>),
     /// A component of the world `a2g:tool/tool`.
-    Typed(Linked<typed::ToolPre<State>>),
+    Typed(NetworkVariants<typed::ToolPre<StoreState>>),
 }
 
 /// A component, linked for runs without a network and for runs with one.
 #[derive(Clone)]
-pub(super) struct Linked<P> {
-    pub(super) off: P,
-    /// `None` when the component does not import the network: both kinds of run then use `off`.
-    pub(super) on: Option<P>,
+pub(super) struct NetworkVariants<P> {
+    pub(super) without_network: P,
+    /// `None` when the component does not import the network: both kinds of run then use `without_network`.
+    pub(super) with_network: Option<P>,
 }
 
-impl<P> Linked<P> {
+impl<P> NetworkVariants<P> {
     pub(super) fn pick(&self, network: bool) -> &P {
-        self.on.as_ref().filter(|_| network).unwrap_or(&self.off)
+        self.with_network.as_ref().filter(|_| network).unwrap_or(&self.without_network)
     }
 }
 
@@ -81,7 +84,7 @@ impl ModuleCompiler {
     /// # Errors
     /// [`ArtifactError::Invalid`] when the engine cannot be set up.
     pub fn new(meters_fuel: bool) -> Result<Self, ArtifactError> {
-        engine::compiling(meters_fuel).map(Self).map_err(invalid)
+        engine::compiler_engine(meters_fuel).map(Self).map_err(invalid_module)
     }
 
     /// Compiles a module or component.
@@ -94,11 +97,11 @@ impl ModuleCompiler {
         } else {
             self.0.precompile_module(wasm)
         };
-        compiled.map_err(invalid)
+        compiled.map_err(invalid_module)
     }
 }
 
-fn invalid(error: wasmtime::Error) -> ArtifactError {
+fn invalid_module(error: wasmtime::Error) -> ArtifactError {
     ArtifactError::Invalid(format!("{error:#}"))
 }
 
@@ -109,7 +112,7 @@ pub fn is_component(wasm: &[u8]) -> bool {
 }
 
 /// A path that opens the same open file again.
-fn path_of(file: &File) -> String {
+fn proc_path(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
@@ -121,7 +124,7 @@ fn path_of(file: &File) -> String {
     it, in a memory file that is sealed against changes"
 )]
 pub(super) fn load_module(engine: &Engine, compiled: &File) -> wasmtime::Result<Module> {
-    let module = unsafe { Module::deserialize_file(engine, path_of(compiled)) }?;
+    let module = unsafe { Module::deserialize_file(engine, proc_path(compiled)) }?;
     // wasmtime would otherwise create the image at the first run, in a process that may no longer be able to.
     module.initialize_copy_on_write_image()?;
     Ok(module)
@@ -129,13 +132,13 @@ pub(super) fn load_module(engine: &Engine, compiled: &File) -> wasmtime::Result<
 
 #[allow(unsafe_code, reason = "see `load_module`")]
 pub(super) fn load_component(engine: &Engine, compiled: &File) -> wasmtime::Result<Component> {
-    let component = unsafe { Component::deserialize_file(engine, path_of(compiled)) }?;
+    let component = unsafe { Component::deserialize_file(engine, proc_path(compiled)) }?;
     component.initialize_copy_on_write_image()?;
     Ok(component)
 }
 
 /// The contract that a module with these exports was most likely written for, and the exports that suggest it.
-fn looks_like(exports: &[&str]) -> Option<(Contract, String)> {
+fn guess_contract(exports: &[&str]) -> Option<(Contract, String)> {
     let command = exports.iter().find(|name| **name == "_start" || name.starts_with("wasi:cli/run@"));
     if let Some(export) = command {
         return Some((Contract::Command, format!("`{export}`")));
@@ -146,13 +149,13 @@ fn looks_like(exports: &[&str]) -> Option<(Contract, String)> {
 
 /// The error for a module that does not fit its contract: advice to change the contract when the exports suggest
 /// the other one, and wasmtime's message otherwise.
-pub(super) fn misfit(
+pub(super) fn contract_mismatch(
     contract: Contract,
     exports: &[&str],
 ) -> impl Fn(wasmtime::Error) -> ArtifactError + use<> {
-    let looks = looks_like(exports).filter(|(other, _)| *other != contract);
+    let looks = guess_contract(exports).filter(|(other, _)| *other != contract);
     move |error| {
-        let Some((other, exports)) = &looks else { return unlinkable(contract)(error) };
+        let Some((other, exports)) = &looks else { return link_error(contract)(error) };
         let (kind, change) = match other {
             Contract::Command => (
                 "a command",
@@ -169,6 +172,6 @@ pub(super) fn misfit(
     }
 }
 
-pub(super) fn unlinkable(contract: Contract) -> impl Fn(wasmtime::Error) -> ArtifactError {
+pub(super) fn link_error(contract: Contract) -> impl Fn(wasmtime::Error) -> ArtifactError {
     move |error| ArtifactError::Unlinkable { contract: contract.as_str(), reason: format!("{error:#}") }
 }

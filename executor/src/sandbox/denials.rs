@@ -1,7 +1,7 @@
 //! The denials of one execution: counted per path and reason, and capped.
 
+use super::events::{Event, EventSink};
 use super::state::{Preopen, PreopenKind};
-use super::witness::{Event, Witness};
 use crate::limit::{Access, Bound};
 use crate::outcome::{Denial, DenialReason, Usage};
 use std::sync::{Mutex, PoisonError};
@@ -25,12 +25,12 @@ pub(super) enum Refusal {
 /// The denials of one execution.
 #[derive(Debug, Default)]
 pub(super) struct Denials {
-    listed: Mutex<Listed>,
-    witness: Witness,
+    listed: Mutex<DenialList>,
+    events: EventSink,
 }
 
 #[derive(Debug, Default)]
-struct Listed {
+struct DenialList {
     denied: Vec<Denial>,
     more: bool,
 }
@@ -39,8 +39,8 @@ struct Listed {
 const MAX_PATH_BYTES: usize = 256;
 
 impl Denials {
-    pub(super) fn new(witness: Witness) -> Self {
-        Self { listed: Mutex::default(), witness }
+    pub(super) fn new(events: EventSink) -> Self {
+        Self { listed: Mutex::default(), events }
     }
 
     /// Counts one denial.
@@ -49,7 +49,7 @@ impl Denials {
     }
 
     /// Takes over a count from another process.
-    pub(super) fn counted(&self, what: &str, reason: DenialReason, count: u64) {
+    pub(super) fn merge_count(&self, what: &str, reason: DenialReason, count: u64) {
         self.count(what, reason, |known| known.max(count));
     }
 
@@ -75,12 +75,12 @@ impl Denials {
         let count = denial.count;
         // The server learns counts of a killed child to within a factor of two, at a logarithmic cost.
         if count.is_power_of_two() {
-            self.witness.see(|| Event::Denied(what, reason, count));
+            self.events.emit(|| Event::Denied(what, reason, count));
         }
     }
 
     /// Records a refused filesystem call: each path with the preopened folder that it starts from, if any.
-    pub(super) fn refused(&self, refusal: Refusal, paths: Vec<(Option<&Preopen>, String)>) {
+    pub(super) fn record_refusal(&self, refusal: Refusal, paths: Vec<(Option<&Preopen>, String)>) {
         let outside = |preopen: &Option<&Preopen>| preopen.is_some_and(|p| p.kind == PreopenKind::Outside);
         let any_outside = paths.iter().any(|(preopen, _)| outside(preopen));
         for (preopen, path) in &paths {
@@ -107,7 +107,7 @@ impl Denials {
     }
 
     /// Records a walked path below a root that is not granted.
-    pub(super) fn not_granted(&self, path: &str) {
+    pub(super) fn record_outside_grant(&self, path: &str) {
         self.record(path, DenialReason::OutsideScope);
     }
 

@@ -54,7 +54,7 @@ const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
 ///
 /// # Errors
 /// The machine cannot reserve the address space.
-pub(super) fn engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Engine> {
+pub(super) fn pooling_engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Engine> {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(concurrent)
         .total_core_instances(concurrent.saturating_mul(MAX_INSTANCES))
@@ -80,7 +80,7 @@ pub(super) fn engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Eng
 ///
 /// # Errors
 /// The machine's processor is not supported.
-pub(super) fn compiling(meters_fuel: bool) -> wasmtime::Result<Engine> {
+pub(super) fn compiler_engine(meters_fuel: bool) -> wasmtime::Result<Engine> {
     Engine::new(&config(meters_fuel))
 }
 
@@ -103,7 +103,7 @@ fn config(meters_fuel: bool) -> Config {
     config
 }
 
-/// Advances the epoch of one engine while at least one [`Running`] exists.
+/// Advances the epoch of one engine while at least one [`TickerGuard`] exists.
 // The thread starts at the first use and not with the engine, because a process that forks must have no other
 // thread.
 #[derive(Clone)]
@@ -128,7 +128,7 @@ const LINGER_TICKS: u32 = 500;
 
 /// Keeps the ticker awake.
 #[derive(Debug)]
-pub(super) struct Running(Arc<TickerState>);
+pub(super) struct TickerGuard(Arc<TickerState>);
 
 impl Ticker {
     pub(super) fn new(engine: &Engine, concurrent: u32) -> Self {
@@ -180,14 +180,14 @@ impl Ticker {
     ///
     /// # Errors
     /// The thread has to be started and cannot be.
-    pub(super) fn running(&self) -> std::io::Result<Running> {
+    pub(super) fn keep_awake(&self) -> std::io::Result<TickerGuard> {
         self.start(|| Ok(()))?;
         self.state.running.fetch_add(1, Ordering::SeqCst);
         let mut asleep = self.state.asleep.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut *asleep) {
             self.state.wake.notify_one();
         }
-        Ok(Running(Arc::clone(&self.state)))
+        Ok(TickerGuard(Arc::clone(&self.state)))
     }
 }
 
@@ -210,7 +210,7 @@ impl TickerState {
     }
 }
 
-impl Drop for Running {
+impl Drop for TickerGuard {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::SeqCst);
     }

@@ -1,7 +1,7 @@
 //! The memory limit: one sum over all linear memories and tables of a store.
 
 use super::engine::{MAX_INSTANCES, MAX_MEMORIES, MAX_TABLES};
-use super::witness::{Event, Witness};
+use super::events::{Event, EventSink};
 use crate::limit::Bound;
 use crate::quantity::{BYTES_PER_MB, MemoryLimit};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ pub(super) struct MemoryGauge {
     // A refused growth is -1 to the guest, which then usually traps. This flag is what attributes that trap to
     // the memory limit.
     pub(super) refused: AtomicBool,
-    pub(super) witness: Witness,
+    pub(super) events: EventSink,
 }
 
 impl MemoryGauge {
-    pub(super) fn reached(&self, total: u64) {
+    pub(super) fn record(&self, total: u64) {
         let before = self.peak.fetch_max(total, Ordering::Relaxed);
         // One event per MB: a guest that grows page by page must not send one for each page.
         if total.div_ceil(BYTES_PER_MB) > before.div_ceil(BYTES_PER_MB) {
-            self.witness.see(|| Event::MemoryPeak(total));
+            self.events.emit(|| Event::MemoryPeak(total));
         }
     }
 }
@@ -60,11 +60,11 @@ impl Limiter {
         }
         self.bytes = total;
         self.last_growth = added;
-        self.gauge.reached(total);
+        self.gauge.record(total);
         true
     }
 
-    fn give_back(&mut self) {
+    fn release_last_growth(&mut self) {
         self.bytes = self.bytes.saturating_sub(std::mem::take(&mut self.last_growth));
     }
 }
@@ -75,7 +75,7 @@ impl ResourceLimiter for Limiter {
     }
 
     fn memory_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
-        self.give_back();
+        self.release_last_growth();
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl ResourceLimiter for Limiter {
     }
 
     fn table_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
-        self.give_back();
+        self.release_last_growth();
         Ok(())
     }
 

@@ -16,14 +16,14 @@ use std::os::fd::OwnedFd;
 /// The buffer of one `getdents64` call, in bytes. An entry takes at most 280.
 const READ_BYTES: usize = 8 << 10;
 
-pub(super) struct Entry {
+pub(super) struct ListingEntry {
     pub(super) name: CString,
     pub(super) kind: FileType,
     /// The kernel's cookie of the position after this entry.
     pub(super) next: u64,
 }
 
-impl Entry {
+impl ListingEntry {
     pub(super) fn is_dots(&self) -> bool {
         matches!(self.name.as_bytes(), b"." | b"..")
     }
@@ -33,7 +33,7 @@ impl Entry {
 pub(super) struct Listing {
     /// A descriptor of its own, whose position no other listing shares.
     folder: OwnedFd,
-    read: VecDeque<Entry>,
+    read: VecDeque<ListingEntry>,
 }
 
 impl Listing {
@@ -54,7 +54,7 @@ impl Listing {
     ///
     /// # Errors
     /// The kernel's error of `getdents64`.
-    pub(super) fn next(&mut self) -> Result<Option<Entry>> {
+    pub(super) fn next(&mut self) -> Result<Option<ListingEntry>> {
         if self.read.is_empty() {
             self.read_more()?;
         }
@@ -73,7 +73,7 @@ impl Listing {
         let mut answer = RawDir::new(&self.folder, &mut buffer);
         while let Some(entry) = answer.next() {
             let entry = entry?;
-            self.read.push_back(Entry {
+            self.read.push_back(ListingEntry {
                 name: entry.file_name().to_owned(),
                 kind: entry.file_type(),
                 next: entry.next_entry_cookie(),

@@ -60,16 +60,16 @@ impl Meter {
 
     /// CPU time of all finished polls.
     #[must_use]
-    pub(super) fn finished(&self) -> Duration {
+    pub(super) fn finished_polls(&self) -> Duration {
         Duration::from_nanos(self.finished.load(Ordering::Relaxed))
     }
 
     /// CPU time so far, for another thread than the polling one.
     #[must_use]
-    pub(super) fn seen_from_outside(&self) -> Duration {
+    pub(super) fn cpu_from_other_thread(&self) -> Duration {
         let thread = self.thread.load(Ordering::Acquire);
         if thread == 0 {
-            return self.finished();
+            return self.finished_polls();
         }
         // A thread that is stuck in a host call cannot read its own clock, but the kernel still accounts for it.
         let on_cpu = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"))
@@ -77,29 +77,29 @@ impl Meter {
             .and_then(|text| text.split_whitespace().next().and_then(|nanos| nanos.parse::<u64>().ok()))
             .unwrap_or(0);
         let running = on_cpu.saturating_sub(self.poll_began.load(Ordering::Relaxed));
-        self.finished() + Duration::from_nanos(running)
+        self.finished_polls() + Duration::from_nanos(running)
     }
 }
 
 /// A future whose polls are metered, with the ticker awake during each.
-pub(super) struct Metered<'a, F> {
+pub(super) struct MeteredFuture<'a, F> {
     inner: Pin<Box<F>>,
     meter: Arc<Meter>,
     ticker: &'a Ticker,
 }
 
-impl<'a, F: Future> Metered<'a, F> {
+impl<'a, F: Future> MeteredFuture<'a, F> {
     pub(super) fn new(meter: Arc<Meter>, ticker: &'a Ticker, inner: F) -> Self {
         Self { inner: Box::pin(inner), meter, ticker }
     }
 }
 
-impl<F: Future> Future for Metered<'_, F> {
+impl<F: Future> Future for MeteredFuture<'_, F> {
     /// The inner output, or the error of starting the ticker's thread.
     type Output = std::io::Result<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let _ticking = match self.ticker.running() {
+        let _ticking = match self.ticker.keep_awake() {
             Ok(running) => running,
             Err(error) => return Poll::Ready(Err(error)),
         };

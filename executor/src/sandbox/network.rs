@@ -7,7 +7,7 @@
 //! interface can be imported, because standard libraries import it, but no socket is created.
 
 use super::sockets;
-use super::state::State;
+use super::state::StoreState;
 use crate::egress::{Body, Carrier, Failure, MAX_HEAD_BYTES, Patience, Refusal};
 use crate::limit::{Bound, Layer};
 use crate::outcome::DenialReason;
@@ -58,7 +58,7 @@ impl Http {
     }
 }
 
-impl WasiHttpView for State {
+impl WasiHttpView for StoreState {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
         let Self { wasi, http, .. } = self;
         let table = wasmtime_wasi::WasiView::ctx(wasi).table;
@@ -67,7 +67,7 @@ impl WasiHttpView for State {
 }
 
 /// The response to a request, and a future that drives its connection.
-type Sent = Result<(http::Response<WasiBody>, Background), HttpError>;
+type SendResult = Result<(http::Response<WasiBody>, Background), HttpError>;
 type Background = Box<dyn Future<Output = Result<(), HttpError>> + Send>;
 
 impl WasiHttpHooks for Hooks {
@@ -81,7 +81,7 @@ impl WasiHttpHooks for Hooks {
         request: http::Request<WasiBody>,
         options: Option<RequestOptions>,
         _processed: Background,
-    ) -> Box<dyn Future<Output = Sent> + Send> {
+    ) -> Box<dyn Future<Output = SendResult> + Send> {
         let carrier = self.carrier.clone();
         let RequestOptions { connect_timeout, first_byte_timeout, between_bytes_timeout } =
             options.unwrap_or_default();
@@ -95,8 +95,8 @@ impl WasiHttpHooks for Hooks {
         Box::new(async move {
             // Unreachable: without a carrier the functions that lead here are not linked. Denied all the same.
             let carrier = carrier.ok_or(HttpError::HttpRequestDenied)?;
-            let answer = carrier.send(request, patience).await.map_err(told)?;
-            let answer = answer.map(|body| body.map_err(told).boxed_unsync());
+            let answer = carrier.send(request, patience).await.map_err(http_error)?;
+            let answer = answer.map(|body| body.map_err(http_error).boxed_unsync());
             Ok((answer, Box::new(std::future::ready(Ok(()))) as Background))
         })
     }
@@ -107,7 +107,7 @@ impl WasiHttpHooks for Hooks {
 }
 
 /// The `wasi:http` error code of a refusal.
-fn told(refusal: Refusal) -> HttpError {
+fn http_error(refusal: Refusal) -> HttpError {
     match refusal {
         Refusal::Denied(reason) => match reason {
             DenialReason::Authority => HttpError::HttpRequestUriInvalid,
@@ -153,14 +153,14 @@ fn told(refusal: Refusal) -> HttpError {
 /// A guest called a network interface that its run does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoNetwork {
-    #[error("it called `{interface}`, and this run has no network: {}", why(*.layer))]
+    #[error("it called `{interface}`, and this run has no network: {}", denial_advice(*.layer))]
     Off { interface: &'static str, layer: Layer },
     #[error("it called `{interface}`, which this executor does not offer: use `wasi:http` or TCP")]
     NotOffered { interface: &'static str },
 }
 
 /// The layer's reason, with the setting to change.
-fn why(layer: Layer) -> &'static str {
+fn denial_advice(layer: Layer) -> &'static str {
     match layer {
         Layer::Verdict => "the verdict does not grant it (`network_allowed`)",
         Layer::Condition => "the verdict is under the condition `no_network`",
@@ -179,7 +179,7 @@ fn why(layer: Layer) -> &'static str {
 
 /// The name of a network interface without its version; `None` when `import` is not one or has an unsupported
 /// version.
-fn interface(import: &str) -> Option<&'static str> {
+fn network_interface(import: &str) -> Option<&'static str> {
     let (name, version) = import.split_once('@')?;
     let mut known = HTTP.into_iter().chain(sockets::OFFERED).chain([UDP, UDP_CREATE]);
     known.find(|known| *known == name && version.starts_with("0.2."))
@@ -187,19 +187,19 @@ fn interface(import: &str) -> Option<&'static str> {
 
 /// Returns `true` when a component imports any network interface.
 pub(super) fn is_imported(component: &Component, engine: &Engine) -> bool {
-    component.component_type().imports(engine).any(|(name, _)| interface(name).is_some())
+    component.component_type().imports(engine).any(|(name, _)| network_interface(name).is_some())
 }
 
 /// Links `wasi:http` and outgoing TCP, for runs with a network.
-pub(super) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+pub(super) fn link(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     sockets::link(linker)?;
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
 }
 
 /// Links the network interfaces that a run does not have: all of them, or UDP alone when the network is `on`.
 /// Each function ends the run. With the network `on`, creating a UDP socket is an error for the guest instead.
-pub(super) fn link_none(
-    linker: &mut Linker<State>,
+pub(super) fn link_unavailable(
+    linker: &mut Linker<StoreState>,
     component: &Component,
     engine: &Engine,
     on: bool,
@@ -217,7 +217,7 @@ pub(super) fn link_none(
                 resources.push(name);
             }
         }
-        let Some(interface) = interface(import) else { continue };
+        let Some(interface) = network_interface(import) else { continue };
         if on && interface != UDP && interface != UDP_CREATE {
             continue;
         }
@@ -230,7 +230,7 @@ pub(super) fn link_none(
             linked.func_new(name, move |mut store, _, _, results| {
                 let state = store.data_mut();
                 let Bound { value, layer } = state.network;
-                let denials = &state.gauges.denials;
+                let denials = &state.stats.denials;
                 if !value {
                     denials.record(interface, DenialReason::NetworkOff);
                     return Err(NoNetwork::Off { interface, layer }.into());

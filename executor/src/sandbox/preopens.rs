@@ -14,16 +14,16 @@ use wasmtime_wasi::filesystem::WasiFilesystemCtx;
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
 /// The most sets of folders in the cache.
-const MAX_KEPT: usize = 64;
+const MAX_CACHED_SETS: usize = 64;
 
 /// One folder of a set: device, inode, guest path, access.
-type Folder = (u64, u64, String, Access);
+type FolderKey = (u64, u64, String, Access);
 
 /// Opens the folders of a store, with a cache.
 pub(super) struct Preopens {
     /// An empty folder without a name: no path leads to it, and nothing can be created in it.
     outside: OwnedFd,
-    kept: Mutex<HashMap<(Vec<Folder>, bool), WasiFilesystemCtx>>,
+    cache: Mutex<HashMap<(Vec<FolderKey>, bool), WasiFilesystemCtx>>,
 }
 
 impl Preopens {
@@ -34,7 +34,7 @@ impl Preopens {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let outside = rustix::fs::open(folder.path(), flags, Mode::empty())?;
         folder.close()?;
-        Ok(Self { outside, kept: Mutex::default() })
+        Ok(Self { outside, cache: Mutex::default() })
     }
 
     pub(super) fn outside(&self) -> BorrowedFd<'_> {
@@ -42,7 +42,7 @@ impl Preopens {
     }
 
     /// The granted folders, followed by the one that stands for everything else.
-    pub(super) fn of(
+    pub(super) fn for_run(
         &self,
         roots: &Roots,
         grant: &Grant,
@@ -59,15 +59,15 @@ impl Preopens {
             kinds.push(PreopenKind::Outside);
         }
         let key = (folders, roots.watch_outside());
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = kept.get(&key) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = cache.get(&key) {
             return Ok((known.clone(), kinds));
         }
         let opened = self.open(roots, access.value)?;
-        if kept.len() >= MAX_KEPT {
-            kept.clear();
+        if cache.len() >= MAX_CACHED_SETS {
+            cache.clear();
         }
-        kept.insert(key, opened.clone());
+        cache.insert(key, opened.clone());
         Ok((opened, kinds))
     }
 

@@ -4,10 +4,10 @@
 //! the folder that stands for everything not granted is refused with `EACCES`. Calls that use the host are charged
 //! to the budgets first. Folders are listed by `listing.rs`, because wasmtime reads them whole at each call.
 
-use super::counted::MAX_RANDOM_BYTES;
+use super::budgeted::MAX_RANDOM_BYTES;
 use super::denials::Refusal;
 use super::listing::Listing;
-use super::state::{PreopenKind, State};
+use super::state::{PreopenKind, StoreState};
 use rustix::fs::FileType;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,13 +39,13 @@ mod errno {
 }
 
 /// Links all of preview 1.
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    wasmtime_wasi::p1::add_to_linker_async(linker, |state: &mut State| &mut state.wasi)?;
+pub(super) fn add_to_linker(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
+    wasmtime_wasi::p1::add_to_linker_async(linker, |state: &mut StoreState| &mut state.wasi)?;
     linker.allow_shadowing(true);
-    watch_paths(linker)?;
-    spend_writes(linker)?;
-    spend_listings(linker)?;
-    spend_random(linker)?;
+    link_path_calls(linker)?;
+    link_writes(linker)?;
+    link_listings(linker)?;
+    link_random(linker)?;
     // wasmtime's own traps at exit codes from 126 on.
     linker.func_wrap("wasi_snapshot_preview1", "proc_exit", |code: i32| -> wasmtime::Result<()> {
         Err(wasmtime_wasi::I32Exit(code).into())
@@ -57,7 +57,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 /// Links one call again, audited: the descriptor and the path (pointer, length) are named, the remaining arguments
 /// are forwarded. A `bare` path (pointer, length) loses its trailing slashes. A `checked` path may lead neither to a
 /// file with several names nor to a FIFO or a device.
-macro_rules! watched {
+macro_rules! audited {
     (
         $linker:ident, $name:ident($($arg:ident: $ty:ty),*),
         changes $changes:expr, paths $(($fd:ident, $pointer:ident, $length:ident)),+ $(, makes $makes:ident)? $(, bare ($start:ident, $size:ident))? $(, checked ($lookup:ident $(, creates $oflags:ident)?))?
@@ -65,11 +65,11 @@ macro_rules! watched {
         $linker.func_wrap_async(
             "wasi_snapshot_preview1",
             stringify!($name),
-            |mut caller: Caller<'_, State>, ($($arg,)*): ($($ty,)*)| {
+            |mut caller: Caller<'_, StoreState>, ($($arg,)*): ($($ty,)*)| {
                 Box::new(async move {
-                    let paths = [$(Named { fd: $fd, pointer: $pointer, length: $length }),+];
+                    let paths = [$(PathArgument { fd: $fd, pointer: $pointer, length: $length }),+];
                     if paths.iter().any(|path| path.is_outside(caller.data())) {
-                        return Ok(record(&mut caller, refusal(errno::ACCES, $changes), &paths, errno::ACCES));
+                        return Ok(record(&mut caller, classify_refusal(errno::ACCES, $changes), &paths, errno::ACCES));
                     }
                     $(
                         if let Some(error) = $makes(&mut caller, &paths)? {
@@ -77,96 +77,96 @@ macro_rules! watched {
                         }
                     )?
                     let result = {
-                        let (mut memory, state) = guest(&mut caller)?;
-                        $(let $size = without_slashes(&memory, $start, $size);)?
+                        let (mut memory, state) = memory_and_state(&mut caller)?;
+                        $(let $size = len_without_slashes(&memory, $start, $size);)?
                         $(
                             let [path] = &paths;
-                            match found(&memory, state, path, $lookup).await? {
-                                Some(Found { kind: REGULAR_FILE | SYMBOLIC_LINK, links: 2.. }) if !state.hard_links => {
+                            match stat_target(&memory, state, path, $lookup).await? {
+                                Some(PathTarget { kind: REGULAR_FILE | SYMBOLIC_LINK, links: 2.. }) if !state.hard_links => {
                                     let refused = Some(Refusal::HardLink);
                                     return Ok(record(&mut caller, refused, &paths, errno::PERM));
                                 }
-                                Some(Found { kind: DIRECTORY | REGULAR_FILE | SYMBOLIC_LINK, .. }) => {}
+                                Some(PathTarget { kind: DIRECTORY | REGULAR_FILE | SYMBOLIC_LINK, .. }) => {}
                                 Some(_special) => return Ok(errno::NOTSUP),
-                                $(None if $oflags & CREAT != 0 => state.gauges.budget.create()?,)?
+                                $(None if $oflags & CREAT != 0 => state.stats.budget.create()?,)?
                                 None => {}
                             }
                         )?
                         wasi::$name(&mut state.wasi, &mut memory $(, $arg)*).await?
                     };
-                    Ok(record(&mut caller, refusal(result, $changes), &paths, result))
+                    Ok(record(&mut caller, classify_refusal(result, $changes), &paths, result))
                 })
             },
         )?;
     };
 }
 
-fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    watched!(
+fn link_path_calls(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
+    audited!(
         linker,
         path_create_directory(fd: i32, path: i32, len: i32),
         changes true,
         paths (fd, path, len),
-        makes a_name
+        makes spend_name
     );
-    watched!(linker, path_filestat_get(fd: i32, flags: i32, path: i32, len: i32, out: i32), changes false, paths (fd, path, len));
-    watched!(
+    audited!(linker, path_filestat_get(fd: i32, flags: i32, path: i32, len: i32, out: i32), changes false, paths (fd, path, len));
+    audited!(
         linker,
         path_filestat_set_times(fd: i32, flags: i32, path: i32, len: i32, atim: i64, mtim: i64, which: i32),
         changes true,
         paths (fd, path, len),
         checked (flags)
     );
-    watched!(
+    audited!(
         linker,
         path_link(old_fd: i32, flags: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32),
         changes true,
         paths (old_fd, old, old_len), (new_fd, new, new_len),
-        makes a_link
+        makes check_link
     );
-    watched!(
+    audited!(
         linker,
         path_open(
             fd: i32, dirflags: i32, path: i32, len: i32, oflags: i32, rights: i64, inherited: i64, fdflags: i32, out: i32
         ),
-        changes makes_or_writes(oflags, rights),
+        changes is_mutating(oflags, rights),
         paths (fd, path, len),
         checked (dirflags, creates oflags)
     );
-    watched!(
+    audited!(
         linker,
         path_readlink(fd: i32, path: i32, len: i32, buffer: i32, buffer_len: i32, out: i32),
         changes false,
         paths (fd, path, len)
     );
-    watched!(
+    audited!(
         linker,
         path_remove_directory(fd: i32, path: i32, len: i32),
         changes true,
         paths (fd, path, len),
         bare (path, len)
     );
-    watched!(
+    audited!(
         linker,
         path_rename(old_fd: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32),
         changes true,
         paths (old_fd, old, old_len), (new_fd, new, new_len)
     );
-    watched!(
+    audited!(
         linker,
         path_symlink(target: i32, target_len: i32, fd: i32, path: i32, len: i32),
         changes true,
         paths (fd, path, len),
-        makes a_link
+        makes check_link
     );
-    watched!(linker, path_unlink_file(fd: i32, path: i32, len: i32), changes true, paths (fd, path, len));
+    audited!(linker, path_unlink_file(fd: i32, path: i32, len: i32), changes true, paths (fd, path, len));
     linker.func_wrap_async(
         "wasi_snapshot_preview1",
         "poll_oneoff",
-        |mut caller: Caller<'_, State>, (input, output, count, out): (i32, i32, i32, i32)| {
+        |mut caller: Caller<'_, StoreState>, (input, output, count, out): (i32, i32, i32, i32)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
-                state.gauges.budget.poll(count.cast_unsigned().into())?;
+                let (mut memory, state) = memory_and_state(&mut caller)?;
+                state.stats.budget.poll(count.cast_unsigned().into())?;
                 // For a single clock, wasmtime would sleep on this thread, where neither the deadline nor a
                 // cancellation ends it. So this code sleeps, and wasmtime then writes the event for a
                 // timeout of zero.
@@ -187,14 +187,14 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
 }
 
 /// Links the writing calls again, so that they are charged to the budget first.
-fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+fn link_writes(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     const MODULE: &str = "wasi_snapshot_preview1";
     linker.func_wrap_async(
         MODULE,
         "fd_write",
-        |mut caller: Caller<'_, State>, (fd, iovs, count, out): (i32, i32, i32, i32)| {
+        |mut caller: Caller<'_, StoreState>, (fd, iovs, count, out): (i32, i32, i32, i32)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
+                let (mut memory, state) = memory_and_state(&mut caller)?;
                 spend_write(&memory, state, fd, iovs, count, None).await?;
                 wasi::fd_write(&mut state.wasi, &mut memory, fd, iovs, count, out).await
             })
@@ -203,9 +203,9 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         MODULE,
         "fd_pwrite",
-        |mut caller: Caller<'_, State>, (fd, iovs, count, offset, out): (i32, i32, i32, i64, i32)| {
+        |mut caller: Caller<'_, StoreState>, (fd, iovs, count, offset, out): (i32, i32, i32, i64, i32)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
+                let (mut memory, state) = memory_and_state(&mut caller)?;
                 spend_write(&memory, state, fd, iovs, count, Some(offset.cast_unsigned())).await?;
                 wasi::fd_pwrite(&mut state.wasi, &mut memory, fd, iovs, count, offset, out).await
             })
@@ -214,17 +214,17 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         MODULE,
         "fd_filestat_set_size",
-        |mut caller: Caller<'_, State>, (fd, size): (i32, i64)| {
+        |mut caller: Caller<'_, StoreState>, (fd, size): (i32, i64)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
-                state.gauges.budget.write(size.cast_unsigned())?;
+                let (mut memory, state) = memory_and_state(&mut caller)?;
+                state.stats.budget.write(size.cast_unsigned())?;
                 wasi::fd_filestat_set_size(&mut state.wasi, &mut memory, fd, size).await
             })
         },
     )?;
-    linker.func_wrap_async(MODULE, "fd_close", |mut caller: Caller<'_, State>, (fd,): (i32,)| {
+    linker.func_wrap_async(MODULE, "fd_close", |mut caller: Caller<'_, StoreState>, (fd,): (i32,)| {
         Box::new(async move {
-            let (mut memory, state) = guest(&mut caller)?;
+            let (mut memory, state) = memory_and_state(&mut caller)?;
             state.renumbered |= fd < FIRST_PREOPEN;
             wasi::fd_close(&mut state.wasi, &mut memory, fd).await
         })
@@ -232,9 +232,9 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         MODULE,
         "fd_renumber",
-        |mut caller: Caller<'_, State>, (fd, to): (i32, i32)| {
+        |mut caller: Caller<'_, StoreState>, (fd, to): (i32, i32)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
+                let (mut memory, state) = memory_and_state(&mut caller)?;
                 state.renumbered |= fd < FIRST_PREOPEN || to < FIRST_PREOPEN;
                 wasi::fd_renumber(&mut state.wasi, &mut memory, fd, to).await
             })
@@ -244,19 +244,19 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
 }
 
 /// Links `fd_readdir` with its own implementation.
-fn spend_listings(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+fn link_listings(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         "wasi_snapshot_preview1",
         "fd_readdir",
-        |mut caller: Caller<'_, State>, (fd, buffer, length, cookie, out): (i32, i32, i32, i64, i32)| {
+        |mut caller: Caller<'_, StoreState>, (fd, buffer, length, cookie, out): (i32, i32, i32, i64, i32)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
+                let (mut memory, state) = memory_and_state(&mut caller)?;
                 let (folder, hash) = match open_folder(state, fd).await? {
                     Ok(folder) => folder,
                     Err(error) => return Ok(error),
                 };
                 let room = GuestPtr::<u8>::new(buffer.cast_unsigned()).as_array(length.cast_unsigned());
-                match list(&mut memory, state, &folder, hash, room, cookie.cast_unsigned()).await? {
+                match list_folder(&mut memory, state, &folder, hash, room, cookie.cast_unsigned()).await? {
                     Ok(used) => memory.write(GuestPtr::new(out.cast_unsigned()), used)?,
                     Err(error) => return Ok(error),
                 }
@@ -269,7 +269,7 @@ fn spend_listings(linker: &mut Linker<State>) -> wasmtime::Result<()> {
 
 /// The folder behind a descriptor with its inode number in preview 1's terms, or an error number.
 async fn open_folder(
-    state: &mut State,
+    state: &mut StoreState,
     fd: i32,
 ) -> wasmtime::Result<Result<(Resource<Descriptor>, u64), i32>> {
     // The table from descriptors to handles is private to wasmtime. `fd_filestat_get` returns the hash of device
@@ -283,7 +283,7 @@ async fn open_folder(
     if scratch.get(TYPE) != Some(&DIRECTORY) {
         return Ok(Err(errno::BADF));
     }
-    let hash = number(&scratch, INODE);
+    let hash = read_u64(&scratch, INODE);
     let handles = u32::try_from(state.wasi.ctx().table.max_capacity()).unwrap_or(u32::MAX);
     for handle in 0..handles {
         let open = || Resource::<Descriptor>::new_borrow(handle);
@@ -299,9 +299,9 @@ async fn open_folder(
 
 /// Writes as many entries of a folder as there is room for, beginning at `cookie`. Returns the number of bytes, or
 /// an error number.
-async fn list(
+async fn list_folder(
     memory: &mut GuestMemory<'_>,
-    state: &mut State,
+    state: &mut StoreState,
     folder: &Resource<Descriptor>,
     hash: u64,
     room: GuestPtr<[u8]>,
@@ -310,14 +310,14 @@ async fn list(
     let Descriptor::Dir(dir) = state.wasi.ctx().table.get(folder)? else { return Ok(Err(errno::BADF)) };
     let mut listing = match Listing::open(&Arc::clone(&dir.dir), cookie) {
         Ok(listing) => listing,
-        Err(error) => return Ok(Err(number_of(&error))),
+        Err(error) => return Ok(Err(errno_of(&error))),
     };
     let mut used = 0;
     while used < room.len() {
         let entry = match listing.next() {
             Ok(Some(entry)) => entry,
             Ok(None) => break,
-            Err(error) => return Ok(Err(number_of(&error))),
+            Err(error) => return Ok(Err(errno_of(&error))),
         };
         let dots = entry.is_dots();
         let Ok(name) = entry.name.into_string() else { return Ok(Err(errno::ILSEQ)) };
@@ -333,12 +333,12 @@ async fn list(
         dirent.extend(entry.next.to_le_bytes());
         dirent.extend(inode.to_le_bytes());
         dirent.extend(u32::try_from(name.len()).unwrap_or(u32::MAX).to_le_bytes());
-        dirent.extend([kind_of(entry.kind), 0, 0, 0]);
+        dirent.extend([filetype(entry.kind), 0, 0, 0]);
         dirent.extend(name.as_bytes());
         let left = usize::try_from(room.len() - used).unwrap_or(usize::MAX);
         // Preview 1 wants a truncated last entry, which the guest reads again: only whole ones are charged.
         if dirent.len() <= left && !dots {
-            state.gauges.budget.list()?;
+            state.stats.budget.list()?;
         }
         dirent.truncate(left);
         let length = u32::try_from(dirent.len()).unwrap_or(u32::MAX);
@@ -352,7 +352,7 @@ async fn list(
 /// The size of preview 1's `dirent` without the name, in bytes.
 const DIRENT_BYTES: usize = 24;
 
-fn kind_of(kind: FileType) -> u8 {
+fn filetype(kind: FileType) -> u8 {
     match kind {
         FileType::Unknown | FileType::Fifo => 0,
         FileType::BlockDevice => 1,
@@ -364,7 +364,7 @@ fn kind_of(kind: FileType) -> u8 {
     }
 }
 
-fn number_of(error: &std::io::Error) -> i32 {
+fn errno_of(error: &std::io::Error) -> i32 {
     match error.raw_os_error() {
         Some(libc::EACCES) => errno::ACCES,
         Some(libc::EINVAL) => errno::INVAL,
@@ -374,16 +374,16 @@ fn number_of(error: &std::io::Error) -> i32 {
 }
 
 /// Links `random_get` again, so that it is charged to the budget first.
-fn spend_random(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+fn link_random(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     linker.func_wrap(
         "wasi_snapshot_preview1",
         "random_get",
-        |mut caller: Caller<'_, State>, buffer: i32, length: i32| {
-            let (mut memory, state) = guest(&mut caller)?;
+        |mut caller: Caller<'_, StoreState>, buffer: i32, length: i32| {
+            let (mut memory, state) = memory_and_state(&mut caller)?;
             let bytes = length.cast_unsigned().into();
             // A larger call is refused by wasmtime and delivers no bytes, so it is not charged.
             if bytes <= MAX_RANDOM_BYTES {
-                state.gauges.budget.random(bytes)?;
+                state.stats.budget.random(bytes)?;
             }
             wasi::random_get(&mut state.wasi, &mut memory, buffer, length)
         },
@@ -395,7 +395,7 @@ fn spend_random(linker: &mut Linker<State>) -> wasmtime::Result<()> {
 /// the file if that is larger.
 async fn spend_write(
     memory: &GuestMemory<'_>,
-    state: &mut State,
+    state: &mut StoreState,
     fd: i32,
     iovs: i32,
     count: i32,
@@ -420,17 +420,17 @@ async fn spend_write(
         let mut own = GuestMemory::Unshared(&mut scratch);
         wasi::fd_filestat_get(&mut state.wasi, &mut own, fd, 0).await?
     };
-    let size = if error == 0 { number(&scratch, SIZE) } else { 0 };
+    let size = if error == 0 { read_u64(&scratch, SIZE) } else { 0 };
     let at = match offset {
         Some(offset) => offset,
         None => {
             let mut own = GuestMemory::Unshared(&mut scratch);
             let error = wasi::fd_tell(&mut state.wasi, &mut own, fd, 0)?;
-            if error == 0 { number(&scratch, 0) } else { 0 }
+            if error == 0 { read_u64(&scratch, 0) } else { 0 }
         }
     };
     let grown = at.saturating_add(total).saturating_sub(size);
-    Ok(state.gauges.budget.write(total.max(grown))?)
+    Ok(state.stats.budget.write(total.max(grown))?)
 }
 
 /// The size of preview 1's `filestat` in bytes; the offsets of its fields follow.
@@ -440,14 +440,14 @@ const TYPE: usize = 16;
 const LINKS: usize = 24;
 const SIZE: usize = 32;
 
-fn number(bytes: &[u8], at: usize) -> u64 {
+fn read_u64(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// The flag of `path_open` that creates a file.
 const CREAT: i32 = 1;
 
-fn makes_or_writes(oflags: i32, rights: i64) -> bool {
+fn is_mutating(oflags: i32, rights: i64) -> bool {
     const TRUNC: i32 = 8;
     const FD_WRITE: i64 = 1 << 6;
     oflags & (CREAT | TRUNC) != 0 || rights & FD_WRITE != 0
@@ -481,7 +481,7 @@ impl Pause {
 }
 
 /// The target of a path.
-struct Found {
+struct PathTarget {
     kind: u8,
     /// The number of its names.
     links: u64,
@@ -489,12 +489,12 @@ struct Found {
 
 /// The target of a path; `None` if it cannot be determined, in which case the call itself fails.
 // Opening a FIFO or a device could block this thread, and setting a file's times opens it as well.
-async fn found(
+async fn stat_target(
     memory: &GuestMemory<'_>,
-    state: &mut State,
-    named: &Named,
+    state: &mut StoreState,
+    named: &PathArgument,
     lookup: i32,
-) -> wasmtime::Result<Option<Found>> {
+) -> wasmtime::Result<Option<PathTarget>> {
     let GuestMemory::Unshared(memory) = memory else { return Ok(None) };
     let Some(path) = named.bytes(memory) else { return Ok(None) };
     // Path and result are in a memory of their own, so that the guest's stays untouched.
@@ -506,7 +506,7 @@ async fn found(
     };
     let error =
         wasi::path_filestat_get(&mut state.wasi, &mut own, named.fd, lookup, start, length, 0).await?;
-    let found = scratch.get(TYPE).map(|kind| Found { kind: *kind, links: number(&scratch, LINKS) });
+    let found = scratch.get(TYPE).map(|kind| PathTarget { kind: *kind, links: read_u64(&scratch, LINKS) });
     Ok(found.filter(|_| error == 0))
 }
 
@@ -516,14 +516,14 @@ const REGULAR_FILE: u8 = 4;
 const SYMBOLIC_LINK: u8 = 7;
 
 /// A path argument: a descriptor, and a text in guest memory.
-struct Named {
+struct PathArgument {
     fd: i32,
     pointer: i32,
     length: i32,
 }
 
-impl Named {
-    fn is_outside(&self, state: &State) -> bool {
+impl PathArgument {
+    fn is_outside(&self, state: &StoreState) -> bool {
         preopen(state, self.fd).is_some_and(|preopen| preopen.kind == PreopenKind::Outside)
     }
 
@@ -538,12 +538,14 @@ impl Named {
     }
 }
 
-fn preopen(state: &State, fd: i32) -> Option<&super::state::Preopen> {
+fn preopen(state: &StoreState, fd: i32) -> Option<&super::state::Preopen> {
     state.preopens.get(usize::try_from(fd.checked_sub(FIRST_PREOPEN)?).ok()?)
 }
 
 /// The guest's memory and the store's state, as preview 1 calls need them.
-fn guest<'a>(caller: &'a mut Caller<'_, State>) -> wasmtime::Result<(GuestMemory<'a>, &'a mut State)> {
+fn memory_and_state<'a>(
+    caller: &'a mut Caller<'_, StoreState>,
+) -> wasmtime::Result<(GuestMemory<'a>, &'a mut StoreState)> {
     use wasi::WasiSnapshotPreview1 as _;
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
         return Err(wasmtime::Error::msg("the module exports no memory"));
@@ -559,7 +561,7 @@ fn guest<'a>(caller: &'a mut Caller<'_, State>) -> wasmtime::Result<(GuestMemory
 /// The length of a path without trailing slashes.
 // `folder/` has to be removed like `folder`, but wasmtime removes `folder/.`, which no system allows
 // (bytecodealliance/wasmtime#11524).
-fn without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
+fn len_without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
     let (GuestMemory::Unshared(memory), Ok(start), Ok(size)) =
         (memory, usize::try_from(pointer.cast_unsigned()), usize::try_from(length.cast_unsigned()))
     else {
@@ -572,21 +574,21 @@ fn without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
 }
 
 /// Charges one created name.
-fn a_name(caller: &mut Caller<'_, State>, _: &[Named]) -> wasmtime::Result<Option<i32>> {
-    caller.data().gauges.budget.create()?;
+fn spend_name(caller: &mut Caller<'_, StoreState>, _: &[PathArgument]) -> wasmtime::Result<Option<i32>> {
+    caller.data().stats.budget.create()?;
     Ok(None)
 }
 
 /// Refuses to create a link where the operator does not allow links; charges one name otherwise.
-fn a_link(caller: &mut Caller<'_, State>, paths: &[Named]) -> wasmtime::Result<Option<i32>> {
+fn check_link(caller: &mut Caller<'_, StoreState>, paths: &[PathArgument]) -> wasmtime::Result<Option<i32>> {
     if caller.data().links {
-        return a_name(caller, paths);
+        return spend_name(caller, paths);
     }
     Ok(Some(record(caller, Some(Refusal::Linking), paths, errno::PERM)))
 }
 
 /// The refusal that an error number stands for, if any; `changes` tells mutating calls from others.
-fn refusal(result: i32, changes: bool) -> Option<Refusal> {
+fn classify_refusal(result: i32, changes: bool) -> Option<Refusal> {
     match result {
         errno::ACCES => Some(Refusal::Access),
         errno::PERM | errno::NOTCAPABLE if changes => Some(Refusal::Changing),
@@ -596,13 +598,18 @@ fn refusal(result: i32, changes: bool) -> Option<Refusal> {
 }
 
 /// Records a refusal and returns `result`.
-fn record(caller: &mut Caller<'_, State>, refusal: Option<Refusal>, paths: &[Named], result: i32) -> i32 {
+fn record(
+    caller: &mut Caller<'_, StoreState>,
+    refusal: Option<Refusal>,
+    paths: &[PathArgument],
+    result: i32,
+) -> i32 {
     let Some(refusal) = refusal else { return result };
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
         return result;
     };
     let (memory, state) = memory.data_and_store_mut(caller);
     let named = paths.iter().filter_map(|named| Some((preopen(state, named.fd), named.read(memory)?)));
-    state.gauges.denials.refused(refusal, named.collect());
+    state.stats.denials.record_refusal(refusal, named.collect());
     result
 }

@@ -2,13 +2,13 @@
 
 use super::budget::Budget;
 use super::denials::Denials;
+use super::events::EventSink;
 use super::limiter::{Limiter, MemoryGauge};
 use super::meter::Meter;
 use super::network::Http;
-use super::output::Recorder;
+use super::output::OutputCollector;
 use super::throttle::Throttle;
-use super::walk::Place;
-use super::witness::Witness;
+use super::walk::WalkedPath;
 use crate::capability::Root;
 use crate::limit::{Access, Bound};
 use crate::outcome::GrantedArea;
@@ -20,7 +20,7 @@ use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::{WasiCtxView, WasiView};
 
 /// The data of one store. It belongs to one execution and is never reused.
-pub(super) struct State {
+pub(super) struct StoreState {
     /// The context of both WASI versions, with preview 1's descriptor table.
     pub(super) wasi: WasiP1Ctx,
     pub(super) http: Http,
@@ -33,14 +33,14 @@ pub(super) struct State {
     /// Some root is not granted whole, so every path has to be walked.
     pub(super) walks: bool,
     /// The walked paths of the guest's open folders and listings, by handle; empty unless `walks`.
-    pub(super) places: HashMap<u32, Place>,
+    pub(super) walked_paths: HashMap<u32, WalkedPath>,
     /// Links may be created: only in folders that the operator opened on the command line.
     pub(super) links: bool,
     /// Files with more than one name (hard links) may be opened.
     pub(super) hard_links: bool,
     /// Preview 1's descriptors 0 to 2 may have become files.
     pub(super) renumbered: bool,
-    pub(super) gauges: Arc<Gauges>,
+    pub(super) stats: Arc<RunStats>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +62,7 @@ pub(super) struct Preopen {
 impl Preopen {
     /// The granted part of the folder; `None` for the folder that stands for everything else, and for one that
     /// the operator opened with everything below it.
-    pub(super) fn granted(&self) -> Option<Arc<Root>> {
+    pub(super) fn root(&self) -> Option<Arc<Root>> {
         match &self.kind {
             PreopenKind::Granted { root, .. } => root.clone(),
             PreopenKind::Outside => None,
@@ -82,20 +82,20 @@ pub(super) enum PreopenKind {
 
 /// The statistics of an execution. Other threads read them while the guest runs or is stuck in a host call.
 #[derive(Debug)]
-pub(super) struct Gauges {
+pub(super) struct RunStats {
     pub(super) meter: Arc<Meter>,
     pub(super) memory: Arc<MemoryGauge>,
-    pub(super) recorder: Arc<Recorder>,
+    pub(super) collector: Arc<OutputCollector>,
     pub(super) denials: Denials,
     /// Read back from the live store before the guest's first instruction.
-    pub(super) in_force: OnceLock<InForce>,
+    pub(super) effective_limits: OnceLock<EffectiveLimits>,
     pub(super) budget: Arc<Budget>,
-    pub(super) witness: Witness,
+    pub(super) events: EventSink,
 }
 
 /// The limits as read back from the live store.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct InForce {
+pub struct EffectiveLimits {
     pub(super) memory: Bound<MemoryLimit>,
     pub(super) cpu: Bound<CpuPercent>,
     pub(super) timeout: Bound<Timeout>,
@@ -104,7 +104,7 @@ pub struct InForce {
     pub(super) blocked: Vec<Bound<String>>,
 }
 
-impl WasiView for State {
+impl WasiView for StoreState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         self.wasi.ctx()
     }

@@ -32,7 +32,7 @@ impl Throttle {
     }
 
     /// Accounts for the CPU time used until `now`. Returns the time that the guest has to sleep, if any.
-    pub(super) fn owed(&mut self, cpu: Duration, now: Instant) -> Option<Duration> {
+    pub(super) fn charge(&mut self, cpu: Duration, now: Instant) -> Option<Duration> {
         let share = f64::from(self.limit.value.get()) / 100.0;
         let used = cpu.saturating_sub(self.last_cpu).as_secs_f64();
         let leaked = now.saturating_duration_since(self.last_wall).as_secs_f64() * share;
@@ -59,7 +59,7 @@ mod tests {
         while wall < Duration::from_secs(20) {
             (wall, cpu) = (wall + tick, cpu + tick);
             history.push((wall, cpu));
-            if let Some(sleep) = throttle.owed(cpu, start + wall) {
+            if let Some(sleep) = throttle.charge(cpu, start + wall) {
                 wall += sleep + oversleep;
                 history.push((wall, cpu));
             }
@@ -95,8 +95,8 @@ mod tests {
         let value = CpuPercent::new(10).unwrap();
         let mut throttle = Throttle::new(Bound { value, layer: Layer::Verdict }, start);
         let later = start + Duration::from_secs(3600);
-        assert_eq!(throttle.owed(Duration::ZERO, later), None);
-        let owed = throttle.owed(Duration::from_millis(10), later + Duration::from_millis(10)).unwrap();
+        assert_eq!(throttle.charge(Duration::ZERO, later), None);
+        let owed = throttle.charge(Duration::from_millis(10), later + Duration::from_millis(10)).unwrap();
         assert!(owed > Duration::from_millis(60), "{owed:?}");
     }
 }

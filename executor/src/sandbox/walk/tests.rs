@@ -9,7 +9,7 @@ use crate::clock::SystemClock;
 use crate::egress::Network;
 use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use crate::sandbox::state::State;
+use crate::sandbox::state::StoreState;
 use crate::sandbox::{Abort, Input, Sandbox};
 use std::collections::BTreeMap;
 use std::fs;
@@ -168,8 +168,8 @@ impl World {
     }
 
     /// The path of an open file or folder according to the kernel, relative to the test's folder.
-    fn of(&self, watched: &mut Watched<'_>, fd: &Resource<Descriptor>) -> String {
-        let handle = match watched.0.wasi.ctx().table.get(fd).unwrap() {
+    fn of(&self, audited: &mut AuditedFs<'_>, fd: &Resource<Descriptor>) -> String {
+        let handle = match audited.0.wasi.ctx().table.get(fd).unwrap() {
             Descriptor::Dir(dir) => dir.dir.as_raw_fd(),
             Descriptor::File(file) => file.file.as_raw_fd(),
         };
@@ -246,7 +246,7 @@ fn grant() -> (Grant, Ceilings) {
 /// One operation of a guest, from one of its open folders.
 async fn operate(
     world: &World,
-    watched: &mut Watched<'_>,
+    audited: &mut AuditedFs<'_>,
     open: &mut Vec<Resource<Descriptor>>,
     dice: &mut Dice,
     did: &mut Vec<String>,
@@ -268,20 +268,20 @@ async fn operate(
             let flags = flags[usize::try_from(dice.roll(4)).unwrap()];
             let write = if dice.roll(2) == 0 { DescriptorFlags::empty() } else { DescriptorFlags::WRITE };
             let opened =
-                watched.open_at(fd, dice.flags(), path.clone(), flags, DescriptorFlags::READ | write).await;
+                audited.open_at(fd, dice.flags(), path.clone(), flags, DescriptorFlags::READ | write).await;
             match opened {
                 Ok(opened) => {
                     let again = || Resource::new_borrow(opened.rep());
-                    let kind = watched.get_type(again()).await.unwrap();
-                    let path = world.of(watched, &opened);
+                    let kind = audited.get_type(again()).await.unwrap();
+                    let path = world.of(audited, &opened);
                     let on_the_way = kind == DescriptorType::Directory && world.leads(&path);
                     assert!(world.granted(&path) || on_the_way, "opened {path} after {did:#?}");
-                    if let Ok((read, _)) = watched.read(again(), 1000, 0).await {
+                    if let Ok((read, _)) = audited.read(again(), 1000, 0).await {
                         let read = String::from_utf8(read).unwrap();
                         assert!(!read.contains(SECRET), "read {read:?} at {from} {path:?} after {did:#?}");
                     }
-                    let _may_be_a_folder = watched.write(again(), b"written".to_vec(), 0).await;
-                    let set = watched.set_times(again(), NewTimestamp::Now, NewTimestamp::Now).await;
+                    let _may_be_a_folder = audited.write(again(), b"written".to_vec(), 0).await;
+                    let set = audited.set_times(again(), NewTimestamp::Now, NewTimestamp::Now).await;
                     assert!(set.is_err() || world.granted(&path), "times of {path} after {did:#?}");
                     open.push(opened);
                     said(&format!("open {kind:?}"), Ok(()))
@@ -289,44 +289,44 @@ async fn operate(
                 Err(error) => said("open", Err(error)),
             }
         }
-        4 => said("stat", watched.stat_at(fd, dice.flags(), path.clone()).await.map(drop)),
-        5 => match watched.read_directory(Resource::new_borrow(fd.rep())).await {
+        4 => said("stat", audited.stat_at(fd, dice.flags(), path.clone()).await.map(drop)),
+        5 => match audited.read_directory(Resource::new_borrow(fd.rep())).await {
             Ok(listing) => {
-                let folder = world.of(watched, &fd);
+                let folder = world.of(audited, &fd);
                 while let Some(entry) =
-                    watched.read_directory_entry(Resource::new_borrow(listing.rep())).await.unwrap()
+                    audited.read_directory_entry(Resource::new_borrow(listing.rep())).await.unwrap()
                 {
                     let path = format!("{folder}/{}", entry.name);
                     assert!(world.granted(&path) || world.leads(&path), "listed {path} after {did:#?}");
                 }
-                HostDirectoryEntryStream::drop(watched, listing).unwrap();
+                HostDirectoryEntryStream::drop(audited, listing).unwrap();
                 said("list", Ok(()))
             }
             Err(error) => said("list", Err(error)),
         },
-        6 => said("mkdir", watched.create_directory_at(fd, path.clone()).await),
-        7 => said("unlink", watched.unlink_file_at(fd, path.clone()).await),
-        8 => said("rmdir", watched.remove_directory_at(fd, path.clone()).await),
+        6 => said("mkdir", audited.create_directory_at(fd, path.clone()).await),
+        7 => said("unlink", audited.unlink_file_at(fd, path.clone()).await),
+        8 => said("rmdir", audited.remove_directory_at(fd, path.clone()).await),
         9 | 10 => {
             let ((to, new_fd), new) = (any(dice, open), dice.path());
-            let renamed = watched.rename_at(fd, path.clone(), new_fd, new.clone()).await;
+            let renamed = audited.rename_at(fd, path.clone(), new_fd, new.clone()).await;
             said(&format!("rename to {to} {new:?}"), renamed)
         }
         11 => {
             let ((to, new_fd), new) = (any(dice, open), dice.path());
-            let linked = watched.link_at(fd, PathFlags::empty(), path.clone(), new_fd, new.clone()).await;
+            let linked = audited.link_at(fd, PathFlags::empty(), path.clone(), new_fd, new.clone()).await;
             said(&format!("link to {to} {new:?}"), linked)
         }
         12 => {
             let target = dice.path();
             said(
                 &format!("symlink to {target:?}"),
-                watched.symlink_at(fd, target.clone(), path.clone()).await,
+                audited.symlink_at(fd, target.clone(), path.clone()).await,
             )
         }
         _times => {
             let now = NewTimestamp::Now;
-            said("times", watched.set_times_at(fd, dice.flags(), path.clone(), now, now).await)
+            said("times", audited.set_times_at(fd, dice.flags(), path.clone(), now, now).await)
         }
     };
     did.push(line);
@@ -350,25 +350,25 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
         let roots = Roots::open(&grant, &mounts, &ceilings.areas).unwrap();
         let permit = Permit::new(grant.clone(), roots);
         let execution = sandbox.begin(&permit, Network::Off, Arc::<Abort>::default());
-        let mut store = sandbox.store(permit, &Input::Arguments(String::new()), &execution).unwrap();
+        let mut store = sandbox.make_store(permit, &Input::Arguments(String::new()), &execution).unwrap();
         store.data_mut().links = true;
         let mut did = Vec::new();
         for _ in 0..SEQUENCES_OF_ONE_WORLD {
             sequences += 1;
-            let state: &mut State = store.data_mut();
+            let state: &mut StoreState = store.data_mut();
             let mut open: Vec<_> =
                 state.filesystem().get_directories().unwrap().into_iter().map(|(fd, _)| fd).collect();
             // The second folder stands for everything outside, which other tests cover.
             let outside = open.pop().unwrap();
-            let mut watched = Watched(state);
-            HostDescriptor::drop(&mut watched, outside).unwrap();
+            let mut audited = AuditedFs(state);
+            HostDescriptor::drop(&mut audited, outside).unwrap();
             for _ in 0..=dice.roll(MAX_STEPS) {
-                operate(&world, &mut watched, &mut open, &mut dice, &mut did).await;
+                operate(&world, &mut audited, &mut open, &mut dice, &mut did).await;
             }
             for fd in open {
-                HostDescriptor::drop(&mut watched, fd).unwrap();
+                HostDescriptor::drop(&mut audited, fd).unwrap();
             }
-            assert!(state.places.is_empty(), "a place is forgotten with its handle");
+            assert!(state.walked_paths.is_empty(), "a place is forgotten with its handle");
         }
         assert_eq!(world.outside(), before, "after {did:#?}");
         let counted = did.iter().filter(|line| line.ends_with("Ok(())")).count();

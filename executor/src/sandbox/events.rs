@@ -4,7 +4,7 @@
 //! sends each event as it happens, and [`super::Execution::saw`] repeats the accounting in the server. Every
 //! kind of event is bounded, so that a guest cannot flood the server.
 
-use super::state::InForce;
+use super::state::EffectiveLimits;
 use crate::outcome::{Artifact, DenialReason, LogLevel, Progress};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Event {
     /// The limits as read back from the live store: once, before the guest's first instruction.
-    InForce(InForce),
+    EffectiveLimits(EffectiveLimits),
     /// A new peak of guest memories and tables, in bytes: once per MB.
     MemoryPeak(u64),
     /// A log line. The number of lines is bounded.
@@ -29,24 +29,24 @@ pub enum Event {
 
 /// The receiver of a run's events. The default discards them: guest and report are in one process.
 #[derive(Clone, Default)]
-pub struct Witness(Option<Arc<dyn Fn(Event) + Send + Sync>>);
+pub struct EventSink(Option<Arc<dyn Fn(Event) + Send + Sync>>);
 
-impl Witness {
+impl EventSink {
     /// Calls `each` with every event, on the guest's own thread.
     #[must_use]
     pub fn new(each: impl Fn(Event) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(each)))
     }
 
-    pub(super) fn see(&self, event: impl FnOnce() -> Event) {
+    pub(super) fn emit(&self, event: impl FnOnce() -> Event) {
         if let Some(each) = &self.0 {
             each(event());
         }
     }
 }
 
-impl fmt::Debug for Witness {
+impl fmt::Debug for EventSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Witness(callback)" } else { "Witness(none)" })
+        f.write_str(if self.0.is_some() { "EventSink(callback)" } else { "EventSink(none)" })
     }
 }

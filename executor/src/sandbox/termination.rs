@@ -11,18 +11,18 @@ use wasmtime::{AsContextMut, PoolConcurrencyLimitError, Trap};
 
 /// The executor's reason to end a guest, carried through wasmtime as an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Stop {
+pub(super) enum TerminationReason {
     #[error("the {} limit was reached", .0.as_str())]
     Limit(Limit),
     #[error("{}", .0.message())]
     Aborted(AbortReason),
 }
 
-impl From<Stop> for End {
-    fn from(stop: Stop) -> Self {
+impl From<TerminationReason> for End {
+    fn from(stop: TerminationReason) -> Self {
         match stop {
-            Stop::Limit(limit) => Self::LimitReached(limit),
-            Stop::Aborted(reason) => Self::Aborted(reason),
+            TerminationReason::Limit(limit) => Self::LimitReached(limit),
+            TerminationReason::Aborted(reason) => Self::Aborted(reason),
         }
     }
 }
@@ -31,12 +31,12 @@ impl From<Stop> for End {
 #[derive(Debug, Default)]
 pub struct Abort {
     reason: AtomicU8,
-    pulled: Notify,
+    triggered: Notify,
 }
 
 impl Abort {
     /// Stops the guest for `reason`, unless it was stopped before.
-    pub fn pull(&self, reason: AbortReason) {
+    pub fn trigger(&self, reason: AbortReason) {
         let code = match reason {
             AbortReason::Cancelled => 1,
             AbortReason::Revoked => 2,
@@ -44,7 +44,7 @@ impl Abort {
             AbortReason::Lost => 4,
         };
         let _first_wins = self.reason.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
-        self.pulled.notify_waiters();
+        self.triggered.notify_waiters();
     }
 
     /// The first reason given; `None` while the guest may run.
@@ -63,16 +63,16 @@ impl Abort {
     pub async fn wait(&self) -> AbortReason {
         loop {
             // Registered before the check: a reason given in between would otherwise be missed.
-            let pulled = self.pulled.notified();
+            let triggered = self.triggered.notified();
             if let Some(reason) = self.reason() {
                 return reason;
             }
-            pulled.await;
+            triggered.await;
         }
     }
 }
 
-/// The resource type of the one handle that [`lacks_handles`] takes.
+/// The resource type of the one handle that [`is_out_of_handles`] takes.
 struct Probe;
 
 /// Returns `true` when the store has no free handle. The store must not be used again, because the probe takes the
@@ -80,18 +80,18 @@ struct Probe;
 // wasmtime 48 has no error type for a component that names or lends one handle too many, only two texts, of which
 // one changed unnoticed. A guest that holds every handle and breaks the contract in another way gets the same
 // answer, which is true of it too.
-pub(super) fn lacks_handles(store: impl AsContextMut) -> bool {
+pub(super) fn is_out_of_handles(store: impl AsContextMut) -> bool {
     Resource::<Probe>::new_own(0).try_into_resource_any(store).is_err()
 }
 
-/// The end of a run whose guest failed with `error`; `lacks_handles` is asked only if nothing else explains it.
+/// The end of a run whose guest failed with `error`; `is_out_of_handles` is asked only if nothing else explains it.
 /// `None` for an exit with code 0, which is no failure.
-pub(super) fn end_of(
+pub(super) fn end_from_error(
     error: &wasmtime::Error,
     memory: &MemoryGauge,
-    lacks_handles: impl FnOnce() -> bool,
+    is_out_of_handles: impl FnOnce() -> bool,
 ) -> Option<End> {
-    if let Some(stop) = error.downcast_ref::<Stop>() {
+    if let Some(stop) = error.downcast_ref::<TerminationReason>() {
         return Some((*stop).into());
     }
     if let Some(no_network) = error.downcast_ref::<NoNetwork>() {
@@ -125,7 +125,7 @@ pub(super) fn end_of(
         return Some(End::Trapped(trap.to_string()));
     }
     // wasmtime has an error type for a full host table, and none for a component's own handles.
-    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) || lacks_handles() {
+    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) || is_out_of_handles() {
         return Some(End::LimitReached(Limit::Handles));
     }
     Some(End::Trapped("the guest broke the contract of a host call".to_owned()))
