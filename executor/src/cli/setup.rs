@@ -6,7 +6,9 @@ use crate::catalog::{Build, Cache, Catalog, CatalogError, CompileJob, Compiled, 
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Containment, DEFAULT_FILE};
 use crate::egress::Egress;
-use crate::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, Owner, RunAs, Support, probe, support};
+use crate::isolate::{
+    Cgroups, Isolate, Isolation, Module, Owner, PreforkConfig, RunAs, Support, probe, support,
+};
 use crate::run::Loaded;
 use crate::sandbox::{Code, Sandbox};
 use crate::serve::Listen;
@@ -236,7 +238,7 @@ impl Workshop {
         });
         let tools = tools.collect::<Vec<_>>();
         let budgets = config.ceilings.budgets;
-        let ahead = Ahead {
+        let prefork = PreforkConfig {
             waiting,
             largest_file: budgets.written.bytes(),
             handles: budgets.handles,
@@ -246,11 +248,11 @@ impl Workshop {
             fresh_layout: config.layout.fresh,
             run_as: self.run_as,
         };
-        let isolate = Isolate::start(&tools, ahead, self.cgroups.clone(), &self.sandbox, &self.clock)
+        let isolate = Isolate::start(&tools, prefork, self.cgroups.clone(), &self.sandbox, &self.clock)
             .await
             .context("the process that guests are made from cannot be started")?;
         for tool in &tools {
-            if let Err(reason) = isolate.usable(tool.name) {
+            if let Err(reason) = isolate.check_usable(tool.name) {
                 tracing::warn!(tool = %tool.name, reason, "this tool cannot be used");
             }
         }

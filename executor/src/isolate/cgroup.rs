@@ -21,11 +21,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The mount point of control groups.
-const MOUNTED: &str = "/sys/fs/cgroup";
+const MOUNT_POINT: &str = "/sys/fs/cgroup";
 /// The prefix of an executor's folders, before its process id.
-const OURS: &str = "a2g-executor-";
+const EXECUTOR_PREFIX: &str = "a2g-executor-";
 /// The suffix of the folder for the executor's own process, which version 2 requires.
-const SERVER: &str = "-server";
+const SERVER_SUFFIX: &str = "-server";
 /// The memory of a child that no other limit counts: its copies of the zygote's pages, and the kernel's memory for it.
 const HEADROOM_BYTES: u64 = 64 << 20;
 /// The memory that a run may leave charged to a group that is reused, such as the kernel's file names.
@@ -37,23 +37,23 @@ const MAX_RESIDUE_BYTES: u64 = 8 << 20;
 const MAX_SPARE_GROUPS: usize = 2;
 /// The first and the longest pause between attempts to remove spare groups; each pause is twice the one before.
 // A group cannot be removed while its last process is being torn down.
-const SWEEPS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const SWEEP_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// The period of the CPU quota, in microseconds.
 // The kernel's longest: a guest that the throttle lets run in one piece must not be stopped here.
 const PERIOD_US: u64 = 1_000_000;
 /// The number of attempts to remove a group whose processes were killed, and the pause between them.
-const REMOVALS: (u32, Duration) = (100, Duration::from_millis(2));
+const REMOVAL_ATTEMPTS: (u32, Duration) = (100, Duration::from_millis(2));
 
 /// Folders of control groups: those in which this user may create groups, or those of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Delegated {
+pub(super) enum CgroupDirs {
     /// Version 1: one hierarchy per controller.
-    One { memory: PathBuf, cpu: PathBuf },
+    V1 { memory: PathBuf, cpu: PathBuf },
     /// Version 2: one folder for both controllers.
-    Two(PathBuf),
+    V2(PathBuf),
 }
 
-impl Delegated {
+impl CgroupDirs {
     /// Finds the delegated folders without changing anything.
     ///
     /// # Ambient Authority
@@ -63,11 +63,11 @@ impl Delegated {
     /// The reason that there are none, with the setting to change.
     pub(super) fn find() -> std::result::Result<Self, String> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self::among(&own, Path::new(MOUNTED))
+        Self::find_in(&own, Path::new(MOUNT_POINT))
     }
 
     /// The delegated folders of a process with `own` as its `/proc/self/cgroup`, with groups mounted at `mounted`.
-    fn among(own: &str, mounted: &Path) -> std::result::Result<Self, String> {
+    fn find_in(own: &str, mounted: &Path) -> std::result::Result<Self, String> {
         let ours = own.lines().filter_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
             Some((parts.next()?, parts.next()?.trim_start_matches('/')))
@@ -77,12 +77,14 @@ impl Delegated {
             if controllers.is_empty() {
                 let folder = mounted.join(path);
                 let changed = ["", "cgroup.procs", "cgroup.subtree_control"].map(|name| folder.join(name));
-                if has_both(&folder, "cgroup.controllers") && changed.iter().all(|file| writable(file)) {
-                    return alone_in(&folder).map(|()| Self::Two(folder));
+                if has_memory_and_cpu(&folder, "cgroup.controllers")
+                    && changed.iter().all(|file| is_writable(file))
+                {
+                    return check_exclusive(&folder).map(|()| Self::V2(folder));
                 }
             }
             let folder = mounted.join(controllers).join(path);
-            for controller in controllers.split(',').filter(|_| writable(&folder)) {
+            for controller in controllers.split(',').filter(|_| is_writable(&folder)) {
                 match controller {
                     "memory" => memory = Some(folder.clone()),
                     "cpu" => cpu = Some(folder.clone()),
@@ -91,7 +93,7 @@ impl Delegated {
             }
         }
         match (memory, cpu) {
-            (Some(memory), Some(cpu)) => Ok(Self::One { memory, cpu }),
+            (Some(memory), Some(cpu)) => Ok(Self::V1 { memory, cpu }),
             (None, _) | (_, None) => {
                 Err("none with memory and CPU is delegated to this user: with systemd, \
                                           `Delegate=memory cpu` in the unit"
@@ -100,30 +102,30 @@ impl Delegated {
         }
     }
 
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn description(&self) -> String {
         match self {
-            Self::One { memory, cpu } => format!("version 1, {} and {}", memory.display(), cpu.display()),
-            Self::Two(folder) => format!("version 2, {}", folder.display()),
+            Self::V1 { memory, cpu } => format!("version 1, {} and {}", memory.display(), cpu.display()),
+            Self::V2(folder) => format!("version 2, {}", folder.display()),
         }
     }
 
     /// The folders of the child group `name`.
-    fn below(&self, name: &str) -> Self {
+    fn child(&self, name: &str) -> Self {
         match self {
-            Self::One { memory, cpu } => Self::One { memory: memory.join(name), cpu: cpu.join(name) },
-            Self::Two(folder) => Self::Two(folder.join(name)),
+            Self::V1 { memory, cpu } => Self::V1 { memory: memory.join(name), cpu: cpu.join(name) },
+            Self::V2(folder) => Self::V2(folder.join(name)),
         }
     }
 
     fn folders(&self) -> impl Iterator<Item = &Path> {
         let (first, second) = match self {
-            Self::One { memory, cpu } => (memory, Some(cpu)),
-            Self::Two(folder) => (folder, None),
+            Self::V1 { memory, cpu } => (memory, Some(cpu)),
+            Self::V2(folder) => (folder, None),
         };
         std::iter::once(first).chain(second).map(PathBuf::as_path)
     }
 
-    fn make(&self) -> Result<()> {
+    fn create(&self) -> Result<()> {
         self.folders().try_for_each(|folder| match fs::create_dir(folder) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             made => made,
@@ -133,11 +135,11 @@ impl Delegated {
     /// Sets the limits that are the same for all runs.
     fn prepare(&self) -> Result<()> {
         let no_swap = match self {
-            Self::One { memory, cpu } => {
+            Self::V1 { memory, cpu } => {
                 write(&cpu.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
                 memory.join("memory.swappiness")
             }
-            Self::Two(folder) => folder.join("memory.swap.max"),
+            Self::V2(folder) => folder.join("memory.swap.max"),
         };
         // Swap would be memory in addition to the limit. A kernel without swap has no such file.
         match write(&no_swap, "0") {
@@ -163,8 +165,8 @@ impl Delegated {
     /// Earlier runs have left little memory charged to the group.
     fn is_clean(&self) -> bool {
         let held = match self {
-            Self::One { memory, .. } => memory.join("memory.usage_in_bytes"),
-            Self::Two(folder) => folder.join("memory.current"),
+            Self::V1 { memory, .. } => memory.join("memory.usage_in_bytes"),
+            Self::V2(folder) => folder.join("memory.current"),
         };
         let held = fs::read_to_string(held).ok().and_then(|bytes| bytes.trim().parse::<u64>().ok());
         held.is_some_and(|bytes| bytes <= MAX_RESIDUE_BYTES)
@@ -174,49 +176,50 @@ impl Delegated {
     fn end(&self) {
         // A process needs CPU time to die, and its quota may be used up.
         let lifted = match self {
-            Self::One { cpu, .. } => write(&cpu.join("cpu.cfs_quota_us"), "-1"),
-            Self::Two(folder) => write(&folder.join("cpu.max"), "max"),
+            Self::V1 { cpu, .. } => write(&cpu.join("cpu.cfs_quota_us"), "-1"),
+            Self::V2(folder) => write(&folder.join("cpu.max"), "max"),
         };
         drop(lifted);
-        for _ in 0..REMOVALS.0 {
+        for _ in 0..REMOVAL_ATTEMPTS.0 {
             for pid in self.processes().into_iter().filter_map(rustix::process::Pid::from_raw) {
                 let _already_gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
             if self.remove().is_ok() {
                 return;
             }
-            std::thread::sleep(REMOVALS.1);
+            std::thread::sleep(REMOVAL_ATTEMPTS.1);
         }
-        tracing::warn!(groups = self.shown(), "a control group cannot be removed");
+        tracing::warn!(groups = self.description(), "a control group cannot be removed");
     }
 
     /// Ends a group and its child groups.
     fn end_all(&self) {
-        self.inside().iter().for_each(|name| self.below(name).end());
+        self.child_names().iter().for_each(|name| self.child(name).end());
         self.end();
     }
 
     /// The names of the child groups in any hierarchy.
     // An executor that was killed may have left a group in one of the two.
-    fn inside(&self) -> BTreeSet<String> {
+    fn child_names(&self) -> BTreeSet<String> {
         let entries = self.folders().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
         let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
     /// The groups of executors that have ended. One of them may have had this process's id, which owns no group yet.
-    fn left_behind(&self) -> impl Iterator<Item = Self> {
+    fn stale(&self) -> impl Iterator<Item = Self> {
         let own = std::process::id().to_string();
-        let dead = self.inside().into_iter().filter(move |name| {
-            let pid = name.strip_prefix(OURS).map(|pid| pid.strip_suffix(SERVER).unwrap_or(pid));
+        let dead = self.child_names().into_iter().filter(move |name| {
+            let pid =
+                name.strip_prefix(EXECUTOR_PREFIX).map(|pid| pid.strip_suffix(SERVER_SUFFIX).unwrap_or(pid));
             let pid = pid.filter(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()));
             pid.is_some_and(|pid| pid == own || !Path::new("/proc").join(pid).exists())
         });
-        dead.map(|name| self.below(&name))
+        dead.map(|name| self.child(&name))
     }
 }
 
-fn has_both(folder: &Path, list: &str) -> bool {
+fn has_memory_and_cpu(folder: &Path, list: &str) -> bool {
     let list = fs::read_to_string(folder.join(list)).unwrap_or_default();
     ["memory", "cpu"].iter().all(|wanted| list.split_whitespace().any(|has| has == *wanted))
 }
@@ -224,10 +227,10 @@ fn has_both(folder: &Path, list: &str) -> bool {
 /// Checks that no other process is in `folder`.
 // In version 2 a group whose child groups have limits cannot contain processes. This process can move itself to a
 // child group, but must not move others.
-fn alone_in(folder: &Path) -> std::result::Result<(), String> {
+fn check_exclusive(folder: &Path) -> std::result::Result<(), String> {
     let own = std::process::id().to_string();
     let others = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-    if has_both(folder, "cgroup.subtree_control") || others.lines().all(|pid| pid == own) {
+    if has_memory_and_cpu(folder, "cgroup.subtree_control") || others.lines().all(|pid| pid == own) {
         return Ok(());
     }
     Err(format!(
@@ -236,35 +239,35 @@ fn alone_in(folder: &Path) -> std::result::Result<(), String> {
     ))
 }
 
-fn writable(folder: &Path) -> bool {
+fn is_writable(folder: &Path) -> bool {
     rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
     let opened = OpenOptions::new().write(true).open(path);
-    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| named(path, &error))
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| with_path(path, &error))
 }
 
-fn named(file: &Path, error: &Error) -> Error {
+fn with_path(file: &Path, error: &Error) -> Error {
     Error::new(error.kind(), format!("{}: {error}", file.display()))
 }
 
 /// The groups of this process.
 #[derive(Debug)]
 pub struct Cgroups {
-    base: Delegated,
-    moved: Option<Moved>,
+    base: CgroupDirs,
+    server_group: Option<ServerGroup>,
     next: AtomicU64,
     /// Groups whose child has ended or is ending.
-    free: Mutex<Vec<Used>>,
+    free: Mutex<Vec<SpareGroup>>,
     /// A thread is removing surplus groups.
     sweeping: AtomicBool,
 }
 
 /// A group of earlier runs, with the memory limit that it still has.
 #[derive(Debug, Clone)]
-struct Used {
-    folders: Delegated,
+struct SpareGroup {
+    folders: CgroupDirs,
     memory_bytes: Option<u64>,
 }
 
@@ -278,29 +281,32 @@ impl Cgroups {
     /// # Errors
     /// The kernel refuses a change to a folder that it appears to delegate.
     pub fn set_up() -> Result<Option<Arc<Self>>> {
-        let delegated = match Delegated::find() {
+        let delegated = match CgroupDirs::find() {
             Ok(delegated) => delegated,
             Err(reason) => {
                 tracing::info!(reason, "tools are contained without control groups");
                 return Ok(None);
             }
         };
-        for left in delegated.left_behind() {
+        for left in delegated.stale() {
             left.end_all();
         }
-        let moved = match &delegated {
-            Delegated::Two(folder) if !has_both(folder, "cgroup.subtree_control") => {
-                Some(Moved::into(folder, folder.join(format!("{OURS}{}{SERVER}", std::process::id())))?)
+        let server_group = match &delegated {
+            CgroupDirs::V2(folder) if !has_memory_and_cpu(folder, "cgroup.subtree_control") => {
+                Some(ServerGroup::enter(
+                    folder,
+                    folder.join(format!("{EXECUTOR_PREFIX}{}{SERVER_SUFFIX}", std::process::id())),
+                )?)
             }
-            Delegated::One { .. } | Delegated::Two(_) => None,
+            CgroupDirs::V1 { .. } | CgroupDirs::V2(_) => None,
         };
-        let base = delegated.below(&format!("{OURS}{}", std::process::id()));
-        base.make()?;
-        if let Delegated::Two(folder) = &base {
+        let base = delegated.child(&format!("{EXECUTOR_PREFIX}{}", std::process::id()));
+        base.create()?;
+        if let CgroupDirs::V2(folder) = &base {
             write(&folder.join("cgroup.subtree_control"), "+memory +cpu")?;
         }
         let (next, free, sweeping) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
-        Ok(Some(Arc::new(Self { base, moved, next, free, sweeping })))
+        Ok(Some(Arc::new(Self { base, server_group, next, free, sweeping })))
     }
 
     /// An empty group, reused or new.
@@ -320,25 +326,25 @@ impl Cgroups {
                 busy.push(used);
             }
         };
-        self.keep(busy);
-        let Used { folders, memory_bytes } = match found {
+        self.put_back(busy);
+        let SpareGroup { folders, memory_bytes } = match found {
             Some(used) => used,
             None => {
-                let folders = self.base.below(&self.next.fetch_add(1, Ordering::Relaxed).to_string());
-                folders.make()?;
+                let folders = self.base.child(&self.next.fetch_add(1, Ordering::Relaxed).to_string());
+                folders.create()?;
                 folders.prepare()?;
-                Used { folders, memory_bytes: None }
+                SpareGroup { folders, memory_bytes: None }
             }
         };
         Ok(Group { all: Arc::clone(self), folders, memory_bytes: Mutex::new(memory_bytes) })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Used>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<SpareGroup>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stores groups for reuse. A thread removes surplus ones as soon as the kernel allows it.
-    fn keep(self: &Arc<Self>, used: impl IntoIterator<Item = Used>) {
+    fn put_back(self: &Arc<Self>, used: impl IntoIterator<Item = SpareGroup>) {
         let mut free = self.lock();
         free.extend(used);
         let too_many = free.len() > MAX_SPARE_GROUPS;
@@ -355,7 +361,7 @@ impl Cgroups {
     }
 
     fn sweep(&self) {
-        let (mut pause, longest) = SWEEPS;
+        let (mut pause, longest) = SWEEP_PAUSES;
         loop {
             std::thread::sleep(pause);
             pause = longest.min(pause * 2);
@@ -378,7 +384,7 @@ impl Cgroups {
     pub fn end(&self) {
         self.base.end_all();
         // Fails if another executor has groups in the same folder, which then has to stay as it is.
-        if let Some(Err(error)) = self.moved.as_ref().map(Moved::back) {
+        if let Some(Err(error)) = self.server_group.as_ref().map(ServerGroup::leave) {
             tracing::debug!(%error, "the server's control group is kept");
         }
     }
@@ -387,34 +393,34 @@ impl Cgroups {
 /// This process's move to a group of its own.
 // Version 2 requires it: a group whose child groups have limits cannot contain processes.
 #[derive(Debug)]
-struct Moved {
+struct ServerGroup {
     from: PathBuf,
     to: PathBuf,
 }
 
-impl Moved {
+impl ServerGroup {
     /// Moves this process to `to`, and enables limits for the child groups of `from`.
-    fn into(from: &Path, to: PathBuf) -> Result<Self> {
-        let moved = Self { from: from.to_owned(), to };
-        fs::create_dir_all(&moved.to)?;
-        let enabled = write(&moved.to.join("cgroup.procs"), &std::process::id().to_string())
+    fn enter(from: &Path, to: PathBuf) -> Result<Self> {
+        let group = Self { from: from.to_owned(), to };
+        fs::create_dir_all(&group.to)?;
+        let enabled = write(&group.to.join("cgroup.procs"), &std::process::id().to_string())
             .and_then(|()| write(&from.join("cgroup.subtree_control"), "+memory +cpu"));
         match enabled {
-            Ok(()) => Ok(moved),
+            Ok(()) => Ok(group),
             Err(error) => {
-                let _what_can_be = moved.back();
+                let _what_can_be = group.leave();
                 Err(error)
             }
         }
     }
 
     /// Moves this process back and disables the limits of child groups.
-    fn back(&self) -> Result<()> {
+    fn leave(&self) -> Result<()> {
         // First: as long as child groups may have limits, no process can be moved into their parent.
         write(&self.from.join("cgroup.subtree_control"), "-memory -cpu")?;
         write(&self.from.join("cgroup.procs"), &std::process::id().to_string())?;
         // A zygote that is ending may still be in it.
-        Delegated::Two(self.to.clone()).end();
+        CgroupDirs::V2(self.to.clone()).end();
         Ok(())
     }
 }
@@ -423,7 +429,7 @@ impl Moved {
 #[derive(Debug)]
 pub(super) struct Group {
     all: Arc<Cgroups>,
-    folders: Delegated,
+    folders: CgroupDirs,
     /// The memory limit that the kernel has at present; `None` if unknown.
     memory_bytes: Mutex<Option<u64>>,
 }
@@ -446,10 +452,10 @@ impl Group {
         let percent = u64::from(grant.cpu().value.get());
         let quota_us = (percent * 11).div_ceil(10).saturating_add(5).saturating_mul(PERIOD_US / 100);
         let (memory_limit, cpu_limit, quota) = match &self.folders {
-            Delegated::One { memory, cpu } => {
+            CgroupDirs::V1 { memory, cpu } => {
                 (memory.join("memory.limit_in_bytes"), cpu.join("cpu.cfs_quota_us"), quota_us.to_string())
             }
-            Delegated::Two(folder) => {
+            CgroupDirs::V2(folder) => {
                 (folder.join("memory.max"), folder.join("cpu.max"), format!("{quota_us} {PERIOD_US}"))
             }
         };
@@ -476,7 +482,7 @@ impl Drop for Group {
         let memory_bytes = *self.memory_bytes();
         let room = self.all.lock().len() < MAX_SPARE_GROUPS;
         if room || self.folders.remove().is_err() {
-            self.all.keep([Used { folders: self.folders.clone(), memory_bytes }]);
+            self.all.put_back([SpareGroup { folders: self.folders.clone(), memory_bytes }]);
         }
     }
 }

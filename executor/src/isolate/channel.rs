@@ -64,7 +64,7 @@ pub(super) enum FromZygote {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Exit {
     /// A description such as `exit code 1`.
-    pub(super) how: String,
+    pub(super) description: String,
     /// CPU time of the process since its fork, in microseconds.
     pub(super) cpu_us: u64,
     /// Peak resident memory, in bytes.
@@ -100,7 +100,7 @@ pub(super) enum FromChild {
     /// An event of the run.
     Event(Event),
     /// The guest has ended. The last message.
-    Ended(Box<Ended>),
+    Ended(Box<EndReport>),
     /// A typed tool's name, version, description and argument schema, or the reason that there is none. The last
     /// message.
     Described(std::result::Result<[String; 4], String>),
@@ -110,8 +110,8 @@ pub(super) enum FromChild {
 
 /// A guest's end, with the figures that only its own process has.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Ended {
-    pub(super) end: Told,
+pub(super) struct EndReport {
+    pub(super) end: ReportedEnd,
     pub(super) output_bytes: u64,
     pub(super) truncated: bool,
     pub(super) spent: Option<Spent>,
@@ -122,13 +122,13 @@ pub(super) struct Ended {
 /// An [`End`] as a child reports it.
 // Results stay text, so that the server knows their size before it parses them.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Told {
+pub(super) enum ReportedEnd {
     Returned(String),
     ToolError { code: String, message: String, detail: Option<String> },
     Otherwise(End),
 }
 
-impl From<End> for Told {
+impl From<End> for ReportedEnd {
     fn from(end: End) -> Self {
         match end {
             End::Returned(result) => Self::Returned(result.as_str().to_owned()),
@@ -197,15 +197,15 @@ pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option
             read => filled += read,
         }
     }
-    let mut bytes = vec![0; length(header)?];
+    let mut bytes = vec![0; parse_length(header)?];
     let mut socket = socket;
     socket.read_exact(&mut bytes)?;
     Ok(Some((serde_json::from_slice(&bytes)?, handles.into())))
 }
 
 /// Waits for the signal to begin; `false` when the other side has closed the connection.
-pub(super) fn may_begin(socket: &UnixStream) -> Result<bool> {
-    // `read` and not `recv`: the child is confined already, and no receiving system call is left but `read`.
+pub(super) fn wait_for_begin(socket: &UnixStream) -> Result<bool> {
+    // `read` and not `recv`: the child is confined already, and `read` is the only receiving system call left.
     let mut word = [0];
     loop {
         match read(socket, &mut word) {
@@ -223,7 +223,7 @@ pub(super) struct Channel {
     /// Received descriptors that were not taken yet. With `None`, the kernel discards any that the other side sends.
     handles: Option<VecDeque<OwnedFd>>,
     /// The number of bytes that the other side may still send.
-    left: u64,
+    remaining: u64,
 }
 
 impl Channel {
@@ -237,12 +237,12 @@ impl Channel {
     pub(super) fn to_child(socket: UnixStream) -> Result<Self> {
         socket.set_nonblocking(true)?;
         let stream = tokio::net::UnixStream::from_std(socket)?;
-        Ok(Self { stream, read: VecDeque::new(), handles: None, left: u64::MAX })
+        Ok(Self { stream, read: VecDeque::new(), handles: None, remaining: u64::MAX })
     }
 
     /// Limits the bytes that are received from here on; exceeding the limit is an error.
-    pub(super) fn allow(&mut self, bytes: u64) {
-        self.left = bytes;
+    pub(super) fn set_receive_limit(&mut self, bytes: u64) {
+        self.remaining = bytes;
     }
 
     pub(super) async fn send(&self, message: &impl Serialize, handles: &[BorrowedFd<'_>]) -> Result<()> {
@@ -274,7 +274,7 @@ impl Channel {
     /// Waits for one message; `None` when the other side has closed the connection. Cancelling the wait loses nothing.
     pub(super) async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         loop {
-            if let Some(message) = self.next()? {
+            if let Some(message) = self.parse_next()? {
                 return Ok(Some(message));
             }
             self.stream.readable().await?;
@@ -294,10 +294,12 @@ impl Channel {
             match stream.try_io(Interest::READABLE, read) {
                 Ok(0) => return Ok(None),
                 Ok(read) => {
-                    self.left =
-                        u64::try_from(read).ok().and_then(|read| self.left.checked_sub(read)).ok_or_else(
-                            || Error::new(ErrorKind::InvalidData, "it sent more than its limit allows"),
-                        )?;
+                    self.remaining = u64::try_from(read)
+                        .ok()
+                        .and_then(|read| self.remaining.checked_sub(read))
+                        .ok_or_else(|| {
+                            Error::new(ErrorKind::InvalidData, "it sent more than its limit allows")
+                        })?;
                     self.read.extend(piece.get(..read).unwrap_or_default());
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -308,14 +310,14 @@ impl Channel {
     }
 
     /// The descriptor attached to the last message.
-    pub(super) fn handle(&mut self) -> Option<OwnedFd> {
+    pub(super) fn take_handle(&mut self) -> Option<OwnedFd> {
         self.handles.as_mut()?.pop_front()
     }
 
-    fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+    fn parse_next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         let read = self.read.make_contiguous();
         let Some((header, rest)) = read.split_first_chunk() else { return Ok(None) };
-        let length = length(*header)?;
+        let length = parse_length(*header)?;
         let Some(bytes) = rest.get(..length) else { return Ok(None) };
         let message = serde_json::from_slice(bytes)?;
         self.read.drain(..4 + length);
@@ -333,7 +335,7 @@ fn encode(message: &impl Serialize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn length(header: [u8; 4]) -> Result<usize> {
+fn parse_length(header: [u8; 4]) -> Result<usize> {
     let length = usize::try_from(u32::from_le_bytes(header)).unwrap_or(usize::MAX);
     if length <= MAX_MESSAGE_BYTES { Ok(length) } else { Err(ErrorKind::FileTooLarge.into()) }
 }
@@ -380,7 +382,7 @@ mod tests {
         for expected in 0..3 {
             let Some(FromZygote::Forked { child, .. }) = channel.receive().await.unwrap() else { panic!() };
             assert_eq!(child, expected);
-            assert!(channel.handle().unwrap().as_raw_fd() > 2);
+            assert!(channel.take_handle().unwrap().as_raw_fd() > 2);
         }
         let null = std::fs::File::open("/dev/null").unwrap();
         channel.send(&"x".repeat(3 << 20), &[null.as_fd(), null.as_fd()]).await.unwrap();
@@ -405,6 +407,6 @@ mod tests {
         let before = open();
         assert_eq!(channel.receive::<String>().await.unwrap().as_deref(), Some("hello"));
         assert!(open() < before + 100);
-        assert!(channel.handle().is_none());
+        assert!(channel.take_handle().is_none());
     }
 }

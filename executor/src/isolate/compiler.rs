@@ -5,8 +5,8 @@
 //! CPU time and memory, and only the system calls of a guest and of threads.
 
 use super::confine::{
-    Applied, ConfineError, GUEST, Support, conditional, has_seccomp, keep_to, landlock_abi,
-    leave_the_network, lower, refused,
+    Applied, ConfineError, GUEST, Support, conditional_calls, control_error, has_seccomp, landlock_abi,
+    lower_limit, restrict_folders, unshare_network,
 };
 use super::process::close_inherited;
 use crate::quantity::MemoryLimit;
@@ -38,27 +38,27 @@ pub struct CompilerLimits {
 /// [`ConfineError`]: the process must not read the module.
 pub fn confine_compiler(limits: CompilerLimits) -> Result<Applied, ConfineError> {
     let CompilerLimits { cpu_seconds, memory, output_bytes } = limits;
-    close_inherited().map_err(refused("to close what was inherited"))?;
+    close_inherited().map_err(control_error("to close what was inherited"))?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(refused("to end the process with its parent"))?;
+        .map_err(control_error("to end the process with its parent"))?;
     let mut skipped = Vec::new();
     // This writes to files in /proc/self, which belong to root once the process is not dumpable.
-    if !leave_the_network()? {
+    if !unshare_network()? {
         skipped.push(Support::NETWORK_NAMESPACE);
     }
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    rustix::thread::set_capabilities(None, sets).map_err(refused("to take rights away"))?;
-    rustix::thread::set_no_new_privs(true).map_err(refused("to hold privileges back"))?;
+    rustix::thread::set_capabilities(None, sets).map_err(control_error("to take rights away"))?;
+    rustix::thread::set_no_new_privs(true).map_err(control_error("to hold privileges back"))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(refused("to keep its memory to itself"))?;
-    lower(Resource::Core, 0)?;
-    lower(Resource::Nofile, MAX_FILES)?;
-    lower(Resource::Fsize, output_bytes)?;
-    lower(Resource::Cpu, cpu_seconds)?;
-    lower(Resource::Data, memory.bytes())?;
+        .map_err(control_error("to keep its memory to itself"))?;
+    lower_limit(Resource::Core, 0)?;
+    lower_limit(Resource::Nofile, MAX_FILES)?;
+    lower_limit(Resource::Fsize, output_bytes)?;
+    lower_limit(Resource::Cpu, cpu_seconds)?;
+    lower_limit(Resource::Data, memory.bytes())?;
     if landlock_abi().is_ok() {
-        keep_to(&[])?;
+        restrict_folders(&[])?;
     } else {
         skipped.push(Support::LANDLOCK);
     }
@@ -91,7 +91,7 @@ fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
         u64::from(libc::CLONE_THREAD.cast_unsigned()),
     )?;
     let mut rules = GUEST.iter().map(|call| (*call, Vec::new())).collect::<BTreeMap<_, _>>();
-    rules.extend(conditional()?);
+    rules.extend(conditional_calls()?);
     // A failed allocation ends the process by a signal to itself.
     let itself = i32::try_from(std::process::id()).unwrap_or_default();
     rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![equal(0, itself)?])?]);

@@ -1,14 +1,14 @@
 //! The kernel's restrictions of a child, which hold even if the engine is compromised.
 //!
 //! ```text
-//! prepare ─▶ zygote ─ fork ─▶ waiting ─ bystander, in the ticker's thread ─ job ─▶ apply ─▶ guest
-//! └──── once, one thread ─┘   └────────────────────── each child ──────────────────────┘
+//! prepare ─▶ confine_zygote ─ fork ─▶ confine_waiting ─ confine_aux_thread (ticker) ─ job ─▶ apply ─▶ guest
+//! └──── once, on one thread ────┘     └────────────────────── each child ────────────────────────┘
 //! ```
 //! No step widens what an earlier one has restricted. A control that this kernel lacks is skipped and named
 //! ([`Applied`], [`support`]). A control that it has and that fails is an error: the child must not run its guest.
 
-use super::cgroup::Delegated;
-use super::process::threads;
+use super::cgroup::CgroupDirs;
+use super::process::thread_count;
 use super::user::User;
 use crate::limit::Access;
 use crate::quantity::{MemoryLimit, OutputLimit};
@@ -70,10 +70,10 @@ pub enum ConfineError {
     /// The process that forked this one has ended.
     #[error("the process that started this one has ended")]
     Orphaned,
-    /// [`Confinement::waiting`] was not called before [`Confinement::apply`].
+    /// [`Confinement::confine_waiting`] was not called before [`Confinement::apply`].
     #[error("the child was not confined while it waited")]
     Unprepared,
-    /// A thread runs that never called [`Confinement::bystander`]. Landlock restricts single threads.
+    /// A thread runs that never called [`Confinement::confine_aux_thread`]. Landlock restricts single threads.
     #[error("{threads} threads run where {expected} are confined")]
     Threads {
         /// The number of threads of the process.
@@ -99,7 +99,7 @@ pub struct Confinement {
     landlock: bool,
     seccomp: Option<Programs>,
     /// The longer system call filter is applied.
-    listed: AtomicBool,
+    filtered: AtomicBool,
     /// The process that forks has the scheduling policy `SCHED_BATCH`.
     batch: AtomicBool,
     /// Children may get another user.
@@ -107,7 +107,7 @@ pub struct Confinement {
     /// The capabilities of children that do not.
     kept: AtomicU64,
     waited: AtomicBool,
-    bystanders: AtomicUsize,
+    aux_threads: AtomicUsize,
 }
 
 /// The system call filters of the two steps.
@@ -133,12 +133,12 @@ impl Confinement {
                 .then(Programs::compile)
                 .transpose()
                 .map_err(seccompiler::Error::Backend)?,
-            listed: AtomicBool::new(false),
+            filtered: AtomicBool::new(false),
             batch: AtomicBool::new(false),
             changes_users: AtomicBool::new(false),
             kept: AtomicU64::new(0),
             waited: AtomicBool::new(false),
-            bystanders: AtomicUsize::new(0),
+            aux_threads: AtomicUsize::new(0),
         })
     }
 
@@ -149,25 +149,27 @@ impl Confinement {
     ///
     /// # Errors
     /// [`ConfineError::Refused`] names the control that failed.
-    pub fn zygote(&self, changes_users: bool) -> Result<Applied, ConfineError> {
-        let held = rustix::thread::capabilities(None).map_err(refused("to list the process's rights"))?;
+    pub fn confine_zygote(&self, changes_users: bool) -> Result<Applied, ConfineError> {
+        let held =
+            rustix::thread::capabilities(None).map_err(control_error("to list the process's rights"))?;
         let wanted =
             if changes_users { KEPT_CAPABILITIES.union(CHANGING_CAPABILITIES) } else { KEPT_CAPABILITIES };
         let kept = held.effective & wanted;
         self.changes_users.store(changes_users, Ordering::SeqCst);
         self.kept.store((kept & KEPT_CAPABILITIES).bits(), Ordering::SeqCst);
         // This writes to files in /proc/self, which belong to root once the process is not dumpable.
-        let network = leave_the_network()?;
+        let network = unshare_network()?;
         let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-        rustix::thread::set_capabilities(None, sets).map_err(refused("to take rights away"))?;
-        rustix::thread::set_no_new_privs(true).map_err(refused("to hold privileges back"))?;
+        rustix::thread::set_capabilities(None, sets).map_err(control_error("to take rights away"))?;
+        rustix::thread::set_no_new_privs(true).map_err(control_error("to hold privileges back"))?;
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-            .map_err(refused("to keep its memory to itself"))?;
-        lower(Resource::Core, 0)?;
+            .map_err(control_error("to keep its memory to itself"))?;
+        lower_limit(Resource::Core, 0)?;
         ignore_file_size_signal()?;
         // Waking up to fork the next child must not interrupt the guest whose child was just forked. A policy that the
         // operator has set is kept.
-        let is_batch = policy() == libc::SCHED_OTHER && schedule(libc::SCHED_BATCH).is_ok();
+        let is_batch =
+            scheduling_policy() == libc::SCHED_OTHER && set_scheduling_policy(libc::SCHED_BATCH).is_ok();
         self.batch.store(is_batch, Ordering::SeqCst);
         let skipped = if network { Vec::new() } else { vec![Support::NETWORK_NAMESPACE] };
         Ok(Applied { skipped })
@@ -178,15 +180,16 @@ impl Confinement {
     ///
     /// # Errors
     /// [`ConfineError::Orphaned`] when the process that forked this one has already ended.
-    pub fn waiting(&self, most_files: u64, largest_file: u64) -> Result<(), ConfineError> {
+    pub fn confine_waiting(&self, most_files: u64, largest_file: u64) -> Result<(), ConfineError> {
         self.end_with_parent()?;
         if self.batch.load(Ordering::SeqCst) {
-            schedule(libc::SCHED_OTHER).map_err(refused("to restore the scheduling policy"))?;
+            set_scheduling_policy(libc::SCHED_OTHER)
+                .map_err(control_error("to restore the scheduling policy"))?;
         }
-        lower(Resource::Core, 0)?;
-        lower(Resource::Nofile, most_files)?;
-        lower(Resource::Fsize, largest_file)?;
-        self.list()?;
+        lower_limit(Resource::Core, 0)?;
+        lower_limit(Resource::Nofile, most_files)?;
+        lower_limit(Resource::Fsize, largest_file)?;
+        self.filter_system_calls()?;
         self.waited.store(true, Ordering::SeqCst);
         Ok(())
     }
@@ -196,10 +199,10 @@ impl Confinement {
     ///
     /// # Errors
     /// [`ConfineError::Seccomp`] when the kernel refuses the filter.
-    pub fn list(&self) -> Result<(), ConfineError> {
+    pub fn filter_system_calls(&self) -> Result<(), ConfineError> {
         // In the zygote, so that the kernel compiles the program to machine code once and not for each child.
         if let Some(programs) = &self.seccomp
-            && !self.listed.swap(true, Ordering::SeqCst)
+            && !self.filtered.swap(true, Ordering::SeqCst)
         {
             seccompiler::apply_filter_all_threads(&programs.waiting)?;
         }
@@ -208,7 +211,7 @@ impl Confinement {
 
     fn end_with_parent(&self) -> Result<(), ConfineError> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-            .map_err(refused("to end the process with its parent"))?;
+            .map_err(control_error("to end the process with its parent"))?;
         // The parent may have ended before the signal was requested.
         if rustix::process::getppid() == Some(self.parent) { Ok(()) } else { Err(ConfineError::Orphaned) }
     }
@@ -218,18 +221,19 @@ impl Confinement {
     ///
     /// # Errors
     /// [`ConfineError`] when the kernel has Landlock and refuses it.
-    pub fn bystander(&self) -> Result<(), ConfineError> {
+    pub fn confine_aux_thread(&self) -> Result<(), ConfineError> {
         // Landlock restricts only the thread that requests it, and a compromised engine controls every thread.
         if self.landlock {
-            keep_to(&[])?;
+            restrict_folders(&[])?;
         }
         // The kernel keeps users per thread. This one needs no file, so it does not wait for the job that names the guest's
         // user; the C library's way, a signal to all threads, would need that system call in a child.
         if self.changes_users.load(Ordering::SeqCst) {
             become_user(User::NOBODY)?;
         }
-        rustix::thread::set_capabilities(None, NO_CAPABILITIES).map_err(refused("to take rights away"))?;
-        self.bystanders.fetch_add(1, Ordering::SeqCst);
+        rustix::thread::set_capabilities(None, NO_CAPABILITIES)
+            .map_err(control_error("to take rights away"))?;
+        self.aux_threads.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
@@ -254,16 +258,16 @@ impl Confinement {
         let mut skipped = Vec::new();
         // Relative to the present size: the zygote's own pages are not the guest's.
         let overhead = OVERHEAD_BYTES + OVERHEAD_PER_OUTPUT_BYTE * output.bytes();
-        lower(Resource::Data, private_pages()? * self.page_bytes + memory.bytes() + overhead)?;
+        lower_limit(Resource::Data, private_pages()? * self.page_bytes + memory.bytes() + overhead)?;
         // Ineffective for root. Needed on a kernel without seccomp.
-        lower(Resource::Nproc, 0)?;
+        lower_limit(Resource::Nproc, 0)?;
         if self.landlock {
-            let threads = threads().map_err(refused("to count threads"))?;
-            let expected = 1 + self.bystanders.load(Ordering::SeqCst) as u64;
+            let threads = thread_count().map_err(control_error("to count threads"))?;
+            let expected = 1 + self.aux_threads.load(Ordering::SeqCst) as u64;
             if threads != expected {
                 return Err(ConfineError::Threads { threads, expected });
             }
-            keep_to(roots)?;
+            restrict_folders(roots)?;
         } else {
             skipped.push(Support::LANDLOCK);
         }
@@ -281,12 +285,12 @@ impl Confinement {
             // A change of user clears the death signal.
             self.end_with_parent()?;
             return rustix::thread::set_capabilities(None, NO_CAPABILITIES)
-                .map_err(refused("to take rights away"));
+                .map_err(control_error("to take rights away"));
         }
         if self.changes_users.load(Ordering::SeqCst) {
             let kept = CapabilitySet::from_bits_retain(self.kept.load(Ordering::SeqCst));
             let sets = CapabilitySets { effective: kept, permitted: kept, ..NO_CAPABILITIES };
-            rustix::thread::set_capabilities(None, sets).map_err(refused("to take rights away"))?;
+            rustix::thread::set_capabilities(None, sets).map_err(control_error("to take rights away"))?;
         }
         Ok(())
     }
@@ -302,28 +306,29 @@ fn become_user(User { uid, gid }: User) -> Result<(), ConfineError> {
         // The kernel resets this attribute of the process with a change of user.
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
     };
-    changed().map_err(refused("to change the user"))
+    changed().map_err(control_error("to change the user"))
 }
 
-pub(super) fn refused<E: Into<io::Error>>(control: &'static str) -> impl Fn(E) -> ConfineError {
+pub(super) fn control_error<E: Into<io::Error>>(control: &'static str) -> impl Fn(E) -> ConfineError {
     move |error| ConfineError::Refused { control, source: error.into() }
 }
 
 /// Lowers a resource limit of this process for good; never raises it.
-pub(super) fn lower(resource: Resource, most: u64) -> Result<(), ConfineError> {
+pub(super) fn lower_limit(resource: Resource, most: u64) -> Result<(), ConfineError> {
     let most = Some(getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most)));
-    setrlimit(resource, Rlimit { current: most, maximum: most }).map_err(refused("a resource limit"))
+    setrlimit(resource, Rlimit { current: most, maximum: most }).map_err(control_error("a resource limit"))
 }
 
 /// The present memory of this process as `RLIMIT_DATA` counts it, plus its stack, in pages.
 fn private_pages() -> Result<u64, ConfineError> {
-    let statm = std::fs::read_to_string("/proc/self/statm").map_err(refused("to report the memory size"))?;
+    let statm =
+        std::fs::read_to_string("/proc/self/statm").map_err(control_error("to report the memory size"))?;
     let pages = statm.split_ascii_whitespace().nth(5).and_then(|pages| pages.parse::<u64>().ok());
-    pages.ok_or(io::ErrorKind::InvalidData).map_err(refused("to report the memory size"))
+    pages.ok_or(io::ErrorKind::InvalidData).map_err(control_error("to report the memory size"))
 }
 
 /// Confines the calling thread to these folders, without network access and without signals to other processes.
-pub(super) fn keep_to(roots: &[(BorrowedFd<'_>, Access)]) -> Result<(), ConfineError> {
+pub(super) fn restrict_folders(roots: &[(BorrowedFd<'_>, Access)]) -> Result<(), ConfineError> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
         .handle_access(AccessNet::from_all(LANDLOCK))?
@@ -334,7 +339,7 @@ pub(super) fn keep_to(roots: &[(BorrowedFd<'_>, Access)]) -> Result<(), ConfineE
     }
     match ruleset.restrict_self()?.ruleset {
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
-        RulesetStatus::NotEnforced => Err(refused("to confine folders")(io::ErrorKind::Unsupported)),
+        RulesetStatus::NotEnforced => Err(control_error("to confine folders")(io::ErrorKind::Unsupported)),
     }
 }
 
@@ -399,7 +404,7 @@ impl Programs {
         let any = |calls: &[libc::c_long]| calls.iter().map(|call| (*call, Vec::new())).collect::<Vec<_>>();
         let mut waiting = any(GUEST);
         waiting.extend(any(ONLY_WAITING));
-        waiting.extend(conditional()?);
+        waiting.extend(conditional_calls()?);
         let program = |rules: Vec<(libc::c_long, Vec<SeccompRule>)>, unlisted, listed| {
             let arch = std::env::consts::ARCH.try_into()?;
             SeccompFilter::new(rules.into_iter().collect::<BTreeMap<_, _>>(), unlisted, listed, arch)?
@@ -415,7 +420,8 @@ impl Programs {
 }
 
 /// System calls that are allowed with some arguments only.
-pub(super) fn conditional() -> Result<[(libc::c_long, Vec<SeccompRule>); 4], seccompiler::BackendError> {
+pub(super) fn conditional_calls() -> Result<[(libc::c_long, Vec<SeccompRule>); 4], seccompiler::BackendError>
+{
     use SeccompCmpOp::{Eq, MaskedEq};
     let when = |conditions: &[(u8, SeccompCmpOp, i32)]| {
         let condition = |(argument, operator, value): &(u8, SeccompCmpOp, i32)| {
@@ -439,7 +445,7 @@ pub(super) fn conditional() -> Result<[(libc::c_long, Vec<SeccompRule>); 4], sec
 }
 
 /// Moves this process into a network namespace of its own, which has no interfaces. `false` if it may not.
-pub(super) fn leave_the_network() -> Result<bool, ConfineError> {
+pub(super) fn unshare_network() -> Result<bool, ConfineError> {
     if unshare(libc::CLONE_NEWNET) {
         return Ok(true);
     }
@@ -454,7 +460,7 @@ pub(super) fn leave_the_network() -> Result<bool, ConfineError> {
         ("gid_map", format!("{group} {group} 1")),
     ];
     for (file, map) in maps {
-        std::fs::write(Path::new("/proc/self").join(file), map).map_err(refused("to map the user"))?;
+        std::fs::write(Path::new("/proc/self").join(file), map).map_err(control_error("to map the user"))?;
     }
     Ok(true)
 }
@@ -466,13 +472,13 @@ fn unshare(namespaces: i32) -> bool {
 
 /// The scheduling policy of this process.
 #[allow(unsafe_code, reason = "a system call that takes one number and touches no memory")]
-fn policy() -> i32 {
+fn scheduling_policy() -> i32 {
     unsafe { libc::sched_getscheduler(0) }
 }
 
 /// Sets the scheduling policy of this process.
 #[allow(unsafe_code, reason = "a system call that reads one value of ours")]
-fn schedule(policy: i32) -> io::Result<()> {
+fn set_scheduling_policy(policy: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
         -1 => Err(io::Error::last_os_error()),
@@ -485,7 +491,7 @@ fn schedule(policy: i32) -> io::Result<()> {
 fn ignore_file_size_signal() -> Result<(), ConfineError> {
     let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if before == libc::SIG_ERR {
-        return Err(refused("to ignore a signal")(io::Error::last_os_error()));
+        return Err(control_error("to ignore a signal")(io::Error::last_os_error()));
     }
     Ok(())
 }
@@ -516,7 +522,7 @@ fn may_leave_the_network() -> bool {
             let left = unshare(libc::CLONE_NEWNET) || unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET);
             unsafe { libc::_exit(i32::from(!left)) }
         }
-        child => has_ended_well(child),
+        child => has_succeeded(child),
     }
 }
 
@@ -533,11 +539,11 @@ fn may_change_users() -> bool {
     }
     match unsafe { libc::fork() } {
         0 => unsafe { libc::_exit(i32::from(become_user(User::NOBODY).is_err())) },
-        child => has_ended_well(child),
+        child => has_succeeded(child),
     }
 }
 
-fn has_ended_well(child: libc::pid_t) -> bool {
+fn has_succeeded(child: libc::pid_t) -> bool {
     let waited = Pid::from_raw(child)
         .and_then(|child| rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).ok());
     waited.flatten().is_some_and(|(_, status)| status.exit_status() == Some(0))
@@ -565,7 +571,7 @@ pub struct Support {
 
 /// One control in a table for operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Row<'a> {
+pub struct ControlRow<'a> {
     /// The control's name.
     pub name: &'static str,
     /// Its effect on a run.
@@ -590,10 +596,10 @@ impl Support {
     /// without one. Another user is not required either: a server that is not root has no rights of root to give up. The
     /// required controls are those that still hold when the engine is compromised.
     #[must_use]
-    pub fn rows(&self) -> [Row<'_>; 6] {
+    pub fn rows(&self) -> [ControlRow<'_>; 6] {
         let Self { no_new_privileges, seccomp, landlock, network_namespace, cgroup, unprivileged_user } =
             self;
-        let row = |name, purpose, required, state| Row { name, purpose, required, state };
+        let row = |name, purpose, required, state| ControlRow { name, purpose, required, state };
         [
             row(Self::NO_NEW_PRIVILEGES, "no setuid program gives rights", true, no_new_privileges),
             row(Self::SECCOMP, "only the system calls that a guest needs", true, seccomp),
@@ -605,7 +611,7 @@ impl Support {
     }
 
     /// The required controls that this machine lacks.
-    pub fn missing(&self) -> impl Iterator<Item = Row<'_>> {
+    pub fn missing(&self) -> impl Iterator<Item = ControlRow<'_>> {
         self.rows().into_iter().filter(|row| row.required && row.state.is_err())
     }
 }
@@ -635,7 +641,7 @@ pub fn support() -> Support {
         } else {
             Err("not allowed: run as root, or allow user namespaces (user.max_user_namespaces over 0, kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)".to_owned())
         },
-        cgroup: Delegated::find().map(|delegated| delegated.shown()),
+        cgroup: CgroupDirs::find().map(|dirs| dirs.description()),
         unprivileged_user: if !rustix::process::geteuid().is_root() {
             Ok("this user is not root".to_owned())
         } else if may_change_users() {

@@ -8,25 +8,25 @@ mod channel;
 mod child;
 mod compiler;
 mod confine;
-mod generation;
 mod inline;
 mod network;
-mod nursery;
 mod probe;
 mod process;
 mod ring;
 mod user;
 mod zygote;
+mod zygote_handle;
+mod zygote_pool;
 
 pub use cgroup::Cgroups;
 pub use compiler::{CompilerLimits, confine_compiler};
 pub use confine::{
-    Applied, ConfineError, Confinement, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, Row, Support,
-    support,
+    Applied, ConfineError, Confinement, ControlRow, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE,
+    Support, support,
 };
 pub use inline::Inline;
 pub use probe::probe;
-pub use ring::Prepared;
+pub use ring::PreparedChild;
 pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::zygote;
 
@@ -67,7 +67,7 @@ impl Isolation {
 
 /// Settings of the processes that are forked before their runs are known.
 #[derive(Debug, Clone, Copy)]
-pub struct Ahead {
+pub struct PreforkConfig {
     /// The number of children that wait for a job.
     pub waiting: usize,
     /// The largest file that a run may write, in bytes.
@@ -86,7 +86,7 @@ pub struct Ahead {
     pub run_as: RunAs,
 }
 
-impl Ahead {
+impl PreforkConfig {
     fn children(&self) -> usize {
         // A child is forked when the one before is taken, so at least one has to be forked at the start.
         self.waiting.max(1)
@@ -108,24 +108,24 @@ pub struct Module<'a> {
 pub struct Isolate {
     inline: Inline,
     ring: Option<Ring>,
-    places: BTreeMap<ToolName, Place>,
+    placements: BTreeMap<ToolName, Placement>,
     clock: Arc<dyn Clock>,
 }
 
-enum Place {
+enum Placement {
     Ring,
     Inline(Artifact),
     /// The tool cannot run, for this reason.
-    Nowhere(String),
+    Unavailable(String),
 }
 
 /// A run that is about to start, with its isolation.
-pub struct Order {
+pub struct RunRequest {
     grant: Grant,
-    place: Placed,
+    assigned: AssignedRun,
 }
 
-impl Order {
+impl RunRequest {
     /// The grant that the run executes under.
     #[must_use]
     pub fn grant(&self) -> &Grant {
@@ -134,10 +134,10 @@ impl Order {
 }
 
 /// One run's authority and its arguments as JSON text, assigned to its tool's isolation.
-enum Placed {
-    Ring(ring::Order),
+enum AssignedRun {
+    Ring(ring::JobRequest),
     Inline(Artifact, Permit, String),
-    Nowhere,
+    Unavailable,
 }
 
 impl Isolate {
@@ -148,7 +148,7 @@ impl Isolate {
     /// No zygote can be started.
     pub async fn start(
         tools: &[Module<'_>],
-        ahead: Ahead,
+        prefork: PreforkConfig,
         cgroups: Option<Arc<Cgroups>>,
         sandbox: &Arc<Sandbox>,
         clock: &Arc<dyn Clock>,
@@ -157,81 +157,97 @@ impl Isolate {
             tools.iter().partition(|tool| tool.isolation == Isolation::Process);
         let loaded = inside.into_iter().map(|tool| {
             let place = match sandbox.load(tool.code) {
-                Ok(artifact) => Place::Inline(artifact),
-                Err(error) => Place::Nowhere(error.to_string()),
+                Ok(artifact) => Placement::Inline(artifact),
+                Err(error) => Placement::Unavailable(error.to_string()),
             };
             (tool.name.clone(), place)
         });
-        let mut places = loaded.collect::<BTreeMap<_, _>>();
+        let mut placements = loaded.collect::<BTreeMap<_, _>>();
         let mut ring = None;
         if !apart.is_empty() {
-            let (started, unusable) = Ring::start(&apart, ahead, cgroups, Arc::clone(clock)).await?;
+            let (started, unusable) = Ring::start(&apart, prefork, cgroups, Arc::clone(clock)).await?;
             ring = Some(started);
-            places.extend(apart.iter().map(|tool| (tool.name.clone(), Place::Ring)));
-            places.extend(unusable.into_iter().map(|(tool, reason)| (tool, Place::Nowhere(reason))));
+            placements.extend(apart.iter().map(|tool| (tool.name.clone(), Placement::Ring)));
+            placements
+                .extend(unusable.into_iter().map(|(tool, reason)| (tool, Placement::Unavailable(reason))));
         }
         let inline = Inline::new(Arc::clone(sandbox), Arc::clone(clock));
-        Ok(Self { inline, ring, places, clock: Arc::clone(clock) })
+        Ok(Self { inline, ring, placements, clock: Arc::clone(clock) })
     }
 
     /// Checks that a tool can run.
     ///
     /// # Errors
     /// The reason that it cannot, as a clause about the tool.
-    pub fn usable(&self, tool: &ToolName) -> Result<(), &str> {
-        match self.places.get(tool) {
-            Some(Place::Ring | Place::Inline(_)) => Ok(()),
-            Some(Place::Nowhere(reason)) => Err(reason),
+    pub fn check_usable(&self, tool: &ToolName) -> Result<(), &str> {
+        match self.placements.get(tool) {
+            Some(Placement::Ring | Placement::Inline(_)) => Ok(()),
+            Some(Placement::Unavailable(reason)) => Err(reason),
             None => Err("it was not loaded"),
         }
     }
 
     /// A run of `tool` under `permit` with `arguments` as JSON text.
     #[must_use]
-    pub fn order(&self, tool: &ToolName, permit: Permit, arguments: String) -> Order {
+    pub fn request(&self, tool: &ToolName, permit: Permit, arguments: String) -> RunRequest {
         let grant = permit.grant().clone();
-        let place = match (self.places.get(tool), &self.ring) {
-            (Some(Place::Ring), Some(ring)) => {
-                Placed::Ring(ring.order(tool, permit, channel::Task::Invoke { arguments }))
+        let assigned = match (self.placements.get(tool), &self.ring) {
+            (Some(Placement::Ring), Some(ring)) => {
+                AssignedRun::Ring(ring.job_request(tool, permit, channel::Task::Invoke { arguments }))
             }
-            (Some(Place::Inline(artifact)), _) => Placed::Inline(artifact.clone(), permit, arguments),
-            (Some(Place::Ring), None) | (Some(Place::Nowhere(_)) | None, _) => Placed::Nowhere,
+            (Some(Placement::Inline(artifact)), _) => {
+                AssignedRun::Inline(artifact.clone(), permit, arguments)
+            }
+            (Some(Placement::Ring), None) | (Some(Placement::Unavailable(_)) | None, _) => {
+                AssignedRun::Unavailable
+            }
         };
-        Order { grant, place }
+        RunRequest { grant, assigned }
     }
 
     /// Prepares a child for the run before it may begin; no code of the guest runs. `None` when nothing can be
     /// prepared ahead: [`Self::run`] then does all of it.
-    pub async fn prepare(&self, order: &Order) -> Option<Prepared> {
-        match (&order.place, &self.ring) {
-            (Placed::Ring(job), Some(ring)) => ring.prepare(job, &order.grant).await,
-            (Placed::Ring(_), None) | (Placed::Inline(..) | Placed::Nowhere, _) => None,
+    pub async fn prepare(&self, request: &RunRequest) -> Option<PreparedChild> {
+        match (&request.assigned, &self.ring) {
+            (AssignedRun::Ring(job), Some(ring)) => ring.prepare(job, &request.grant).await,
+            (AssignedRun::Ring(_), None) | (AssignedRun::Inline(..) | AssignedRun::Unavailable, _) => None,
         }
     }
 
     /// The observer of a run over `network`, which `abort` can stop; `events` receives its events. The run's clock
     /// starts now.
     #[must_use]
-    pub fn begin(&self, order: &Order, network: Network, abort: Arc<Abort>, events: EventSink) -> Execution {
-        Execution::begin(&order.grant, network, abort, Accounting::Thread, events, self.clock.monotonic())
+    pub fn begin(
+        &self,
+        request: &RunRequest,
+        network: Network,
+        abort: Arc<Abort>,
+        events: EventSink,
+    ) -> Execution {
+        Execution::begin(&request.grant, network, abort, Accounting::Thread, events, self.clock.monotonic())
     }
 
     /// The outcome to be reported if this process dies during the run.
     #[must_use]
-    pub fn lost(&self, order: &Order) -> Outcome {
-        let never_begun = self.begin(order, Network::Off, Arc::default(), EventSink::default());
+    pub fn lost_outcome(&self, request: &RunRequest) -> Outcome {
+        let never_begun = self.begin(request, Network::Off, Arc::default(), EventSink::default());
         never_begun.outcome(End::Aborted(AbortReason::Lost), never_begun.started_at())
     }
 
     /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. All of its network
     /// connections are closed at its end.
-    pub async fn run(&self, order: Order, prepared: Option<Prepared>, execution: &Execution) -> Outcome {
-        let outcome = match (order.place, &self.ring) {
-            (Placed::Ring(job), Some(ring)) => ring.run(job, prepared, execution).await,
-            (Placed::Inline(artifact, permit, arguments), _) => {
+    pub async fn run(
+        &self,
+        request: RunRequest,
+        prepared: Option<PreparedChild>,
+        execution: &Execution,
+    ) -> Outcome {
+        let outcome = match (request.assigned, &self.ring) {
+            (AssignedRun::Ring(job), Some(ring)) => ring.run(job, prepared, execution).await,
+            (AssignedRun::Inline(artifact, permit, arguments), _) => {
                 self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await
             }
-            (Placed::Ring(_), None) | (Placed::Nowhere, _) => {
+            (AssignedRun::Ring(_), None) | (AssignedRun::Unavailable, _) => {
                 let end = End::Unlinkable("this tool is not loaded".to_owned());
                 execution.outcome(end, self.clock.monotonic())
             }

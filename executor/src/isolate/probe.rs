@@ -2,7 +2,7 @@
 //! itself in a child of that zygote. No code of the tool runs in the server.
 
 use super::ring::Ring;
-use super::{Ahead, Isolation, Module, RunAs};
+use super::{Isolation, Module, PreforkConfig, RunAs};
 use crate::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
 use crate::clock::Clock;
 use crate::ident::ToolName;
@@ -26,7 +26,7 @@ const MAX_LIFE: Duration = Duration::from_secs(3600);
 const MAX_DESCRIPTION_BYTES: usize = 320 << 10;
 
 /// A typed tool's name, version, description and argument schema; `None` for a command.
-type Described = Option<[String; 4]>;
+type Description = Option<[String; 4]>;
 
 /// Loads `code` and calls `describe` of a typed tool. `meters_fuel` has to be the setting that it was compiled with.
 ///
@@ -38,12 +38,12 @@ pub async fn probe(
     meters_fuel: bool,
     run_as: RunAs,
     clock: Arc<dyn Clock>,
-) -> Result<std::result::Result<Described, String>> {
+) -> Result<std::result::Result<Description, String>> {
     let name = ToolName::parse(NAME).map_err(std::io::Error::other)?;
     let permit = permit()?;
     let budgets = permit.grant().budgets();
     let (largest_file, handles) = (budgets.written.bytes(), budgets.handles);
-    let ahead = Ahead {
+    let prefork = PreforkConfig {
         waiting: 1,
         largest_file,
         handles,
@@ -54,18 +54,18 @@ pub async fn probe(
         run_as,
     };
     let module = Module { name: &name, code, isolation: Isolation::Process };
-    let (ring, unusable) = Ring::start(&[module], ahead, None, clock).await?;
+    let (ring, unusable) = Ring::start(&[module], prefork, None, clock).await?;
     let described = match (unusable.into_iter().next(), code.contract) {
         (Some((_name, reason)), _) => Err(reason),
         (None, Contract::Command) => Ok(None),
-        (None, Contract::Typed) => ring.describe(&name, permit).await.and_then(short),
+        (None, Contract::Typed) => ring.describe(&name, permit).await.and_then(check_size),
     };
     ring.close().await;
     Ok(described)
 }
 
 /// Refuses a description beyond its size limit.
-fn short(texts: [String; 4]) -> std::result::Result<Described, String> {
+fn check_size(texts: [String; 4]) -> std::result::Result<Description, String> {
     let bytes = texts.iter().map(String::len).sum::<usize>();
     if bytes > MAX_DESCRIPTION_BYTES {
         return Err(format!("its description has {bytes} bytes; the limit is {MAX_DESCRIPTION_BYTES}"));

@@ -6,13 +6,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 /// The two returns of a fork.
-pub(super) enum Forked {
+pub(super) enum ForkSide {
     Child,
     Parent { pid: i32 },
 }
 
 /// The number of threads of this process.
-pub(super) fn threads() -> Result<u64> {
+pub(super) fn thread_count() -> Result<u64> {
     // One subfolder per thread, besides the two links that every folder has.
     Ok(std::fs::metadata("/proc/self/task")?.nlink().saturating_sub(2))
 }
@@ -26,14 +26,14 @@ pub(super) fn threads() -> Result<u64> {
     reason = "fork is only sound in a process with one thread: no lock can be held by a thread that the copy \
               lacks. That is checked here, every time"
 )]
-pub(super) fn fork() -> Result<Forked> {
-    if threads()? != 1 {
+pub(super) fn fork() -> Result<ForkSide> {
+    if thread_count()? != 1 {
         return Err(Error::other("a process with several threads cannot be forked"));
     }
     match unsafe { libc::fork() } {
         -1 => Err(Error::last_os_error()),
-        0 => Ok(Forked::Child),
-        pid => Ok(Forked::Parent { pid }),
+        0 => Ok(ForkSide::Child),
+        pid => Ok(ForkSide::Parent { pid }),
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) fn reap(pid: i32) -> Result<Exit> {
     let micros = |time: libc::timeval| {
         u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
     };
-    let how = if libc::WIFSIGNALED(status) {
+    let description = if libc::WIFSIGNALED(status) {
         let signal = libc::WTERMSIG(status);
         match signal {
             libc::SIGKILL => "it was killed (SIGKILL)".to_owned(),
@@ -75,7 +75,7 @@ pub(super) fn reap(pid: i32) -> Result<Exit> {
         format!("exit code {}", libc::WEXITSTATUS(status))
     };
     Ok(Exit {
-        how,
+        description,
         cpu_us: micros(usage.ru_utime) + micros(usage.ru_stime),
         peak_resident: u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10,
     })

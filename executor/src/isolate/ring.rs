@@ -8,13 +8,13 @@
 //! the kernel, and ends every child with SIGKILL, regardless of the guest's own end.
 
 use super::cgroup::Cgroups;
-use super::channel::{Ended, Exit, FromChild, Job, Task, Told};
-use super::generation::{Child, Refill};
-use super::network::carry;
-use super::nursery::Nursery;
+use super::channel::{EndReport, Exit, FromChild, Job, ReportedEnd, Task};
+use super::network::serve_network;
 use super::process::{cpu_of, peak_resident_of};
 use super::user::Owner;
-use super::{Ahead, GRACE, Module};
+use super::zygote_handle::{Child, Refill};
+use super::zygote_pool::ZygotePool;
+use super::{GRACE, Module, PreforkConfig};
 use crate::capability::{Grant, Handover, Permit};
 use crate::clock::Clock;
 use crate::ident::ToolName;
@@ -47,7 +47,7 @@ const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
 
 /// The process ring.
 pub(super) struct Ring {
-    nursery: Arc<Nursery>,
+    pool: Arc<ZygotePool>,
     clock: Arc<dyn Clock>,
 }
 
@@ -55,37 +55,37 @@ impl Ring {
     /// Starts a zygote with `tools`. Returns the reason for each tool that it cannot run.
     pub(super) async fn start(
         tools: &[Module<'_>],
-        settings: Ahead,
+        settings: PreforkConfig,
         cgroups: Option<Arc<Cgroups>>,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Vec<(ToolName, String)>)> {
-        let (nursery, unusable) = Nursery::start(tools, settings, cgroups).await?;
-        Ok((Self { nursery, clock }, unusable))
+        let (pool, unusable) = ZygotePool::start(tools, settings, cgroups).await?;
+        Ok((Self { pool, clock }, unusable))
     }
 
     /// The job of a child, with the user that it runs as.
-    pub(super) fn order(&self, tool: &ToolName, permit: Permit, task: Task) -> Order {
+    pub(super) fn job_request(&self, tool: &ToolName, permit: Permit, task: Task) -> JobRequest {
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
-        let user = self.nursery.run_as().user_for(owners);
+        let user = self.pool.run_as().user_for(owners);
         let (permit, folders) = Handover::of(permit);
-        Order { job: Job { tool: tool.to_string(), task, permit, network: false, user }, folders }
+        JobRequest { job: Job { tool: tool.to_string(), task, permit, network: false, user }, folders }
     }
 
     /// Ends the zygote and waits until it is reaped. To be called when no run is left.
     pub(super) async fn close(self) {
-        self.nursery.close().await;
+        self.pool.close().await;
     }
 
     /// Sends the job to a waiting child, which confines itself for it. `None` if no child waits or the job cannot be
     /// sent yet; [`Self::run`] then finds a child.
-    pub(super) async fn prepare(&self, order: &Order, grant: &Grant) -> Option<Prepared> {
+    pub(super) async fn prepare(&self, request: &JobRequest, grant: &Grant) -> Option<PreparedChild> {
         // STARTED has to be on the disk before the guest's first instruction, and not before a child reads its job
         // and confines itself: the two go on at once. A network's connections are made by the run, so its job waits.
-        if grant.network().value || !order.is_short() {
+        if grant.network().value || !request.is_short() {
             return None;
         }
-        let prepared = match self.nursery.try_child()? {
-            Ok((child, refill)) => child.prepared(refill, order, grant, Carried(None), None).await,
+        let prepared = match self.pool.try_child()? {
+            Ok((child, refill)) => child.assign(refill, request, grant, NetworkProxyGuard(None), None).await,
             Err(reason) => Err(reason),
         };
         prepared.inspect_err(|reason| tracing::warn!(reason, "a child could not be prepared")).ok()
@@ -95,23 +95,23 @@ impl Ring {
     /// are stuck.
     pub(super) async fn run(
         &self,
-        mut order: Order,
-        mut prepared: Option<Prepared>,
+        mut request: JobRequest,
+        mut prepared: Option<PreparedChild>,
         execution: &Execution,
     ) -> Outcome {
-        order.job.network = execution.network().line().is_some();
+        request.job.network = execution.network().line().is_some();
         let mut last = String::new();
         // All waiting children may have been killed at once.
-        for _ in 0..self.nursery.waiting().saturating_add(MAX_TRIES) {
+        for _ in 0..self.pool.waiting().saturating_add(MAX_TRIES) {
             let ran = match prepared.take() {
-                Some(prepared) => self.follow(prepared, execution).await,
-                None => self.in_another_child(&order, execution).await,
+                Some(prepared) => self.supervise(prepared, execution).await,
+                None => self.run_in_new_child(&request, execution).await,
             };
             match ran {
                 Ok(outcome) => return outcome,
                 Err(reason) => last = reason,
             }
-            tracing::warn!(tool = order.job.tool, reason = last, "a child ended before its guest began");
+            tracing::warn!(tool = request.job.tool, reason = last, "a child ended before its guest began");
         }
         execution.outcome(End::Crashed(last), self.clock.monotonic())
     }
@@ -126,19 +126,19 @@ impl Ring {
         permit: Permit,
     ) -> std::result::Result<[String; 4], String> {
         let (grant, timeout) = (permit.grant().clone(), permit.grant().timeout().value);
-        let order = self.order(tool, permit, Task::Describe);
+        let request = self.job_request(tool, permit, Task::Describe);
         let described = async {
-            let (child, refill) = self.nursery.child().await?;
-            let mut prepared = child.prepared(refill, &order, &grant, Carried(None), None).await?;
+            let (child, refill) = self.pool.child().await?;
+            let mut prepared = child.assign(refill, &request, &grant, NetworkProxyGuard(None), None).await?;
             let channel = &mut prepared.child.channel;
             channel.begin().await.map_err(|error| error.to_string())?;
             match channel.receive().await.map_err(|error| error.to_string())? {
-                Some(FromChild::Described(described)) => described.map_err(short),
-                Some(FromChild::Failed(reason)) => Err(short(reason)),
+                Some(FromChild::Described(described)) => described.map_err(truncate),
+                Some(FromChild::Failed(reason)) => Err(truncate(reason)),
                 Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
                     Err("its process sent a message that is not part of a description".to_owned())
                 }
-                None => Err(exit_of(&mut prepared.child).await.how),
+                None => Err(wait_for_exit(&mut prepared.child).await.description),
             }
         };
         let limit = timeout.duration() + GRACE;
@@ -147,42 +147,42 @@ impl Ring {
     }
 
     /// Runs the job in a child that was not prepared; an error is the reason why its guest never began.
-    async fn in_another_child(
+    async fn run_in_new_child(
         &self,
-        order: &Order,
+        request: &JobRequest,
         execution: &Execution,
     ) -> std::result::Result<Outcome, String> {
         let (child, refill) = tokio::select! {
-            child = self.nursery.child() => child?,
-            over = over(execution) => {
-                let end = match over {
-                    Over::Late => End::Unlinkable("no process was available before its deadline".into()),
-                    Over::Aborted(reason) => End::Aborted(reason),
+            child = self.pool.child() => child?,
+            stop = await_stop(execution) => {
+                let end = match stop {
+                    StopReason::DeadlinePassed => End::Unlinkable("no process was available before its deadline".into()),
+                    StopReason::Aborted(reason) => End::Aborted(reason),
                 };
                 return Ok(execution.outcome(end, self.clock.monotonic()));
             }
         };
-        let (carried, network) = carried(execution).map_err(|error| error.to_string())?;
+        let (proxy, network) = start_network_proxy(execution).map_err(|error| error.to_string())?;
         tokio::select! {
-            prepared = child.prepared(refill, order, execution.grant(), carried, network) => {
-                self.follow(prepared?, execution).await
+            prepared = child.assign(refill, request, execution.grant(), proxy, network) => {
+                self.supervise(prepared?, execution).await
             }
-            over = over(execution) => Ok(execution.outcome(over.into(), self.clock.monotonic())),
+            stop = await_stop(execution) => Ok(execution.outcome(stop.into(), self.clock.monotonic())),
         }
     }
 
     /// Lets a prepared child begin and supervises it to its end; an error is the reason why its guest never began.
-    async fn follow(
+    async fn supervise(
         &self,
-        prepared: Prepared,
+        prepared: PreparedChild,
         execution: &Execution,
     ) -> std::result::Result<Outcome, String> {
-        let Prepared { mut child, _carried } = prepared;
-        let told = tokio::select! {
-            told = child.channel.begin() => told,
-            over = over(execution) => return Ok(execution.outcome(over.into(), self.clock.monotonic())),
+        let PreparedChild { mut child, _network_proxy } = prepared;
+        let started = tokio::select! {
+            started = child.channel.begin() => started,
+            stop = await_stop(execution) => return Ok(execution.outcome(stop.into(), self.clock.monotonic())),
         };
-        match told {
+        match started {
             // A child that has ended may have sent its reason before: it is read below.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.to_string()),
             Ok(()) | Err(_) => {}
@@ -193,7 +193,7 @@ impl Ring {
             // Not `biased`: a child that never stops sending has a deadline all the same.
             let message = tokio::select! {
                 message = child.channel.receive() => message,
-                over = over(execution) => break over.into(),
+                stop = await_stop(execution) => break stop.into(),
             };
             match message {
                 Ok(Some(FromChild::Began { cpu_ns })) => {
@@ -203,26 +203,27 @@ impl Ring {
                 }
                 Ok(Some(FromChild::Event(event))) => execution.record_event(event),
                 Ok(Some(FromChild::Ended(told))) => {
-                    let Ended { end, output_bytes, truncated, spent, denied, denied_truncated } = *told;
+                    let EndReport { end, output_bytes, truncated, spent, denied, denied_truncated } = *told;
                     let counts = denied.into_iter().take(Usage::MAX_DENIALS);
                     counts.for_each(|Denial { what, reason, count }| {
                         execution.record_event(Event::Denied(what, reason, count));
                     });
                     ended = Some((output_bytes, truncated, spent, denied_truncated));
-                    break self.believed(end, execution).await;
+                    break self.validate_reported_end(end, execution).await;
                 }
                 Ok(Some(FromChild::Described(_))) => {
                     break End::Crashed("it sent a description instead of running the tool".to_owned());
                 }
-                Ok(Some(FromChild::Failed(reason))) if began.is_none() => return Err(short(reason)),
-                Ok(Some(FromChild::Failed(reason))) => break End::Crashed(short(reason)),
+                Ok(Some(FromChild::Failed(reason))) if began.is_none() => return Err(truncate(reason)),
+                Ok(Some(FromChild::Failed(reason))) => break End::Crashed(truncate(reason)),
                 Ok(None) => {
                     let exit = tokio::select! {
-                        exit = exit_of(&mut child) => exit,
-                        over = over(execution) => break over.into(),
+                        exit = wait_for_exit(&mut child) => exit,
+                        stop = await_stop(execution) => break stop.into(),
                     };
-                    let Some(began) = began else { return Err(exit.how) };
-                    let mut outcome = execution.outcome(End::Crashed(exit.how), self.clock.monotonic());
+                    let Some(began) = began else { return Err(exit.description) };
+                    let mut outcome =
+                        execution.outcome(End::Crashed(exit.description), self.clock.monotonic());
                     outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(began);
                     outcome.metrics.peak_resident_bytes = Some(exit.peak_resident);
                     outcome.usage.spent = None;
@@ -249,50 +250,50 @@ impl Ring {
 
     /// The reported end, if a child can report it: only the server cancels runs, and a deadline in the future has not
     /// passed.
-    async fn believed(&self, told: Told, execution: &Execution) -> End {
+    async fn validate_reported_end(&self, reported: ReportedEnd, execution: &Execution) -> End {
         // Serializing a value again may lengthen its numbers.
         let most = execution.output_limit().saturating_mul(2).saturating_add(SMALL_BYTES);
         let fits = |bytes: usize| u64::try_from(bytes).is_ok_and(|bytes| bytes <= most);
-        match told {
-            Told::Returned(text) if fits(text.len()) => {
+        match reported {
+            ReportedEnd::Returned(text) if fits(text.len()) => {
                 if text.len() <= AT_ONCE_BYTES {
                     return parse_result(&text);
                 }
                 let checked = tokio::task::spawn_blocking(move || parse_result(&text)).await;
                 checked.unwrap_or_else(|_| End::Crashed("its result could not be read".to_owned()))
             }
-            Told::ToolError { code, message, detail }
+            ReportedEnd::ToolError { code, message, detail }
                 if fits(code.len() + message.len() + detail.as_ref().map_or(0, String::len)) =>
             {
                 End::ToolError { code, message, detail: detail.as_deref().map(error_detail) }
             }
-            Told::Returned(_) | Told::ToolError { .. } => End::LimitReached(Limit::Output),
-            Told::Otherwise(End::LimitReached(Limit::Time))
+            ReportedEnd::Returned(_) | ReportedEnd::ToolError { .. } => End::LimitReached(Limit::Output),
+            ReportedEnd::Otherwise(End::LimitReached(Limit::Time))
                 if self.clock.monotonic() < execution.deadline() =>
             {
                 End::Crashed("it reported a deadline that has not passed".to_owned())
             }
-            Told::Otherwise(End::Returned(_) | End::ToolError { .. } | End::Aborted(_)) => {
+            ReportedEnd::Otherwise(End::Returned(_) | End::ToolError { .. } | End::Aborted(_)) => {
                 End::Crashed("it reported an end that a child cannot decide".to_owned())
             }
-            Told::Otherwise(End::Exited { code, stderr_tail }) => {
-                End::Exited { code, stderr_tail: short(stderr_tail) }
+            ReportedEnd::Otherwise(End::Exited { code, stderr_tail }) => {
+                End::Exited { code, stderr_tail: truncate(stderr_tail) }
             }
-            Told::Otherwise(End::Trapped(trap)) => End::Trapped(short(trap)),
-            Told::Otherwise(End::Unlinkable(missing)) => End::Unlinkable(short(missing)),
-            Told::Otherwise(End::Crashed(how)) => End::Crashed(short(how)),
-            Told::Otherwise(end @ (End::ResultNotJson | End::LimitReached(_))) => end,
+            ReportedEnd::Otherwise(End::Trapped(trap)) => End::Trapped(truncate(trap)),
+            ReportedEnd::Otherwise(End::Unlinkable(missing)) => End::Unlinkable(truncate(missing)),
+            ReportedEnd::Otherwise(End::Crashed(how)) => End::Crashed(truncate(how)),
+            ReportedEnd::Otherwise(end @ (End::ResultNotJson | End::LimitReached(_))) => end,
         }
     }
 }
 
 /// The job of one child and the folders that are granted to it.
-pub(super) struct Order {
+pub(super) struct JobRequest {
     job: Job,
     folders: Vec<OwnedFd>,
 }
 
-impl Order {
+impl JobRequest {
     /// Fits the socket's buffer, so that a child receives it at once.
     fn is_short(&self) -> bool {
         match &self.job.task {
@@ -303,101 +304,107 @@ impl Order {
 }
 
 /// A child that has received its job, confines itself for it, and waits for the signal to begin.
-pub struct Prepared {
+pub struct PreparedChild {
     child: Child,
-    _carried: Carried,
+    _network_proxy: NetworkProxyGuard,
 }
 
 /// The task that serves the network of one child. Dropping it ends all requests.
-struct Carried(Option<AbortHandle>);
+struct NetworkProxyGuard(Option<AbortHandle>);
 
-impl Drop for Carried {
+impl Drop for NetworkProxyGuard {
     fn drop(&mut self) {
-        if let Some(carrying) = &self.0 {
-            carrying.abort();
+        if let Some(proxying) = &self.0 {
+            proxying.abort();
         }
     }
 }
 
 /// Starts to serve the network of a run that has one. Returns the child's end of the socket.
-fn carried(execution: &Execution) -> Result<(Carried, Option<UnixStream>)> {
-    let Some(line) = execution.network().line().map(Arc::clone) else { return Ok((Carried(None), None)) };
+fn start_network_proxy(execution: &Execution) -> Result<(NetworkProxyGuard, Option<UnixStream>)> {
+    let Some(line) = execution.network().line().map(Arc::clone) else {
+        return Ok((NetworkProxyGuard(None), None));
+    };
     // A socket pair of its own, for runs with a network only. On the channel of the child, bodies would be JSON, the
     // output's bound would apply to them, and the loop that supervises the run would have to read them.
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
-    let carrying = tokio::spawn(async move {
-        if let Err(error) = carry(line, ours).await {
+    let proxying = tokio::spawn(async move {
+        if let Err(error) = serve_network(line, ours).await {
             tracing::warn!(%error, "the network connection of a run has failed");
         }
     });
-    Ok((Carried(Some(carrying.abort_handle())), Some(theirs)))
+    Ok((NetworkProxyGuard(Some(proxying.abort_handle())), Some(theirs)))
 }
 
 /// The server's reason to end a run.
-enum Over {
+enum StopReason {
     Aborted(AbortReason),
     /// The deadline and the grace period after it have passed.
-    Late,
+    DeadlinePassed,
 }
 
-impl From<Over> for End {
-    fn from(over: Over) -> Self {
-        match over {
-            Over::Aborted(reason) => Self::Aborted(reason),
-            Over::Late => Self::LimitReached(Limit::Time),
+impl From<StopReason> for End {
+    fn from(stop: StopReason) -> Self {
+        match stop {
+            StopReason::Aborted(reason) => Self::Aborted(reason),
+            StopReason::DeadlinePassed => Self::LimitReached(Limit::Time),
         }
     }
 }
 
 /// Waits for the run's cancellation, or until shortly after its deadline.
-async fn over(execution: &Execution) -> Over {
+async fn await_stop(execution: &Execution) -> StopReason {
     tokio::select! {
-        reason = execution.abort().wait() => Over::Aborted(reason),
-        () = tokio::time::sleep_until((execution.deadline() + GRACE).into()) => Over::Late,
+        reason = execution.abort().wait() => StopReason::Aborted(reason),
+        () = tokio::time::sleep_until((execution.deadline() + GRACE).into()) => StopReason::DeadlinePassed,
     }
 }
 
 /// The kernel's exit report of a child whose socket is closed.
-async fn exit_of(child: &mut Child) -> Exit {
+async fn wait_for_exit(child: &mut Child) -> Exit {
     child.kill();
     match tokio::time::timeout(EXIT_TIMEOUT, &mut child.exit).await {
         Ok(Ok(exit)) => exit,
-        Ok(Err(_)) => Exit { how: "its zygote ended with it".to_owned(), cpu_us: 0, peak_resident: 0 },
-        Err(_) => Exit { how: "its zygote did not report its exit".to_owned(), cpu_us: 0, peak_resident: 0 },
+        Ok(Err(_)) => {
+            Exit { description: "its zygote ended with it".to_owned(), cpu_us: 0, peak_resident: 0 }
+        }
+        Err(_) => {
+            Exit { description: "its zygote did not report its exit".to_owned(), cpu_us: 0, peak_resident: 0 }
+        }
     }
 }
 
 /// Truncates a child's message, which may have any length.
-fn short(text: String) -> String {
+fn truncate(text: String) -> String {
     if text.len() <= MAX_TEXT_BYTES { text } else { text.chars().take(MAX_TEXT_BYTES / 4).collect() }
 }
 
 impl Child {
     /// Sends the job and the child's end of the run's network.
-    async fn prepared(
+    async fn assign(
         mut self,
         refill: Refill,
-        order: &Order,
+        request: &JobRequest,
         grant: &Grant,
-        carried: Carried,
+        proxy: NetworkProxyGuard,
         network: Option<UnixStream>,
-    ) -> std::result::Result<Prepared, String> {
+    ) -> std::result::Result<PreparedChild, String> {
         if let Some(group) = &self.group {
             group.limit(grant).map_err(|error| error.to_string())?;
         }
-        let handles = order.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
+        let handles = request.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
         // Output is reported as JSON, with up to six bytes for one.
         let output = grant.output().value.bytes();
-        self.channel.allow(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
-        self.channel.send(&order.job, &handles).await.map_err(|error| error.to_string())?;
+        self.channel.set_receive_limit(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
+        self.channel.send(&request.job, &handles).await.map_err(|error| error.to_string())?;
         // The next child is forked while this one runs. Forking it after the run was measured to be slower on two
         // cores: it then takes its time from the answer.
         drop(refill);
         // From here on only the child holds its end, so that its exit closes the connection.
         drop(network);
-        Ok(Prepared { child: self, _carried: carried })
+        Ok(PreparedChild { child: self, _network_proxy: proxy })
     }
 }

@@ -6,7 +6,7 @@
 use super::channel::{FromZygote, ToZygote, receive, send};
 use super::child;
 use super::confine::{ConfineError, Confinement};
-use super::process::{Forked, close_inherited, fork, reap};
+use super::process::{ForkSide, close_inherited, fork, reap};
 use crate::clock::SystemClock;
 use crate::sandbox::{Artifact, Code, Sandbox};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 /// The state of a zygote, which its children inherit.
-pub(super) struct Ready {
+pub(super) struct ZygoteState {
     pub(super) sandbox: Sandbox,
     pub(super) tools: BTreeMap<String, Artifact>,
     pub(super) null: File,
@@ -29,7 +29,7 @@ pub(super) struct Ready {
 }
 
 /// A child that has not been reaped yet.
-struct Living {
+struct ForkedChild {
     child: u64,
     pid: i32,
     pidfd: OwnedFd,
@@ -51,15 +51,15 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
     close_inherited()?;
     let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let Some(ready) = load(&control, meters_fuel, changes_users)? else { return Ok(()) };
-    let mut living: Vec<Living> = Vec::new();
+    let mut children: Vec<ForkedChild> = Vec::new();
     loop {
         // Ended children are reaped before another is forked, because an outcome may wait for the exit.
-        let (asked, gone) = wait(&control, &living)?;
+        let (has_message, gone) = wait_for_events(&control, &children)?;
         for index in gone.into_iter().rev() {
-            let Living { child, pid, .. } = living.swap_remove(index);
+            let ForkedChild { child, pid, .. } = children.swap_remove(index);
             send(&control, &FromZygote::Exited { child, exit: reap(pid)? }, &[])?;
         }
-        if !asked {
+        if !has_message {
             continue;
         }
         match receive(&control)? {
@@ -69,46 +69,46 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
                     continue;
                 };
                 match fork() {
-                    Ok(Forked::Child) => {
+                    Ok(ForkSide::Child) => {
                         // No descriptor of the zygote's own may stay open in a child.
-                        drop((living, control));
-                        child::live(&ready, UnixStream::from(socket));
+                        drop((children, control));
+                        child::child_main(&ready, UnixStream::from(socket));
                     }
-                    Ok(Forked::Parent { pid }) => living.extend(forked(&control, child, pid)?),
+                    Ok(ForkSide::Parent { pid }) => children.extend(register_child(&control, child, pid)?),
                     Err(error) => refuse(&control, child, &error)?,
                 }
             }
-            Some((ToZygote::Load { .. } | ToZygote::Start { .. }, _)) => return Err(protocol()),
+            Some((ToZygote::Load { .. } | ToZygote::Start { .. }, _)) => return Err(unexpected_message()),
             None => return Ok(()),
         }
     }
 }
 
 /// An I/O error with a confinement error's message and cause.
-pub(super) fn refused(error: ConfineError) -> Error {
+pub(super) fn confine_io_error(error: ConfineError) -> Error {
     use std::error::Error as _;
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
     Error::other(format!("{error}{cause}"))
 }
 
-fn protocol() -> Error {
+fn unexpected_message() -> Error {
     Error::new(ErrorKind::InvalidData, "the server sent a message that a zygote does not expect")
 }
 
 /// Confines the process and loads the tools; `None` when the server ends before they are complete.
-fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<Option<Ready>> {
+fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<Option<ZygoteState>> {
     let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock)).map_err(Error::other)?;
-    let confinement = Confinement::prepare().map_err(refused)?;
+    let confinement = Confinement::prepare().map_err(confine_io_error)?;
     // Confined before any code of a tool is loaded. The system call filter follows after that, because it forbids
     // making memory executable.
-    confinement.zygote(changes_users).map_err(refused)?;
+    confinement.confine_zygote(changes_users).map_err(confine_io_error)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();
     let (largest_file, handles) = loop {
         match receive(control)? {
             Some((ToZygote::Load { tool, component, contract }, handles)) => {
                 let mut files = handles.into_iter().map(File::from);
-                let (module, componentised) = (files.next().ok_or_else(protocol)?, files.next());
+                let (module, componentised) = (files.next().ok_or_else(unexpected_message)?, files.next());
                 let componentised = componentised.as_ref();
                 let code = Code { module: &module, component, componentised, contract: contract.into() };
                 unusable.push(match sandbox.load(code) {
@@ -122,20 +122,20 @@ fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<
             Some((ToZygote::Start { largest_file, handles }, _)) => {
                 break (largest_file, handles);
             }
-            Some((ToZygote::Fork { .. }, _)) => return Err(protocol()),
+            Some((ToZygote::Fork { .. }, _)) => return Err(unexpected_message()),
             None => return Ok(None),
         }
     };
     let null = File::options().read(true).write(true).open("/dev/null")?;
-    confinement.list().map_err(refused)?;
+    confinement.filter_system_calls().map_err(confine_io_error)?;
     send(control, &FromZygote::Ready { unusable }, &[])?;
-    Ok(Some(Ready { sandbox, tools, null, confinement: Arc::new(confinement), largest_file, handles }))
+    Ok(Some(ZygoteState { sandbox, tools, null, confinement: Arc::new(confinement), largest_file, handles }))
 }
 
 /// Waits for a message of the server (`true`) or the end of children (their indexes).
-fn wait(control: &UnixStream, living: &[Living]) -> Result<(bool, Vec<usize>)> {
+fn wait_for_events(control: &UnixStream, children: &[ForkedChild]) -> Result<(bool, Vec<usize>)> {
     let mut watched = vec![PollFd::new(control, PollFlags::IN)];
-    watched.extend(living.iter().map(|living| PollFd::new(&living.pidfd, PollFlags::IN)));
+    watched.extend(children.iter().map(|children| PollFd::new(&children.pidfd, PollFlags::IN)));
     loop {
         match poll(&mut watched, None) {
             Ok(_) => break,
@@ -143,18 +143,18 @@ fn wait(control: &UnixStream, living: &[Living]) -> Result<(bool, Vec<usize>)> {
             Err(error) => return Err(error.into()),
         }
     }
-    let mut spoke = watched.iter().map(|fd| !fd.revents().is_empty());
-    let asked = spoke.next().unwrap_or(false);
-    Ok((asked, spoke.enumerate().filter_map(|(index, spoke)| spoke.then_some(index)).collect()))
+    let mut signalled = watched.iter().map(|fd| !fd.revents().is_empty());
+    let has_message = signalled.next().unwrap_or(false);
+    Ok((has_message, signalled.enumerate().filter_map(|(index, is_set)| is_set.then_some(index)).collect()))
 }
 
 /// Reports a new child; ends it if there is no descriptor left for its pidfd.
-fn forked(control: &UnixStream, child: u64, pid: i32) -> Result<Option<Living>> {
-    let known = Pid::from_raw(pid).ok_or_else(protocol)?;
+fn register_child(control: &UnixStream, child: u64, pid: i32) -> Result<Option<ForkedChild>> {
+    let known = Pid::from_raw(pid).ok_or_else(unexpected_message)?;
     match pidfd_open(known, PidfdFlags::empty()) {
         Ok(pidfd) => {
             send(control, &FromZygote::Forked { child, pid }, &[pidfd.as_fd()])?;
-            Ok(Some(Living { child, pid, pidfd }))
+            Ok(Some(ForkedChild { child, pid, pidfd }))
         }
         Err(error) => {
             // The server then closes its end of the child's socket, and a child without a job ends.

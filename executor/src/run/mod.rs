@@ -94,7 +94,7 @@ impl Loaded {
     /// A catalogue whose tools are ready to run in `isolate`.
     #[must_use]
     pub fn new(catalog: Catalog, isolate: Isolate) -> Self {
-        let usable = catalog.ready().filter(|(name, _)| isolate.usable(name).is_ok());
+        let usable = catalog.ready().filter(|(name, _)| isolate.check_usable(name).is_ok());
         let tools = usable.map(|(_, tool)| tool.descriptor.clone()).collect();
         Self { catalog, isolate, tools }
     }
@@ -206,7 +206,7 @@ impl Executor {
     pub fn tool_names(&self) -> Vec<String> {
         let loaded = self.loaded();
         let known = loaded.catalog.iter().filter(|(name, entry)| match entry {
-            Entry::Ready(_) => loaded.isolate.usable(name).is_ok(),
+            Entry::Ready(_) => loaded.isolate.check_usable(name).is_ok(),
             Entry::Preparing => true,
             Entry::Broken(_) => false,
         });
@@ -562,7 +562,7 @@ impl Executor {
         let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
         match loaded.catalog.get(&call.tool) {
             Some(Entry::Ready(_)) => {
-                loaded.isolate.usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
+                loaded.isolate.check_usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
             }
             Some(Entry::Preparing) => {
                 let message =
@@ -780,14 +780,14 @@ impl Executor {
         }
         let permit = Permit::new(grant, roots);
         let arguments = Value::Object(call.arguments.clone()).to_string();
-        let order = loaded.isolate.order(&call.tool, permit, arguments);
+        let order = loaded.isolate.request(&call.tool, permit, arguments);
         let receipt = |outcome| {
             let Call { agent, intent, tool, .. } = call;
             let (approved_by, durability) = (approved_by.clone(), self.journal.durability());
             let (agent, intent, tool) = (agent.clone(), *intent, tool.clone());
             Receipt { agent, intent, tool, approved_by, durability, outcome }
         };
-        let will = receipt(loaded.isolate.lost(&order));
+        let will = receipt(loaded.isolate.lost_outcome(&order));
         let keeper = watcher.keeper();
         let task = keeper.as_ref().and_then(|keeper| keeper.will());
         let (keep_until, proof) = (admitted.remember_until(), admitted.proof_id());

@@ -19,10 +19,10 @@ fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
 fn version_1_needs_both_hierarchies() {
     let both = tree(&[("memory/box/tasks", ""), ("cpu,cpuacct/tasks", "")]);
     let own = "4:memory:/box\n1:cpu,cpuacct:/\n0::/\n";
-    let found = Delegated::among(own, both.path()).unwrap();
+    let found = CgroupDirs::find_in(own, both.path()).unwrap();
     let (memory, cpu) = (both.path().join("memory/box"), both.path().join("cpu,cpuacct"));
-    assert_eq!(found, Delegated::One { memory, cpu });
-    let reason = Delegated::among("4:memory:/box\n", both.path()).unwrap_err();
+    assert_eq!(found, CgroupDirs::V1 { memory, cpu });
+    let reason = CgroupDirs::find_in("4:memory:/box\n", both.path()).unwrap_err();
     assert!(reason.contains("Delegate=memory cpu"), "{reason}");
 }
 
@@ -32,7 +32,7 @@ fn version_2_needs_both_controllers_and_nobody_else_inside() {
     let us = std::process::id().to_string();
     let among = |files: &[(&str, &str)]| {
         let root = tree(files);
-        Delegated::among(own, root.path()).map(|found| found == Delegated::Two(root.path().join("unit")))
+        CgroupDirs::find_in(own, root.path()).map(|found| found == CgroupDirs::V2(root.path().join("unit")))
     };
     let controllers = ("unit/cgroup.controllers", "cpu io memory");
     let alone = ("unit/cgroup.subtree_control", "");
@@ -52,12 +52,12 @@ fn version_2_needs_both_controllers_and_nobody_else_inside() {
 /// The groups of this process; `None`, with a message, if this machine delegates none. An executor with the same
 /// process id has ended before and left a group.
 fn groups() -> Option<Arc<Cgroups>> {
-    match Delegated::find() {
+    match CgroupDirs::find() {
         Ok(delegated) => {
-            let before = delegated.below(&format!("{OURS}{}", std::process::id()));
-            let left = before.below("left");
-            before.make().unwrap();
-            left.make().unwrap();
+            let before = delegated.child(&format!("{EXECUTOR_PREFIX}{}", std::process::id()));
+            let left = before.child("left");
+            before.create().unwrap();
+            left.create().unwrap();
             let groups = Cgroups::set_up().unwrap().unwrap();
             assert!(left.folders().all(|folder| !folder.exists()));
             Some(groups)

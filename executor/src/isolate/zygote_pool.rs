@@ -11,9 +11,9 @@
 
 use super::cgroup::Cgroups;
 use super::channel::ToZygote;
-use super::generation::{Child, Generation, Loaded, Made, Refill};
 use super::user::RunAs;
-use super::{Ahead, Module};
+use super::zygote_handle::{Child, ChildResult, Refill, ToolImage, ZygoteHandle};
+use super::{Module, PreforkConfig};
 use crate::ident::ToolName;
 use crate::sandbox::Code;
 use std::convert::Infallible;
@@ -29,38 +29,38 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// The pause before the next attempt to replace a worn zygote, which stays in use.
 const ZYGOTE_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-pub(super) struct Nursery {
-    tools: Vec<Loaded>,
-    settings: Ahead,
+pub(super) struct ZygotePool {
+    tools: Vec<ToolImage>,
+    settings: PreforkConfig,
     cgroups: Option<Arc<Cgroups>>,
-    current: Mutex<Option<Arc<Generation>>>,
+    current: Mutex<Option<Arc<ZygoteHandle>>>,
     /// Notified when the current zygote has reached its number of runs.
     worn: Arc<Notify>,
     /// Closed when the pool is dropped, which ends the task that replaces zygotes.
     _open: oneshot::Sender<Infallible>,
 }
 
-impl Nursery {
+impl ZygotePool {
     /// Starts a zygote with `tools`. Returns the reason for each tool that it cannot run.
     pub(super) async fn start(
         tools: &[Module<'_>],
-        settings: Ahead,
+        settings: PreforkConfig,
         cgroups: Option<Arc<Cgroups>>,
     ) -> Result<(Arc<Self>, Vec<(ToolName, String)>)> {
-        let loaded = tools.iter().map(load).collect::<Result<Vec<_>>>()?;
+        let loaded = tools.iter().map(tool_image).collect::<Result<Vec<_>>>()?;
         let (open, closed) = oneshot::channel();
         let (current, worn) = (Mutex::default(), Arc::default());
-        let nursery = Arc::new(Self { tools: loaded, settings, cgroups, current, worn, _open: open });
-        let (generation, unusable) = nursery.zygote(settings.children()).await?;
+        let pool = Arc::new(Self { tools: loaded, settings, cgroups, current, worn, _open: open });
+        let (zygote, unusable) = pool.start_zygote(settings.children()).await?;
         // The first zygote has tried to load every tool; with fresh layouts it has no other use.
-        let generation = if settings.fresh_layout { nursery.fresh() } else { generation };
-        *nursery.current.lock().await = Some(Arc::new(generation));
+        let zygote = if settings.fresh_layout { pool.handle_per_child() } else { zygote };
+        *pool.current.lock().await = Some(Arc::new(zygote));
         if !settings.fresh_layout {
-            tokio::spawn(keep_renewing(Arc::downgrade(&nursery), Arc::clone(&nursery.worn), closed));
+            tokio::spawn(replace_worn_zygotes(Arc::downgrade(&pool), Arc::clone(&pool.worn), closed));
         }
         let unusable = tools.iter().zip(unusable);
         let unusable = unusable.filter_map(|(tool, reason)| Some((tool.name.clone(), reason?))).collect();
-        Ok((nursery, unusable))
+        Ok((pool, unusable))
     }
 
     /// The configured number of waiting children.
@@ -75,11 +75,11 @@ impl Nursery {
 
     /// A living child that waits already, if any; or the reason why it could not be forked.
     pub(super) fn try_child(&self) -> Option<std::result::Result<(Child, Refill), String>> {
-        let generation = self.living()?;
-        let made = generation.try_next()?;
-        let refill = self.taken(generation);
+        let zygote = self.current_zygote()?;
+        let made = zygote.try_next()?;
+        let refill = self.count_run(zygote);
         match made {
-            Ok(child) if child.lives() => Some(Ok((child, refill))),
+            Ok(child) if child.is_alive() => Some(Ok((child, refill))),
             Ok(_killed_while_it_waited) => None,
             Err(reason) => Some(Err(reason)),
         }
@@ -88,26 +88,26 @@ impl Nursery {
     /// A waiting child, or the next one to be forked.
     pub(super) async fn child(self: &Arc<Self>) -> std::result::Result<(Child, Refill), String> {
         loop {
-            let generation = match self.living() {
-                Some(generation) => generation,
+            let zygote = match self.current_zygote() {
+                Some(zygote) => zygote,
                 // A task of its own: a run that is cancelled in between must not leave a half-started zygote.
                 None => {
-                    let started = tokio::spawn(Arc::clone(self).revived()).await;
+                    let started = tokio::spawn(Arc::clone(self).revive()).await;
                     started.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
                 }
             };
             let made = tokio::select! {
                 biased;
-                made = generation.next() => made,
+                made = zygote.next() => made,
                 // A retired zygote forks no more, so its next child might never arrive.
-                () = generation.retired() => continue,
+                () = zygote.wait_retired() => continue,
             };
             match made.ok_or("its zygote ended")? {
-                Ok(child) if child.lives() => return Ok((child, self.taken(generation))),
-                Ok(_killed_while_it_waited) => generation.lost(),
+                Ok(child) if child.is_alive() => return Ok((child, self.count_run(zygote))),
+                Ok(_killed_while_it_waited) => zygote.request_replacement(),
                 Err(reason) => {
                     // Requests a replacement, so that the configured number waits once resources allow it.
-                    generation.lost();
+                    zygote.request_replacement();
                     tracing::warn!(reason, "fork failed");
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
@@ -115,29 +115,29 @@ impl Nursery {
         }
     }
 
-    fn taken(&self, generation: Arc<Generation>) -> Refill {
-        let refill = Arc::clone(&generation).taken();
-        if generation.runs() >= self.settings.renew_runs {
+    fn count_run(&self, zygote: Arc<ZygoteHandle>) -> Refill {
+        let refill = Arc::clone(&zygote).count_run();
+        if zygote.runs() >= self.settings.renew_runs {
             self.worn.notify_one();
         }
         refill
     }
 
     /// The current zygote, if it is alive and not being replaced.
-    fn living(&self) -> Option<Arc<Generation>> {
-        // A held lock means a replacement: the caller goes on to `revived`, which waits for it.
+    fn current_zygote(&self) -> Option<Arc<ZygoteHandle>> {
+        // A held lock means a replacement: the caller goes on to `revive`, which waits for it.
         let current = self.current.try_lock().ok()?;
-        current.as_ref().filter(|living| living.lives()).map(Arc::clone)
+        current.as_ref().filter(|living| living.is_alive()).map(Arc::clone)
     }
 
     /// The current zygote, or a new one if it is dead.
-    async fn revived(self: Arc<Self>) -> Result<Arc<Generation>> {
+    async fn revive(self: Arc<Self>) -> Result<Arc<ZygoteHandle>> {
         let mut current = self.current.lock().await;
         match &*current {
-            Some(living) if living.lives() => Ok(Arc::clone(living)),
+            Some(living) if living.is_alive() => Ok(Arc::clone(living)),
             Some(_) | None => {
                 tracing::warn!("the zygote has died and is replaced");
-                let (started, _unusable) = self.zygote(self.settings.children()).await?;
+                let (started, _unusable) = self.start_zygote(self.settings.children()).await?;
                 Ok(Arc::clone(current.insert(Arc::new(started))))
             }
         }
@@ -151,8 +151,8 @@ impl Nursery {
         }
     }
 
-    async fn zygote(&self, children: usize) -> Result<(Generation, Vec<Option<String>>)> {
-        Generation::start(&self.tools, &self.settings, children, self.cgroups.clone()).await
+    async fn start_zygote(&self, children: usize) -> Result<(ZygoteHandle, Vec<Option<String>>)> {
+        ZygoteHandle::start(&self.tools, &self.settings, children, self.cgroups.clone()).await
     }
 
     /// The time at which the current zygote is due for replacement: now, if it has reached its number of runs.
@@ -160,7 +160,7 @@ impl Nursery {
         let current = self.current.lock().await;
         match &*current {
             Some(current) if current.runs() < self.settings.renew_runs => {
-                current.since() + self.settings.renew_after
+                current.started_at() + self.settings.renew_after
             }
             Some(_) => Instant::now(),
             // The pool is closed, and no zygote may follow.
@@ -169,8 +169,8 @@ impl Nursery {
     }
 
     /// Replaces the current zygote.
-    async fn renew(&self) -> Result<()> {
-        let (next, _unusable) = self.zygote(self.settings.children()).await?;
+    async fn replace_zygote(&self) -> Result<()> {
+        let (next, _unusable) = self.start_zygote(self.settings.children()).await?;
         // Without the lock: runs take children of the old zygote until the new one's are ready.
         next.warm_up(self.settings.children()).await?;
         let before = self.current.lock().await.replace(Arc::new(next));
@@ -182,7 +182,7 @@ impl Nursery {
     }
 
     /// A source whose children each have a zygote of their own, and with it an address layout of their own.
-    fn fresh(self: &Arc<Self>) -> Generation {
+    fn handle_per_child(self: &Arc<Self>) -> ZygoteHandle {
         // A zygote may not start programs (its system calls are filtered), and a child that the server starts itself
         // would get its death signal with the thread that started it. A zygote per child keeps confinement, reaping and
         // killing the same, for the price of starting a program that loads the catalogue.
@@ -192,32 +192,36 @@ impl Nursery {
             let _just_made = fork.send(());
         }
         let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let (nursery, at_once) = (Arc::downgrade(self), Arc::new(Semaphore::new(at_once)));
+        let (pool, at_once) = (Arc::downgrade(self), Arc::new(Semaphore::new(at_once)));
         tokio::spawn(async move {
             while wanted.recv().await.is_some() {
                 let turn = Arc::clone(&at_once).acquire_owned().await;
-                let Some(nursery) = nursery.upgrade() else { return };
+                let Some(pool) = pool.upgrade() else { return };
                 let made = made.clone();
                 tokio::spawn(async move {
-                    let child = nursery.only_child().await;
-                    drop((nursery, turn));
+                    let child = pool.start_single_child().await;
+                    drop((pool, turn));
                     let _nobody_waits = made.send(child);
                 });
             }
         });
-        Generation::new(fork, ready)
+        ZygoteHandle::new(fork, ready)
     }
 
     /// The only child of a new zygote; the two end together.
-    async fn only_child(&self) -> Made {
-        let (zygote, _unusable) = self.zygote(1).await.map_err(|error| error.to_string())?;
+    async fn start_single_child(&self) -> ChildResult {
+        let (zygote, _unusable) = self.start_zygote(1).await.map_err(|error| error.to_string())?;
         zygote.next().await.unwrap_or_else(|| Err("its zygote ended".to_owned()))
     }
 }
 
 /// Replaces each worn zygote until the pool is dropped.
-async fn keep_renewing(nursery: Weak<Nursery>, worn: Arc<Notify>, mut closed: oneshot::Receiver<Infallible>) {
-    while let Some(open) = nursery.upgrade() {
+async fn replace_worn_zygotes(
+    pool: Weak<ZygotePool>,
+    worn: Arc<Notify>,
+    mut closed: oneshot::Receiver<Infallible>,
+) {
+    while let Some(open) = pool.upgrade() {
         let at = open.worn_at().await;
         if at > Instant::now() {
             // A wait must not keep the pool alive.
@@ -227,7 +231,7 @@ async fn keep_renewing(nursery: Weak<Nursery>, worn: Arc<Notify>, mut closed: on
                 () = worn.notified() => {}
                 () = tokio::time::sleep_until(at) => {}
             }
-        } else if let Err(error) = open.renew().await {
+        } else if let Err(error) = open.replace_zygote().await {
             drop(open);
             tracing::warn!(%error, "replacing the zygote failed; it stays in use until the next attempt");
             tokio::time::sleep(ZYGOTE_RETRY_DELAY).await;
@@ -236,9 +240,9 @@ async fn keep_renewing(nursery: Weak<Nursery>, worn: Arc<Notify>, mut closed: on
 }
 
 /// The message and the files by which a zygote receives a tool.
-fn load(tool: &Module<'_>) -> Result<Loaded> {
+fn tool_image(tool: &Module<'_>) -> Result<ToolImage> {
     let Code { module, component, componentised, contract } = tool.code;
     let message = ToZygote::load(tool.name, component, contract);
     let files = std::iter::once(module).chain(componentised).map(File::try_clone);
-    Ok(Loaded { message, files: files.collect::<Result<_>>()? })
+    Ok(ToolImage { message, files: files.collect::<Result<_>>()? })
 }

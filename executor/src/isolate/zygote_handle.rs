@@ -7,7 +7,7 @@
 //! A retired zygote forks no more. Its waiting children end when the last handle is dropped, and the zygote itself ends
 //! with its last running child.
 
-use super::Ahead;
+use super::PreforkConfig;
 use super::cgroup::{Cgroups, Group};
 use super::channel::{Channel, Exit, FromZygote, ToZygote};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,29 +33,29 @@ const MAX_START_TIME: Duration = Duration::from_secs(60);
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// A child, or the reason why it could not be forked.
-pub(super) type Made = std::result::Result<Child, String>;
+pub(super) type ChildResult = std::result::Result<Child, String>;
 
 /// A tool in the form in which every zygote receives it.
-pub(super) struct Loaded {
+pub(super) struct ToolImage {
     pub(super) message: ToZygote,
     pub(super) files: Vec<File>,
 }
 
-pub(super) struct Generation {
+pub(super) struct ZygoteHandle {
     fork: mpsc::UnboundedSender<()>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<ReadyChildren>,
     /// The number of children that were taken for a run.
     runs: AtomicU64,
-    since: Instant,
+    started_at: Instant,
     retired: watch::Sender<bool>,
     /// Completes when the zygote is reaped; `None` if each child has a zygote of its own.
     ended: Option<JoinHandle<()>>,
 }
 
-struct Waiting {
-    /// Children that were forked by [`Generation::warm_up`].
-    first: VecDeque<Made>,
-    made: mpsc::UnboundedReceiver<Made>,
+struct ReadyChildren {
+    /// Children that were forked by [`ZygoteHandle::warm_up`].
+    first: VecDeque<ChildResult>,
+    made: mpsc::UnboundedReceiver<ChildResult>,
 }
 
 /// A child process, waiting or running. Dropping it kills the process.
@@ -71,7 +71,7 @@ pub(super) struct Child {
 }
 
 /// Requests another child when it is dropped: after the previous one has received its job, or failed to.
-pub(super) struct Refill(Arc<Generation>);
+pub(super) struct Refill(Arc<ZygoteHandle>);
 
 impl Drop for Refill {
     fn drop(&mut self) {
@@ -81,14 +81,14 @@ impl Drop for Refill {
     }
 }
 
-impl Generation {
+impl ZygoteHandle {
     /// A handle whose children arrive in `made`, one for each message to `fork`.
-    pub(super) fn new(fork: mpsc::UnboundedSender<()>, made: mpsc::UnboundedReceiver<Made>) -> Self {
+    pub(super) fn new(fork: mpsc::UnboundedSender<()>, made: mpsc::UnboundedReceiver<ChildResult>) -> Self {
         Self {
             fork,
-            waiting: Mutex::new(Waiting { first: VecDeque::new(), made }),
+            waiting: Mutex::new(ReadyChildren { first: VecDeque::new(), made }),
             runs: AtomicU64::new(0),
-            since: Instant::now(),
+            started_at: Instant::now(),
             retired: watch::Sender::new(false),
             ended: None,
         }
@@ -97,8 +97,8 @@ impl Generation {
     /// Starts a zygote with `tools` that forks `children` ahead of time. Returns for each tool the reason that it
     /// cannot run, or `None`.
     pub(super) async fn start(
-        tools: &[Loaded],
-        settings: &Ahead,
+        tools: &[ToolImage],
+        settings: &PreforkConfig,
         children: usize,
         cgroups: Option<Arc<Cgroups>>,
     ) -> Result<(Self, Vec<Option<String>>)> {
@@ -118,7 +118,7 @@ impl Generation {
         }
         let mut control = Channel::to_zygote(ours)?;
         let ready =
-            async { tokio::time::timeout(MAX_START_TIME, ready(&mut control, tools, settings)).await? };
+            async { tokio::time::timeout(MAX_START_TIME, send_tools(&mut control, tools, settings)).await? };
         let unusable = match ready.await {
             Ok(unusable) => unusable,
             Err(error) => {
@@ -132,18 +132,18 @@ impl Generation {
         for _ in 0..children {
             let _just_made = fork.send(());
         }
-        let keeper = Keeper {
+        let controller = ZygoteController {
             waits_since: None,
             control,
             wanted,
             fork: fork.downgrade(),
             made,
-            asked: HashMap::new(),
-            living: HashMap::new(),
+            pending: HashMap::new(),
+            children: HashMap::new(),
             cgroups,
         };
         let ended = tokio::spawn(async move {
-            if let Err(error) = keeper.keep().await {
+            if let Err(error) = controller.run().await {
                 tracing::error!(%error, "the zygote has failed and is killed");
             }
             // The zygote has no children left, or does not answer.
@@ -158,7 +158,7 @@ impl Generation {
         let mut waiting = self.waiting.lock().await;
         let all_made = async {
             while waiting.first.len() < children {
-                let made = waiting.made.recv().await.ok_or_else(ended)?;
+                let made = waiting.made.recv().await.ok_or_else(zygote_ended_error)?;
                 waiting.first.push_back(made);
             }
             Ok(())
@@ -167,13 +167,13 @@ impl Generation {
     }
 
     /// A child that is ready now, if any.
-    pub(super) fn try_next(&self) -> Option<Made> {
+    pub(super) fn try_next(&self) -> Option<ChildResult> {
         let mut waiting = self.waiting.try_lock().ok()?;
         waiting.first.pop_front().or_else(|| waiting.made.try_recv().ok())
     }
 
     /// The next child; `None` when the zygote has ended. Cancelling the wait loses no child.
-    pub(super) async fn next(&self) -> Option<Made> {
+    pub(super) async fn next(&self) -> Option<ChildResult> {
         let mut waiting = self.waiting.lock().await;
         match waiting.first.pop_front() {
             Some(made) => Some(made),
@@ -182,13 +182,13 @@ impl Generation {
     }
 
     /// Counts a child that goes to a run. Returns the guard that requests the next one when it is dropped.
-    pub(super) fn taken(self: Arc<Self>) -> Refill {
+    pub(super) fn count_run(self: Arc<Self>) -> Refill {
         self.runs.fetch_add(1, Ordering::Relaxed);
         Refill(self)
     }
 
     /// Requests a replacement for a child that goes to no run.
-    pub(super) fn lost(self: &Arc<Self>) {
+    pub(super) fn request_replacement(self: &Arc<Self>) {
         drop(Refill(Arc::clone(self)));
     }
 
@@ -196,12 +196,12 @@ impl Generation {
         self.runs.load(Ordering::Relaxed)
     }
 
-    pub(super) fn since(&self) -> Instant {
-        self.since
+    pub(super) fn started_at(&self) -> Instant {
+        self.started_at
     }
 
     /// The zygote is alive.
-    pub(super) fn lives(&self) -> bool {
+    pub(super) fn is_alive(&self) -> bool {
         !self.fork.is_closed()
     }
 
@@ -220,19 +220,23 @@ impl Generation {
     }
 
     /// Waits for [`Self::retire`].
-    pub(super) async fn retired(&self) {
+    pub(super) async fn wait_retired(&self) {
         let mut retired = self.retired.subscribe();
         drop(retired.wait_for(|retired| *retired).await);
     }
 }
 
 /// Sends a new zygote its tools, and waits until it has loaded them.
-async fn ready(control: &mut Channel, tools: &[Loaded], settings: &Ahead) -> Result<Vec<Option<String>>> {
-    for Loaded { message, files } in tools {
+async fn send_tools(
+    control: &mut Channel,
+    tools: &[ToolImage],
+    settings: &PreforkConfig,
+) -> Result<Vec<Option<String>>> {
+    for ToolImage { message, files } in tools {
         let files = files.iter().map(File::as_fd).collect::<Vec<_>>();
         control.send(message, &files).await?;
     }
-    let Ahead { largest_file, handles, .. } = *settings;
+    let PreforkConfig { largest_file, handles, .. } = *settings;
     control.send(&ToZygote::Start { largest_file, handles }, &[]).await?;
     match control.receive().await? {
         Some(FromZygote::Ready { unusable }) => Ok(unusable),
@@ -240,7 +244,7 @@ async fn ready(control: &mut Channel, tools: &[Loaded], settings: &Ahead) -> Res
     }
 }
 
-fn ended() -> Error {
+fn zygote_ended_error() -> Error {
     Error::new(ErrorKind::UnexpectedEof, "the zygote ended")
 }
 
@@ -253,31 +257,31 @@ async fn relay(said: Receiver) {
 }
 
 /// The only reader and writer of a zygote's socket.
-struct Keeper {
+struct ZygoteController {
     control: Channel,
     wanted: mpsc::UnboundedReceiver<()>,
     fork: mpsc::WeakUnboundedSender<()>,
-    made: mpsc::UnboundedSender<Made>,
+    made: mpsc::UnboundedSender<ChildResult>,
     /// The server's ends of the sockets of children that are being forked.
-    asked: HashMap<u64, UnixStream>,
+    pending: HashMap<u64, UnixStream>,
     /// The time since which the zygote has not answered; `None` if no answer is due.
     waits_since: Option<tokio::time::Instant>,
-    living: HashMap<u64, Living>,
+    children: HashMap<u64, ChildEntry>,
     cgroups: Option<Arc<Cgroups>>,
 }
 
 /// The state of a child until it is reaped.
-struct Living {
+struct ChildEntry {
     exit: oneshot::Sender<Exit>,
     _group: Option<Arc<Group>>,
 }
 
-impl Keeper {
+impl ZygoteController {
     /// Runs until the zygote ends, or until every handle and every child has been dropped.
-    async fn keep(mut self) -> Result<()> {
+    async fn run(mut self) -> Result<()> {
         let mut next = 0;
         loop {
-            let patience = self.waits_since.map(|since| since + MAX_ANSWER_TIME);
+            let answer_due = self.waits_since.map(|since| since + MAX_ANSWER_TIME);
             tokio::select! {
                 wanted = self.wanted.recv() => {
                     if wanted.is_none() {
@@ -287,7 +291,7 @@ impl Keeper {
                     // The failure of one child must not end the others.
                     match UnixStream::pair() {
                         Ok((ours, theirs)) => {
-                            self.asked.insert(next, ours);
+                            self.pending.insert(next, ours);
                             self.waits_since.get_or_insert_with(tokio::time::Instant::now);
                             let fork = ToZygote::Fork { child: next };
                             tokio::time::timeout(MAX_ANSWER_TIME, self.control.send(&fork, &[theirs.as_fd()])).await??;
@@ -297,12 +301,12 @@ impl Keeper {
                 }
                 message = self.control.receive() => match message? {
                     Some(message) => {
-                        self.heard(message).await?;
-                        self.waits_since = (!self.asked.is_empty()).then(tokio::time::Instant::now);
+                        self.on_message(message).await?;
+                        self.waits_since = (!self.pending.is_empty()).then(tokio::time::Instant::now);
                     }
                     None => return Ok(()),
                 },
-                () = tokio::time::sleep_until(patience.unwrap_or_else(tokio::time::Instant::now)), if patience.is_some() => {
+                () = tokio::time::sleep_until(answer_due.unwrap_or_else(tokio::time::Instant::now)), if answer_due.is_some() => {
                     return Err(Error::new(ErrorKind::TimedOut, "the zygote does not answer"));
                 }
             }
@@ -322,18 +326,18 @@ impl Keeper {
         entered.await.unwrap_or_else(|panicked| Err(Error::other(panicked)))
     }
 
-    async fn heard(&mut self, message: FromZygote) -> Result<()> {
+    async fn on_message(&mut self, message: FromZygote) -> Result<()> {
         let unexpected = || Error::new(ErrorKind::InvalidData, "the zygote sent an unexpected message");
         match message {
             FromZygote::Forked { child, pid } => {
-                let socket = self.asked.remove(&child).ok_or_else(unexpected)?;
+                let socket = self.pending.remove(&child).ok_or_else(unexpected)?;
                 let (gone, exit) = oneshot::channel();
-                let pidfd = self.control.handle();
+                let pidfd = self.control.take_handle();
                 let (group, ungrouped) = match self.group_of(pid).await {
                     Ok(group) => (group, None),
                     Err(error) => (None, Some(error.to_string())),
                 };
-                self.living.insert(child, Living { exit: gone, _group: group.clone() });
+                self.children.insert(child, ChildEntry { exit: gone, _group: group.clone() });
                 let Some(zygote) = self.fork.upgrade() else { return Ok(()) };
                 // A missing descriptor or a failed registration means that this process has reached a
                 // limit. The child ends when its socket is closed.
@@ -348,11 +352,11 @@ impl Keeper {
                 let _nobody_waits = self.made.send(made);
             }
             FromZygote::Refused { child, reason } => {
-                self.asked.remove(&child).ok_or_else(unexpected)?;
+                self.pending.remove(&child).ok_or_else(unexpected)?;
                 let _nobody_waits = self.made.send(Err(reason));
             }
             FromZygote::Exited { child, exit } => {
-                let gone = self.living.remove(&child).ok_or_else(unexpected)?;
+                let gone = self.children.remove(&child).ok_or_else(unexpected)?;
                 let _nobody_asks = gone.exit.send(exit);
             }
             FromZygote::Ready { .. } => return Err(unexpected()),
@@ -363,7 +367,7 @@ impl Keeper {
 
 impl Child {
     /// The process has not ended.
-    pub(super) fn lives(&self) -> bool {
+    pub(super) fn is_alive(&self) -> bool {
         let mut gone = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut gone, Some(&now)).is_ok_and(|ended| ended == 0)
