@@ -51,7 +51,7 @@ const fn v6([a, b, c]: [u16; 3], prefix: u8) -> Ipv6Net {
 
 /// Addresses that runs may connect to although they are not public, with the operator's permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lifted {
+pub struct AllowedAddress {
     network: IpNet,
     /// `None` for any port.
     port: Option<u16>,
@@ -63,28 +63,28 @@ pub struct Lifted {
     "has to be an address (`10.1.2.3`), an address and a port (`127.0.0.1:8080`, `[::1]:8080`) or a network \
      (`10.1.0.0/16`, without bits set behind its prefix)"
 )]
-pub struct LiftedError;
+pub struct AllowedAddressError;
 
-impl FromStr for Lifted {
-    type Err = LiftedError;
+impl FromStr for AllowedAddress {
+    type Err = AllowedAddressError;
 
-    fn from_str(text: &str) -> Result<Self, LiftedError> {
+    fn from_str(text: &str) -> Result<Self, AllowedAddressError> {
         if let Ok(address) = text.parse::<SocketAddr>() {
             return Ok(Self { network: address.ip().into(), port: Some(address.port()) });
         }
         if let Ok(address) = text.parse::<IpAddr>() {
             return Ok(Self { network: address.into(), port: None });
         }
-        let network = text.parse::<IpNet>().map_err(|_| LiftedError)?;
+        let network = text.parse::<IpNet>().map_err(|_| AllowedAddressError)?;
         // `10.0.0.1/8` may mean one address or sixteen million, so it is refused.
         if network.addr() != network.network() {
-            return Err(LiftedError);
+            return Err(AllowedAddressError);
         }
         Ok(Self { network, port: None })
     }
 }
 
-impl fmt::Display for Lifted {
+impl fmt::Display for AllowedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.port, self.network) {
             (Some(port), network) => write!(f, "{}", SocketAddr::new(network.addr(), port)),
@@ -94,8 +94,8 @@ impl fmt::Display for Lifted {
 }
 
 /// A run may connect to the address at `port`; without a port, as at a look-up, at some port.
-pub(super) fn may_connect(address: IpAddr, port: Option<u16>, lifted: &[Lifted]) -> bool {
-    let lifts = |lifted: &Lifted| {
+pub(super) fn is_allowed(address: IpAddr, port: Option<u16>, lifted: &[AllowedAddress]) -> bool {
+    let lifts = |lifted: &AllowedAddress| {
         let at = lifted.port.is_none_or(|lifted| port.is_none_or(|port| port == lifted));
         lifted.network.contains(&address) && at
     };
@@ -195,13 +195,13 @@ mod tests {
         let may = |address: &str, lifted: &[&str]| {
             let lifted = lifted.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
             let address = address.parse::<SocketAddr>().unwrap();
-            let may = may_connect(address.ip(), Some(address.port()), &lifted);
-            assert!(!may || may_connect(address.ip(), None, &lifted), "{address}: at no port, and at this");
+            let may = is_allowed(address.ip(), Some(address.port()), &lifted);
+            assert!(!may || is_allowed(address.ip(), None, &lifted), "{address}: at no port, and at this");
             may
         };
         let lifted = ["127.0.0.1:8080".parse().unwrap()];
-        assert!(may_connect("127.0.0.1".parse().unwrap(), None, &lifted));
-        assert!(!may_connect("127.0.0.2".parse().unwrap(), None, &lifted));
+        assert!(is_allowed("127.0.0.1".parse().unwrap(), None, &lifted));
+        assert!(!is_allowed("127.0.0.2".parse().unwrap(), None, &lifted));
         assert!(may("127.0.0.1:8080", &["127.0.0.1:8080"]));
         assert!(!may("127.0.0.1:8081", &["127.0.0.1:8080"]));
         assert!(!may("127.0.0.2:8080", &["127.0.0.1:8080"]));
@@ -215,10 +215,10 @@ mod tests {
         for text in
             ["", "localhost", "10.0.0.1/8", "10.0.0.0/33", "10.0.0/8", "127.1", "127.0.0.1:99999", "*"]
         {
-            assert_eq!(text.parse::<Lifted>(), Err(LiftedError), "{text}");
+            assert_eq!(text.parse::<AllowedAddress>(), Err(AllowedAddressError), "{text}");
         }
         for text in ["127.0.0.1:8080", "[::1]:8080", "10.1.0.0/16"] {
-            assert_eq!(text.parse::<Lifted>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<AllowedAddress>().unwrap().to_string(), text);
         }
     }
 

@@ -1,7 +1,7 @@
 //! One HTTP/1.1 connection, with or without TLS, whose bytes are counted at the socket.
 
-use super::line::{Line, Place};
 use super::refusal::{Failure, Refusal};
+use super::session::{ConnectionSlot, NetworkSession};
 use super::target::Target;
 use super::{Body, MAX_FIELDS, MAX_HEAD_BYTES};
 use crate::capability::Host;
@@ -85,47 +85,53 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
 }
 
 /// A socket whose bytes are counted, and that fails at the end of the run's budget.
-pub(super) struct Counted {
+pub(super) struct MeteredStream {
     stream: TcpStream,
-    line: Arc<Line>,
-    /// The index of the other side in the line's list of contacts.
+    session: Arc<NetworkSession>,
+    /// The index of the other side in the session's list of contacts.
     contact: Option<usize>,
     target: String,
 }
 
-impl Counted {
-    pub(super) fn new(stream: TcpStream, line: Arc<Line>, contact: Option<usize>, target: String) -> Self {
-        Self { stream, line, contact, target }
+impl MeteredStream {
+    pub(super) fn new(
+        stream: TcpStream,
+        session: Arc<NetworkSession>,
+        contact: Option<usize>,
+        target: String,
+    ) -> Self {
+        Self { stream, session, contact, target }
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for MeteredStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { stream, line, contact, target } = self.get_mut();
-        line.receive(*contact, target, |left| {
-            if left == 0 {
-                // Only tells whether a further byte is there, or the response just fits.
-                return stream.poll_peek(context, &mut ReadBuf::new(&mut [0]));
-            }
-            let space = into.initialize_unfilled_to(into.remaining().min(left));
-            let mut space = ReadBuf::new(space);
-            ready!(Pin::new(stream).poll_read(context, &mut space))?;
-            let read = space.filled().len();
-            into.advance(read);
-            Poll::Ready(Ok(read))
-        })
-        .map_ok(|_| ())
+        let Self { stream, session, contact, target } = self.get_mut();
+        session
+            .receive(*contact, target, |left| {
+                if left == 0 {
+                    // Only tells whether a further byte is there, or the response just fits.
+                    return stream.poll_peek(context, &mut ReadBuf::new(&mut [0]));
+                }
+                let space = into.initialize_unfilled_to(into.remaining().min(left));
+                let mut space = ReadBuf::new(space);
+                ready!(Pin::new(stream).poll_read(context, &mut space))?;
+                let read = space.filled().len();
+                into.advance(read);
+                Poll::Ready(Ok(read))
+            })
+            .map_ok(|_| ())
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for MeteredStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { stream, line, contact, target } = self.get_mut();
-        line.transmit(*contact, target, |left| {
+        let Self { stream, session, contact, target } = self.get_mut();
+        session.transmit(*contact, target, |left| {
             Pin::new(stream).poll_write(context, bytes.get(..left).unwrap_or(bytes))
         })
     }
@@ -145,20 +151,20 @@ impl AsyncWrite for Counted {
 const MAX_INTERIM_BYTES: usize = 4 * MAX_HEAD_BYTES;
 
 /// A stream that fails when too much is read from it before the response's head is complete.
-struct Heads<S> {
+struct HeadLimit<S> {
     stream: S,
     left: usize,
-    answered: Arc<AtomicBool>,
+    head_received: Arc<AtomicBool>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for HeadLimit<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { stream, left, answered } = self.get_mut();
-        if !answered.load(Ordering::Relaxed) && *left == 0 {
+        let Self { stream, left, head_received } = self.get_mut();
+        if !head_received.load(Ordering::Relaxed) && *left == 0 {
             return Poll::Ready(Err(io::Error::other(Refusal::from(Failure::AnswerHead))));
         }
         let before = into.filled().len();
@@ -168,7 +174,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for HeadLimit<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
     }
@@ -184,15 +190,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
 
 /// A connection that is closed when this value is dropped or the run ends.
 pub(super) struct Connection {
-    answered: Arc<AtomicBool>,
+    head_received: Arc<AtomicBool>,
     driver: AbortHandle,
-    _place: Place,
+    _slot: ConnectionSlot,
 }
 
 impl Connection {
     /// Lifts the bound on bytes before the response's head.
-    pub(super) fn answered(&self) {
-        self.answered.store(true, Ordering::Relaxed);
+    pub(super) fn lift_head_limit(&self) {
+        self.head_received.store(true, Ordering::Relaxed);
     }
 }
 
@@ -202,16 +208,16 @@ impl Drop for Connection {
     }
 }
 
-/// Performs the TLS handshake if the target requires it, then the HTTP handshake, over `counted`, which is connected to
+/// Performs the TLS handshake if the target requires it, then the HTTP handshake, over `stream`, which is connected to
 /// a checked address.
-pub(super) async fn greet(
-    counted: Counted,
+pub(super) async fn tls_and_http_handshake(
+    stream: MeteredStream,
     target: &Target,
     tls: &TlsConnector,
-    place: Place,
+    slot: ConnectionSlot,
 ) -> Result<(SendRequest<Body>, Connection), Refusal> {
     if !target.tls {
-        return speak(counted, place).await;
+        return http_handshake(stream, slot).await;
     }
     let name = match &target.host {
         Host::Name(name) => {
@@ -219,7 +225,7 @@ pub(super) async fn greet(
         }
         Host::Address(address) => ServerName::from(*address),
     };
-    let greeted = tls.connect(name, counted).await.map_err(|error| {
+    let encrypted = tls.connect(name, stream).await.map_err(|error| {
         let inner = error.get_ref();
         // A budget that ended during the handshake is a denial and no failure of TLS.
         if let Some(refusal) = inner.and_then(|inner| inner.downcast_ref::<Refusal>()) {
@@ -230,46 +236,46 @@ pub(super) async fn greet(
             Some(_) | None => Failure::Tls.into(),
         }
     })?;
-    speak(greeted, place).await
+    http_handshake(encrypted, slot).await
 }
 
-async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+async fn http_handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     stream: S,
-    place: Place,
+    slot: ConnectionSlot,
 ) -> Result<(SendRequest<Body>, Connection), Refusal> {
-    let answered = Arc::<AtomicBool>::default();
-    let stream = Heads { stream, left: MAX_INTERIM_BYTES, answered: Arc::clone(&answered) };
+    let head_received = Arc::<AtomicBool>::default();
+    let stream = HeadLimit { stream, left: MAX_INTERIM_BYTES, head_received: Arc::clone(&head_received) };
     let handshake = http1::Builder::new()
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_FIELDS)
         .handshake(TokioIo::new(stream));
-    let (sender, connection) = handshake.await.map_err(|error| Refusal::of(&error))?;
-    let over = place.over();
+    let (sender, connection) = handshake.await.map_err(|error| Refusal::from_hyper(&error))?;
+    let ended = slot.wait_ended();
     let driver = tokio::spawn(async move {
         tokio::select! {
             // The sender of the request, or the reader of the body, receives the error.
             _told_elsewhere = connection => {}
-            () = over => {}
+            () = ended => {}
         }
     });
-    Ok((sender, Connection { answered, driver: driver.abort_handle(), _place: place }))
+    Ok((sender, Connection { head_received, driver: driver.abort_handle(), _slot: slot }))
 }
 
 /// The body of a response, which owns its connection.
-pub(super) struct Answer {
+pub(super) struct ResponseBody {
     incoming: Incoming,
     between: Option<Duration>,
     waiting: Option<Pin<Box<Sleep>>>,
     _connection: Connection,
 }
 
-impl Answer {
+impl ResponseBody {
     pub(super) fn new(incoming: Incoming, between: Option<Duration>, connection: Connection) -> Self {
         Self { incoming, between, waiting: None, _connection: connection }
     }
 }
 
-impl http_body::Body for Answer {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
     type Error = Refusal;
 
@@ -282,7 +288,7 @@ impl http_body::Body for Answer {
                 self.waiting = None;
                 // Trailers end a response, and guests do not receive them.
                 let frame = frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers));
-                Poll::Ready(frame.map(|frame| frame.map_err(|error| Refusal::of(&error))))
+                Poll::Ready(frame.map(|frame| frame.map_err(|error| Refusal::from_hyper(&error))))
             }
             Poll::Pending => {
                 let Some(between) = self.between else { return Poll::Pending };

@@ -1,14 +1,14 @@
 //! The only network access of guests: every byte that a guest exchanges with a network passes through here.
 //!
 //! ```text
-//! guest ─ wasi:http, wasi:sockets ─▶ sandbox ─▶ Carrier ─┬─ inline: the run's Line
-//!                                                        └─ process ring: a socket pair ─▶ the run's
-//!                                                           Line, in the server
+//! guest ─ wasi:http, wasi:sockets ─▶ sandbox ─▶ NetworkBackend ─┬─ inline: the run's NetworkSession
+//!                                                               └─ process ring: a socket pair ─▶ the run's
+//!                                                                  NetworkSession, in the server
 //!
-//! Line::send: count ─▶ Target (one reading) ─▶ Reach (domains) ─▶ rate ─▶ connection
+//! NetworkSession::send: count ─▶ Target (one reading) ─▶ Reach (domains) ─▶ rate ─▶ connection
 //!    ─▶ resolve once ─▶ EVERY address checked ─▶ connect to a checked one ─▶ TLS ─▶ HTTP/1.1
-//! Line::look_up: count ─▶ Reach ─▶ rate ─▶ resolve once ─▶ EVERY address checked ─▶ kept for this run
-//! Line::connect: looked up or listed? ─▶ count, rate ─▶ address checked again ─▶ connect ─▶ bytes
+//! NetworkSession::look_up: count ─▶ Reach ─▶ rate ─▶ resolve once ─▶ EVERY address checked ─▶ kept for this run
+//! NetworkSession::connect: looked up or listed? ─▶ count, rate ─▶ address checked again ─▶ connect ─▶ bytes
 //! ```
 //! A run reaches only hosts that its grant and the address rules allow, within its budgets, and its connections are
 //! closed when it ends. The reported figures are counted here. Redirects are not followed, connections are not reused,
@@ -17,21 +17,21 @@
 
 mod address;
 mod connection;
-mod courier;
-mod line;
 mod rate;
 mod refusal;
 mod resolve;
+mod session;
 mod target;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tunnel;
+mod webhook;
 
-pub use address::{Lifted, LiftedError};
+pub use address::{AllowedAddress, AllowedAddressError};
 pub use connection::{TlsError, client_config};
-pub use courier::Courier;
-pub use line::Line;
 pub use refusal::{Failure, Refusal};
+pub use session::NetworkSession;
+pub use webhook::WebhookClient;
 
 use crate::capability::{Domain, Grant};
 use crate::clock::Clock;
@@ -39,7 +39,7 @@ use crate::ident::AgentDid;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use rate::Rates;
-use resolve::{Resolve, System};
+use resolve::{Resolve, SystemResolver};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,16 +62,16 @@ pub const MAX_LOOKUPS: usize = 16;
 /// The body of a request or of a response.
 pub type Body = UnsyncBoxBody<Bytes, Refusal>;
 /// The future response to a request.
-pub type Sending = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Refusal>> + Send>>;
+pub type SendFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Refusal>> + Send>>;
 
 /// The future addresses of a name.
-pub type LookingUp = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, Refusal>> + Send>>;
+pub type LookUpFuture = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, Refusal>> + Send>>;
 /// The future connection, as the body that the other side sends. Dropping the body closes the connection.
-pub type Connecting = Pin<Box<dyn Future<Output = Result<Body, Refusal>> + Send>>;
+pub type ConnectFuture = Pin<Box<dyn Future<Output = Result<Body, Refusal>> + Send>>;
 
 /// The timeouts that a guest asks for. The executor's own limits apply as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Patience {
+pub struct Timeouts {
     /// For establishing the connection.
     pub connect: Option<Duration>,
     /// For the head of the response, once the connection is established.
@@ -81,16 +81,16 @@ pub struct Patience {
 }
 
 /// The network of a guest: authorizes and performs its requests, here or in another process.
-pub trait Carrier: Send + Sync {
+pub trait NetworkBackend: Send + Sync {
     /// Sends one request.
-    fn send(self: Arc<Self>, request: http::Request<Body>, patience: Patience) -> Sending;
+    fn send(self: Arc<Self>, request: http::Request<Body>, timeouts: Timeouts) -> SendFuture;
 
     /// Looks a name up. The run may then connect to its addresses.
-    fn look_up(self: Arc<Self>, name: String) -> LookingUp;
+    fn look_up(self: Arc<Self>, name: String) -> LookUpFuture;
 
     /// Connects over TCP and sends `upload`, whose end closes that direction only. The next chunk of `upload` is polled
     /// for when the sending kernel has accepted the previous one; the body is dropped when no more of it is read.
-    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> Connecting;
+    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> ConnectFuture;
 }
 
 /// The network of one run.
@@ -100,35 +100,35 @@ pub enum Network {
     #[default]
     Off,
     /// Requests are authorized and sent in this process.
-    Here(Arc<Line>),
+    Local(Arc<NetworkSession>),
     /// Requests are forwarded to the process that authorizes them and does the accounting.
-    Carried(Arc<dyn Carrier>),
+    Remote(Arc<dyn NetworkBackend>),
 }
 
 impl Network {
-    /// The run's line, if it is in this process.
+    /// The run's session, if it is in this process.
     #[must_use]
-    pub fn line(&self) -> Option<&Arc<Line>> {
+    pub fn session(&self) -> Option<&Arc<NetworkSession>> {
         match self {
-            Self::Here(line) => Some(line),
-            Self::Off | Self::Carried(_) => None,
+            Self::Local(session) => Some(session),
+            Self::Off | Self::Remote(_) => None,
         }
     }
 
     /// The receiver of the run's requests, if it has a network.
     #[must_use]
-    pub fn carrier(&self) -> Option<Arc<dyn Carrier>> {
+    pub fn backend(&self) -> Option<Arc<dyn NetworkBackend>> {
         match self {
             Self::Off => None,
-            Self::Here(line) => Some(Arc::<Line>::clone(line)),
-            Self::Carried(carrier) => Some(Arc::clone(carrier)),
+            Self::Local(session) => Some(Arc::<NetworkSession>::clone(session)),
+            Self::Remote(backend) => Some(Arc::clone(backend)),
         }
     }
 
     /// Closes all connections of the run, and lets no request begin.
     pub fn close(&self) {
-        if let Some(line) = self.line() {
-            line.close();
+        if let Some(session) = self.session() {
+            session.close();
         }
     }
 }
@@ -137,8 +137,8 @@ impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Off => "Off",
-            Self::Here(_) => "Here",
-            Self::Carried(_) => "Carried",
+            Self::Local(_) => "Local",
+            Self::Remote(_) => "Remote",
         })
     }
 }
@@ -147,7 +147,7 @@ impl fmt::Debug for Network {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressSettings {
     /// Addresses that runs may connect to although they are not public.
-    pub lifted: Vec<Lifted>,
+    pub allowed_addresses: Vec<AllowedAddress>,
     /// Fixed addresses of names, which are not looked up.
     pub hosts: BTreeMap<Domain, Vec<IpAddr>>,
     /// The timeout for name look-up, connection and TLS handshake together.
@@ -179,7 +179,7 @@ impl Egress {
     ) -> Result<Self, TlsError> {
         Ok(Self {
             settings,
-            resolver: Arc::new(System),
+            resolver: Arc::new(SystemResolver),
             lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
             tls: connection::connector(ca_file)?,
             rates: Rates::new(clock.monotonic()),
@@ -191,7 +191,7 @@ impl Egress {
     #[must_use]
     pub fn open(self: &Arc<Self>, agent: &AgentDid, grant: &Grant) -> Network {
         if grant.network().value {
-            Network::Here(Line::new(Arc::clone(self), agent.clone(), grant))
+            Network::Local(NetworkSession::new(Arc::clone(self), agent.clone(), grant))
         } else {
             Network::Off
         }

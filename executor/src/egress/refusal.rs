@@ -84,13 +84,13 @@ impl From<DenialReason> for Refusal {
 
 impl Refusal {
     /// The refusal inside a socket's error, or [`Failure::Broken`].
-    pub(super) fn of_socket(error: &std::io::Error) -> Self {
+    pub(super) fn from_io(error: &std::io::Error) -> Self {
         let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());
         refusal.copied().unwrap_or(Failure::Broken.into())
     }
 
     /// The refusal inside an error of the HTTP library, or the failure that the error stands for.
-    pub(super) fn of(error: &hyper::Error) -> Self {
+    pub(super) fn from_hyper(error: &hyper::Error) -> Self {
         use std::error::Error as _;
         let mut cause = error.source();
         while let Some(inner) = cause {

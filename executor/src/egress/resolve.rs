@@ -16,9 +16,9 @@ pub(super) trait Resolve: Send + Sync {
 
 /// The machine's own resolver.
 #[derive(Debug)]
-pub(super) struct System;
+pub(super) struct SystemResolver;
 
-impl Resolve for System {
+impl Resolve for SystemResolver {
     fn addresses<'a>(
         &'a self,
         name: &'a Domain,

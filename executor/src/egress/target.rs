@@ -17,7 +17,7 @@ pub(super) struct Target {
 
 impl Target {
     /// Parses the URI of a request.
-    pub(super) fn of(uri: &Uri) -> Result<Self, Refusal> {
+    pub(super) fn parse(uri: &Uri) -> Result<Self, Refusal> {
         let tls = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTPS => true,
             Some(scheme) if *scheme == Scheme::HTTP => false,
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<String, Refusal> {
-        Target::of(&text.parse().unwrap()).map(|target| format!("{target} {}", target.host_header()))
+        Target::parse(&text.parse().unwrap()).map(|target| format!("{target} {}", target.host_header()))
     }
 
     #[test]

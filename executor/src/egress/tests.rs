@@ -59,10 +59,10 @@ impl Resolve for Changing {
     }
 }
 
-fn egress(answers: &[&[&str]], lifted: SocketAddr) -> Arc<Egress> {
+fn egress(answers: &[&[&str]], allowed_addresses: SocketAddr) -> Arc<Egress> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let settings = EgressSettings {
-        lifted: vec![lifted.to_string().parse().unwrap()],
+        allowed_addresses: vec![allowed_addresses.to_string().parse().unwrap()],
         hosts: BTreeMap::new(),
         connect: Duration::from_millis(500),
     };
@@ -93,8 +93,8 @@ async fn ask(network: &Network, port: u16) -> Result<u16, Refusal> {
     let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
     let mut request = http::Request::new(body);
     *request.uri_mut() = format!("http://changes.example:{port}/").parse().unwrap();
-    let carrier = network.carrier().unwrap();
-    carrier.send(request, Patience::default()).await.map(|answer| answer.status().as_u16())
+    let backend = network.backend().unwrap();
+    backend.send(request, Timeouts::default()).await.map(|answer| answer.status().as_u16())
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn a_name_that_changes_its_answer_is_checked_each_time_and_asked_once() {
     assert_eq!(ask(&network, port).await, Err(Failure::Name.into()));
     // A name server that never answers.
     assert_eq!(ask(&network, port).await, Err(Failure::ConnectTimeout.into()));
-    let what = network.line().unwrap().denied().0;
+    let what = network.session().unwrap().denials().0;
     let what = what.iter().map(|denial| denial.what.as_str()).collect::<Vec<_>>();
     let authority = format!("http://changes.example:{port}");
     assert_eq!(what, [format!("{authority} (127.0.0.2)"), format!("{authority} (10.0.0.1)")]);
@@ -133,7 +133,7 @@ async fn a_line_that_is_closed_sends_nothing() {
 
 async fn connect(network: &Network, address: SocketAddr) -> Result<Body, Refusal> {
     let upload = Empty::new().map_err(|never| match never {}).boxed_unsync();
-    network.carrier().unwrap().connect(address, upload).await
+    network.backend().unwrap().connect(address, upload).await
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
     let egress = egress(&answers, address);
     let agent = AgentDid::parse("did:a2g:one:1").unwrap();
     let (run, other) = (egress.open(&agent, &grant(BUDGETS)), egress.open(&agent, &grant(BUDGETS)));
-    let look_up = |network: &Network, name: &str| network.carrier().unwrap().look_up(name.to_owned());
+    let look_up = |network: &Network, name: &str| network.backend().unwrap().look_up(name.to_owned());
     let not_looked_up = Refusal::from(DenialReason::NotLookedUp);
     assert_eq!(connect(&run, address).await.err(), Some(not_looked_up));
     assert_eq!(look_up(&run, "One.example.").await, Ok(vec![address.ip()]));
@@ -155,7 +155,7 @@ async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
     drop(connect(&run, address).await.unwrap());
     let elsewhere = SocketAddr::new(address.ip(), address.port().wrapping_add(1));
     assert_eq!(connect(&run, elsewhere).await.err(), Some(DenialReason::Address.into()));
-    let usage = run.line().unwrap().usage();
+    let usage = run.session().unwrap().usage();
     // Refused, looked up and connected, connected again, refused.
     assert_eq!((usage.requests, usage.connections), (4, 1));
     assert_eq!(usage.contacted.len(), 1);
@@ -175,11 +175,11 @@ async fn a_run_remembers_so_many_look_ups_and_the_latest() {
         &AgentDid::parse("did:a2g:one:1").unwrap(),
         &grant(NetworkBudgets { requests: 1000, ..BUDGETS }),
     );
-    let carrier = run.carrier().unwrap();
+    let backend = run.backend().unwrap();
     for number in 0..256 {
-        Arc::clone(&carrier).look_up(format!("n{number}.example")).await.unwrap();
+        Arc::clone(&backend).look_up(format!("n{number}.example")).await.unwrap();
     }
     drop(connect(&run, address).await.unwrap());
-    carrier.look_up("last.example".to_owned()).await.unwrap();
+    backend.look_up("last.example".to_owned()).await.unwrap();
     assert_eq!(connect(&run, address).await.err(), Some(DenialReason::NotLookedUp.into()));
 }

@@ -5,9 +5,9 @@
 // addresses of `*.example.com` cannot be enumerated. So the run remembers the name that gave it an address.
 
 use super::Body;
-use super::connection::Counted;
-use super::line::{Line, Place};
+use super::connection::MeteredStream;
 use super::refusal::{Failure, Refusal};
+use super::session::{ConnectionSlot, NetworkSession};
 use crate::capability::{Domain, Host};
 use crate::outcome::DenialReason;
 use bytes::{Bytes, BytesMut};
@@ -28,46 +28,46 @@ const MAX_REMEMBERED_ADDRESSES: usize = 256;
 /// The most addresses of one name that a guest receives.
 const MAX_ADDRESSES: usize = 32;
 /// The most bytes that are read from a socket at once.
-const PIECE_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 /// The results of a run's look-ups, the latest last.
 #[derive(Debug, Default)]
-pub(super) struct Found(VecDeque<Answer>);
+pub(super) struct ResolvedNames(VecDeque<ResolvedName>);
 
 /// The result of one look-up.
 #[derive(Debug)]
-struct Answer {
+struct ResolvedName {
     name: Domain,
     addresses: Vec<IpAddr>,
     /// The look-up has already been counted for the first connection to one of the addresses.
     // A look-up goes to name servers, so it counts as a request; but `TcpStream::connect("name:port")` is one request to
     // the person who set the limit.
-    paid: bool,
+    prepaid: bool,
 }
 
-impl Found {
-    fn keep(&mut self, name: Domain, addresses: Vec<IpAddr>) {
+impl ResolvedNames {
+    fn insert(&mut self, name: Domain, addresses: Vec<IpAddr>) {
         if self.0.len() >= MAX_REMEMBERED_ADDRESSES {
             self.0.pop_front();
         }
-        self.0.push_back(Answer { name, addresses, paid: true });
+        self.0.push_back(ResolvedName { name, addresses, prepaid: true });
     }
 
     /// The latest name that gave this address, and `true` if the connection has been counted already.
     fn name_of(&mut self, address: IpAddr) -> Option<(Domain, bool)> {
         let mut gave = self.0.iter_mut().rev().filter(|answer| answer.addresses.contains(&address));
         let latest = gave.next()?;
-        Some((latest.name.clone(), std::mem::take(&mut latest.paid)))
+        Some((latest.name.clone(), std::mem::take(&mut latest.prepaid)))
     }
 }
 
-impl Line {
-    fn found(&self) -> MutexGuard<'_, Found> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+impl NetworkSession {
+    fn resolved_names(&self) -> MutexGuard<'_, ResolvedNames> {
+        self.resolved_names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks up a name; an address is its own result.
-    pub(super) async fn judged_and_found(self: &Arc<Self>, text: &str) -> Result<Vec<IpAddr>, Refusal> {
+    pub(super) async fn authorize_and_look_up(self: &Arc<Self>, text: &str) -> Result<Vec<IpAddr>, Refusal> {
         self.count(text)?;
         // `Host::parse` reads the form of a URL, in which an IPv6 address has brackets.
         let host = match text.parse::<Ipv6Addr>() {
@@ -77,16 +77,16 @@ impl Line {
         let host = host.map_err(|_| self.deny(DenialReason::Authority, text))?;
         let what = host.to_string();
         self.check_host(&host, &what)?;
-        self.take_of_the_rate(&what)?;
+        self.check_rate_limit(&what)?;
         // A look-up takes a connection's slot, because it may take as long.
-        let place = self.place(&what)?;
-        let found = timeout_at(self.connected_by(None), self.checked_addresses(&host, None, &what)).await;
-        drop(place);
+        let slot = self.acquire_slot(&what)?;
+        let found = timeout_at(self.connect_deadline(None), self.checked_addresses(&host, None, &what)).await;
+        drop(slot);
         let mut addresses = found.unwrap_or(Err(Failure::ConnectTimeout.into()))?;
         addresses.truncate(MAX_ADDRESSES);
         match host {
             Host::Name(_) if addresses.is_empty() => return Err(Failure::Name.into()),
-            Host::Name(name) => self.found().keep(name, addresses.clone()),
+            Host::Name(name) => self.resolved_names().insert(name, addresses.clone()),
             // The rules list it, and are asked again when the guest connects.
             Host::Address(_) => {}
         }
@@ -94,7 +94,7 @@ impl Line {
     }
 
     /// Connects to an address that was looked up, or that the rules list.
-    pub(super) async fn judged_and_connected(
+    pub(super) async fn authorize_and_connect(
         self: &Arc<Self>,
         address: SocketAddr,
         upload: Body,
@@ -102,13 +102,13 @@ impl Line {
         // Without the scope id of IPv6, which would select a network interface of the server.
         let address = SocketAddr::new(address.ip(), address.port());
         let (ip, port) = (address.ip(), address.port());
-        let found = self.found().name_of(ip);
-        let (host, paid) = match found {
-            Some((name, paid)) => (Host::Name(name), paid),
+        let found = self.resolved_names().name_of(ip);
+        let (host, prepaid) = match found {
+            Some((name, prepaid)) => (Host::Name(name), prepaid),
             None => (Host::Address(ip), false),
         };
         let what = format!("tcp://{host}:{port}");
-        if !paid {
+        if !prepaid {
             self.count(&what)?;
         }
         match &host {
@@ -121,47 +121,47 @@ impl Line {
         if port == 0 {
             return Err(Failure::Request.into());
         }
-        if !paid {
-            self.take_of_the_rate(&what)?;
+        if !prepaid {
+            self.check_rate_limit(&what)?;
         }
-        let place = self.place(&what)?;
-        let by = self.connected_by(None);
-        let (counted, place) = self.dial(&[address], &what, by, place).await?;
-        Ok(Received::of(counted, place, upload).boxed_unsync())
+        let slot = self.acquire_slot(&what)?;
+        let by = self.connect_deadline(None);
+        let (stream, slot) = self.dial(&[address], &what, by, slot).await?;
+        Ok(ReceivedBody::new(stream, slot, upload).boxed_unsync())
     }
 }
 
 /// The received bytes of a connection. The connection and its slot last until this is dropped, or the run ends.
-struct Received {
-    pieces: mpsc::Receiver<Result<Bytes, Refusal>>,
+struct ReceivedBody {
+    chunks: mpsc::Receiver<Result<Bytes, Refusal>>,
     driver: AbortHandle,
-    _place: Place,
+    _slot: ConnectionSlot,
 }
 
-impl Received {
-    fn of(counted: Counted, place: Place, upload: Body) -> Self {
+impl ReceivedBody {
+    fn new(stream: MeteredStream, slot: ConnectionSlot, upload: Body) -> Self {
         // One chunk waits for the reader, and the next is read from the socket after that: TCP's own flow control then
         // slows the sender down.
-        let (sender, pieces) = mpsc::channel(1);
-        let over = place.over();
+        let (sender, chunks) = mpsc::channel(1);
+        let ended = slot.wait_ended();
         let driver = tokio::spawn(async move {
-            let (reading, writing) = tokio::io::split(counted);
+            let (reading, writing) = tokio::io::split(stream);
             tokio::select! {
                 ((), ()) = async { tokio::join!(send(upload, writing), receive(reading, sender)) } => {}
-                () = over => {}
+                () = ended => {}
             }
         });
-        Self { pieces, driver: driver.abort_handle(), _place: place }
+        Self { chunks, driver: driver.abort_handle(), _slot: slot }
     }
 }
 
-impl Drop for Received {
+impl Drop for ReceivedBody {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
-impl http_body::Body for Received {
+impl http_body::Body for ReceivedBody {
     type Data = Bytes;
     type Error = Refusal;
 
@@ -169,17 +169,17 @@ impl http_body::Body for Received {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
-        self.pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+        self.chunks.poll_recv(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
     }
 }
 
 /// Sends `upload` and then shuts the direction down; stops early if the other side accepts no more.
-async fn send(mut upload: Body, mut to: WriteHalf<Counted>) {
+async fn send(mut upload: Body, mut to: WriteHalf<MeteredStream>) {
     while let Some(Ok(part)) = upload.frame().await {
-        let Ok(piece) = part.into_data() else { break };
+        let Ok(chunk) = part.into_data() else { break };
         // A budget that was exceeded has been recorded by the socket. The guest's next write fails, because
         // `upload` is dropped.
-        if to.write_all(&piece).await.is_err() {
+        if to.write_all(&chunk).await.is_err() {
             return;
         }
     }
@@ -187,14 +187,14 @@ async fn send(mut upload: Body, mut to: WriteHalf<Counted>) {
 }
 
 /// Receives until the other side or the reader ends.
-async fn receive(mut from: ReadHalf<Counted>, to: mpsc::Sender<Result<Bytes, Refusal>>) {
+async fn receive(mut from: ReadHalf<MeteredStream>, to: mpsc::Sender<Result<Bytes, Refusal>>) {
     // The channel's slot first: bytes are read only when the reader has room for them.
-    while let Ok(place) = to.reserve().await {
-        let mut piece = BytesMut::with_capacity(PIECE_BYTES);
-        match from.read_buf(&mut piece).await {
+    while let Ok(slot) = to.reserve().await {
+        let mut chunk = BytesMut::with_capacity(READ_BYTES);
+        match from.read_buf(&mut chunk).await {
             Ok(0) => return,
-            Ok(_) => place.send(Ok(piece.freeze())),
-            Err(error) => return place.send(Err(Refusal::of_socket(&error))),
+            Ok(_) => slot.send(Ok(chunk.freeze())),
+            Err(error) => return slot.send(Err(Refusal::from_io(&error))),
         }
     }
 }

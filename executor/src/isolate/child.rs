@@ -51,7 +51,7 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     let network = match network {
         true => {
             let socket = folders.pop().ok_or_else(|| Error::other("the job came without its network"))?;
-            Network::Carried(RemoteNetwork::start(socket, &zygote.confinement)?)
+            Network::Remote(RemoteNetwork::start(socket, &zygote.confinement)?)
         }
         false => Network::Off,
     };

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! child                                            server
-//!   Open, Data…, End  ── upload ────▶  the run's Line  (or Abort: the guest cancels the stream)
-//!   Head, Data…, End  ◀── download ──                  (or Refused, before the head or after it)
-//!   Credit            ◀─ each side ─▶                  bytes were consumed and may be sent again
-//!   StopSending       ◀──────────────                  the rest of the upload is not read
+//!   Open, Data…, End  ── upload ────▶  the run's session  (or Abort: the guest cancels the stream)
+//!   Head, Data…, End  ◀── download ──                     (or Refused, before the head or after it)
+//!   Credit            ◀─ each side ─▶                     bytes were consumed and may be sent again
+//!   StopSending       ◀──────────────                     the rest of the upload is not read
 //! ```
 //! A stream is a request with its response; a name look-up, which has heads only; or a connection, whose directions
 //! end independently, and which lives until the child aborts it or the server refuses it. A frame is a kind, the number
@@ -20,7 +20,8 @@
 use super::confine::Confinement;
 use super::zygote::confine_io_error;
 use crate::egress::{
-    Body, Carrier, Connecting, Failure, Line, LookingUp, MAX_HEAD_BYTES, Patience, Refusal, Sending,
+    Body, ConnectFuture, Failure, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, NetworkSession, Refusal,
+    SendFuture, Timeouts,
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -90,7 +91,7 @@ enum OpenFrame {
         uri: String,
         fields: Vec<(String, String)>,
         body: bool,
-        patience: Patience,
+        timeouts: Timeouts,
     },
     LookUp {
         name: String,
@@ -384,9 +385,9 @@ struct ServerStream {
     gone: oneshot::Receiver<Infallible>,
 }
 
-/// Serves the network requests of one child with its run's line. Returns when the child has ended, or with an error
+/// Serves the network requests of one child with its run's session. Returns when the child has ended, or with an error
 /// at the first invalid frame. The future has to be dropped when the run ends.
-pub(super) async fn serve_network(line: Arc<Line>, socket: UnixStream) -> Result<()> {
+pub(super) async fn serve_network(session: Arc<NetworkSession>, socket: UnixStream) -> Result<()> {
     let (mut from_child, mut to_child) = socket.into_split();
     // Bounded by the windows of the streams, and by how many a child may open.
     let (frames, mut outgoing) = mpsc::unbounded_channel::<Vec<u8>>();
@@ -400,7 +401,7 @@ pub(super) async fn serve_network(line: Arc<Line>, socket: UnixStream) -> Result
         let streams = Streams::default();
         let mut tasks = JoinSet::new();
         let (mut last, mut opened) = (0, 0);
-        let budgets = line.budgets();
+        let budgets = session.budgets();
         // In the worst case each sent byte has a frame of its own. Credit is returned in quarters of a window, and each
         // received byte may have cost the minimum.
         let credits = budgets.received_bytes / (CREDIT_BYTES / MIN_FRAME_COST) as u64;
@@ -430,7 +431,7 @@ pub(super) async fn serve_network(line: Arc<Line>, socket: UnixStream) -> Result
                         // map, so a task that ends at once cannot remove it too early.
                         known.insert(
                             stream,
-                            serve_stream(&line, stream, opening, &frames, &streams, &mut tasks)?,
+                            serve_stream(&session, stream, opening, &frames, &streams, &mut tasks)?,
                         );
                         None
                     }
@@ -486,7 +487,7 @@ async fn read_frame(from: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Op
 
 /// Starts to serve a stream.
 fn serve_stream(
-    line: &Arc<Line>,
+    session: &Arc<NetworkSession>,
     stream: u32,
     opening: OpenFrame,
     frames: &mpsc::UnboundedSender<Vec<u8>>,
@@ -498,13 +499,13 @@ fn serve_stream(
     let (recv_window, mut chunks) =
         RecvWindow::new(kind.credit(), move |bytes| drop(credits.send(encode_credit(stream, bytes))));
     let (request, uploads) = match opening {
-        OpenFrame::Request { method, uri, fields, body, patience } => {
+        OpenFrame::Request { method, uri, fields, body, timeouts } => {
             let nothing = || Empty::new().map_err(|never| match never {}).boxed_unsync();
             let mut request = Request::new(if body { chunks.boxed_unsync() } else { nothing() });
             *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| protocol_error())?;
             *request.uri_mut() = uri.parse::<Uri>().map_err(|_| protocol_error())?;
             *request.headers_mut() = decode_headers(fields).ok_or_else(protocol_error)?;
-            (StreamRequest::Request(Box::new(request), patience), body)
+            (StreamRequest::Request(Box::new(request), timeouts), body)
         }
         OpenFrame::LookUp { name } => (StreamRequest::LookUp(name), false),
         OpenFrame::Connect { address } => {
@@ -515,7 +516,7 @@ fn serve_stream(
         }
     };
     let (download, window) = SendWindow::new();
-    let (line, frames, streams) = (Arc::clone(line), frames.clone(), Arc::clone(streams));
+    let (session, frames, streams) = (Arc::clone(session), frames.clone(), Arc::clone(streams));
     let (held, gone) = oneshot::channel();
     let task = tasks.spawn(async move {
         // Values are dropped in reverse order, so this one signals that all others are gone.
@@ -523,7 +524,7 @@ fn serve_stream(
         // Fails if the child has ended, which ends this task as well.
         let send = |frame| drop(frames.send(frame));
         let answered = async {
-            let (heading, mut body) = request.perform(line).await?;
+            let (heading, mut body) = request.perform(session).await?;
             send(encode_json_frame(FrameKind::Head, stream, &heading));
             if let Some(body) = &mut body {
                 pump(body, &window, false, |chunk| send(encode_frame(FrameKind::Data, stream, &chunk)))
@@ -551,28 +552,28 @@ fn serve_stream(
     Ok(ServerStream { upload: uploads.then_some(recv_window), download, task, gone })
 }
 
-/// A child's request in the form that the line accepts.
+/// A child's request in the form that the session accepts.
 enum StreamRequest {
-    Request(Box<Request<Body>>, Patience),
+    Request(Box<Request<Body>>, Timeouts),
     LookUp(String),
     Connect(SocketAddr, Body),
 }
 
 impl StreamRequest {
     /// The head of the response, and its body if it has one.
-    async fn perform(self, line: Arc<Line>) -> Refusable<(ResponseHead, Option<Body>)> {
+    async fn perform(self, session: Arc<NetworkSession>) -> Refusable<(ResponseHead, Option<Body>)> {
         Ok(match self {
-            Self::Request(request, patience) => {
-                let (head, body) = line.send(*request, patience).await?.into_parts();
+            Self::Request(request, timeouts) => {
+                let (head, body) = session.send(*request, timeouts).await?.into_parts();
                 let heading = ResponseHead::Answer {
                     status: head.status.as_u16(),
                     fields: encode_headers(&head.headers),
                 };
                 (heading, Some(body))
             }
-            Self::LookUp(name) => (ResponseHead::Found(line.look_up(name).await?), None),
+            Self::LookUp(name) => (ResponseHead::Found(session.look_up(name).await?), None),
             Self::Connect(address, upload) => {
-                (ResponseHead::Connected, Some(line.connect(address, upload).await?))
+                (ResponseHead::Connected, Some(session.connect(address, upload).await?))
             }
         })
     }
@@ -704,7 +705,7 @@ impl RemoteNetwork {
     async fn send_request(
         self: Arc<Self>,
         request: Request<Body>,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> Refusable<Response<Body>> {
         let (parts, body) = request.into_parts();
         let has_body = !body.is_end_stream();
@@ -713,7 +714,7 @@ impl RemoteNetwork {
             uri: parts.uri.to_string(),
             fields: encode_headers(&parts.headers),
             body: has_body,
-            patience,
+            timeouts,
         };
         let (heading, chunks) = self.open_stream(&opening, has_body.then_some(body)).await?;
         let ResponseHead::Answer { status, fields } = heading else { return Err(Failure::Answer.into()) };
@@ -801,16 +802,16 @@ impl ChildStream {
     }
 }
 
-impl Carrier for RemoteNetwork {
-    fn send(self: Arc<Self>, request: Request<Body>, patience: Patience) -> Sending {
-        Box::pin(self.send_request(request, patience))
+impl NetworkBackend for RemoteNetwork {
+    fn send(self: Arc<Self>, request: Request<Body>, timeouts: Timeouts) -> SendFuture {
+        Box::pin(self.send_request(request, timeouts))
     }
 
-    fn look_up(self: Arc<Self>, name: String) -> LookingUp {
+    fn look_up(self: Arc<Self>, name: String) -> LookUpFuture {
         Box::pin(self.look_up_name(name))
     }
 
-    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> Connecting {
+    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> ConnectFuture {
         Box::pin(self.open_connection(address, upload))
     }
 }
@@ -825,21 +826,23 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    /// A run's line that reaches only `held.example`, which never answers, and the child's end of the socket.
-    fn child(held: &std::net::TcpListener) -> (Arc<Line>, UnixStream, std::os::unix::net::UnixStream) {
+    /// A run's session that reaches only `held.example`, which never answers, and the child's end of the socket.
+    fn child(
+        held: &std::net::TcpListener,
+    ) -> (Arc<NetworkSession>, UnixStream, std::os::unix::net::UnixStream) {
         let held = held.local_addr().unwrap();
         let Ok(Host::Name(name)) = Host::parse("held.example") else { panic!("a name") };
         let settings = EgressSettings {
-            lifted: vec![held.to_string().parse().unwrap()],
+            allowed_addresses: vec![held.to_string().parse().unwrap()],
             hosts: BTreeMap::from([(name, vec![held.ip()])]),
             connect: Duration::from_secs(20),
         };
         let egress = Arc::new(Egress::new(settings, None, Arc::new(SystemClock)).unwrap());
         let agent = AgentDid::parse("did:a2g:one:1").unwrap();
-        let line = Arc::clone(egress.open(&agent, &tests::grant(tests::BUDGETS)).line().unwrap());
+        let session = Arc::clone(egress.open(&agent, &tests::grant(tests::BUDGETS)).session().unwrap());
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        (line, UnixStream::from_std(ours).unwrap(), theirs)
+        (session, UnixStream::from_std(ours).unwrap(), theirs)
     }
 
     fn opening(stream: u32, uri: &str) -> Vec<u8> {
@@ -848,14 +851,14 @@ mod tests {
             uri: uri.to_owned(),
             fields: Vec::new(),
             body: true,
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
         };
         encode_json_frame(FrameKind::Open, stream, &opening)
     }
 
     /// The result of serving a child that sends these frames and nothing more.
     async fn serve_frames(held: &std::net::TcpListener, frames: Vec<Vec<u8>>) -> Result<()> {
-        let (line, ours, theirs) = child(held);
+        let (session, ours, theirs) = child(held);
         let talking = tokio::task::spawn_blocking(move || {
             // The server closes the connection at the first invalid frame.
             let _heard = frames.iter().try_for_each(|frame| (&theirs).write_all(frame));
@@ -863,7 +866,7 @@ mod tests {
             let mut told = Vec::new();
             let _gone = (&theirs).read_to_end(&mut told);
         });
-        let carried = tokio::time::timeout(Duration::from_secs(20), serve_network(line, ours)).await;
+        let carried = tokio::time::timeout(Duration::from_secs(20), serve_network(session, ours)).await;
         talking.await.unwrap();
         carried.expect("it is not kept waiting")
     }

@@ -99,7 +99,7 @@ impl Ring {
         mut prepared: Option<PreparedChild>,
         execution: &Execution,
     ) -> Outcome {
-        request.job.network = execution.network().line().is_some();
+        request.job.network = execution.network().session().is_some();
         let mut last = String::new();
         // All waiting children may have been killed at once.
         for _ in 0..self.pool.waiting().saturating_add(MAX_TRIES) {
@@ -322,7 +322,7 @@ impl Drop for NetworkProxyGuard {
 
 /// Starts to serve the network of a run that has one. Returns the child's end of the socket.
 fn start_network_proxy(execution: &Execution) -> Result<(NetworkProxyGuard, Option<UnixStream>)> {
-    let Some(line) = execution.network().line().map(Arc::clone) else {
+    let Some(session) = execution.network().session().map(Arc::clone) else {
         return Ok((NetworkProxyGuard(None), None));
     };
     // A socket pair of its own, for runs with a network only. On the channel of the child, bodies would be JSON, the
@@ -331,7 +331,7 @@ fn start_network_proxy(execution: &Execution) -> Result<(NetworkProxyGuard, Opti
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
     let proxying = tokio::spawn(async move {
-        if let Err(error) = serve_network(line, ours).await {
+        if let Err(error) = serve_network(session, ours).await {
             tracing::warn!(%error, "the network connection of a run has failed");
         }
     });

@@ -211,7 +211,7 @@ impl Execution {
     pub fn outcome(&self, end: End, now: Instant) -> Outcome {
         let stats = &self.stats;
         let (mut denied, mut denied_truncated) =
-            self.network.line().map(|line| line.denied()).unwrap_or_default();
+            self.network.session().map(|session| session.denials()).unwrap_or_default();
         let (others, more_of_them) = stats.denials.list();
         denied.extend(others);
         denied_truncated |= more_of_them || denied.len() > Usage::MAX_DENIALS;
@@ -247,7 +247,7 @@ impl Execution {
                 budgets: Budgets { handles: effective_limits.handles, ..stats.budget.limits() },
                 spent: Some(stats.budget.usage()),
                 network: self.grant.network(),
-                network_used: self.network.line().map(|line| line.usage()),
+                network_used: self.network.session().map(|session| session.usage()),
                 denied,
                 denied_truncated,
             },
@@ -534,7 +534,7 @@ impl Sandbox {
         let now = self.clock.monotonic();
         let state = StoreState {
             wasi,
-            http: network::Http::new(execution.network.carrier()),
+            http: network::Http::new(execution.network.backend()),
             network: grant.network(),
             limiter: limiter::Limiter::new(grant.memory(), Arc::clone(&stats.memory)),
             throttle: throttle::Throttle::new(grant.cpu(), now),

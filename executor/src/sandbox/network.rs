@@ -1,14 +1,14 @@
 //! The guest's network interfaces: `wasi:http` here and `wasi:sockets` in [`super::sockets`], both over the
-//! run's carrier.
+//! run's backend.
 //!
 //! A component that imports a network interface is linked twice when it is loaded. In a run with a network,
-//! its calls go to the carrier, which alone decides about destinations. In a run without one, each of those
+//! its calls go to the backend, which alone decides about destinations. In a run without one, each of those
 //! functions ends the run with an error that names the layer that denied the network. No run has UDP: the
 //! interface can be imported, because standard libraries import it, but no socket is created.
 
 use super::sockets;
 use super::state::StoreState;
-use crate::egress::{Body, Carrier, Failure, MAX_HEAD_BYTES, Patience, Refusal};
+use crate::egress::{Body, Failure, MAX_HEAD_BYTES, NetworkBackend, Refusal, Timeouts};
 use crate::limit::{Bound, Layer};
 use crate::outcome::DenialReason;
 use http_body_util::BodyExt as _;
@@ -38,23 +38,23 @@ pub(super) struct Http {
 // wasmtime-wasi-http is built without its default sender, which resolves and connects without any check of
 // addresses: this hook is the only way out.
 struct Hooks {
-    carrier: Option<Arc<dyn Carrier>>,
+    backend: Option<Arc<dyn NetworkBackend>>,
 }
 
 impl Http {
-    pub(super) fn new(carrier: Option<Arc<dyn Carrier>>) -> Self {
+    pub(super) fn new(backend: Option<Arc<dyn NetworkBackend>>) -> Self {
         let mut context = WasiHttpCtx::new();
         context.set_field_size_limit(MAX_HEAD_BYTES);
-        Self { context, hooks: Hooks { carrier } }
+        Self { context, hooks: Hooks { backend } }
     }
 
     pub(super) fn is_on(&self) -> bool {
-        self.hooks.carrier.is_some()
+        self.hooks.backend.is_some()
     }
 
     /// The run's network backend; `None` in a run without a network.
-    pub(super) fn carrier(&self) -> Option<Arc<dyn Carrier>> {
-        self.hooks.carrier.clone()
+    pub(super) fn backend(&self) -> Option<Arc<dyn NetworkBackend>> {
+        self.hooks.backend.clone()
     }
 }
 
@@ -82,10 +82,10 @@ impl WasiHttpHooks for Hooks {
         options: Option<RequestOptions>,
         _processed: Background,
     ) -> Box<dyn Future<Output = SendResult> + Send> {
-        let carrier = self.carrier.clone();
+        let backend = self.backend.clone();
         let RequestOptions { connect_timeout, first_byte_timeout, between_bytes_timeout } =
             options.unwrap_or_default();
-        let patience = Patience {
+        let timeouts = Timeouts {
             connect: connect_timeout,
             first_byte: first_byte_timeout,
             between_bytes: between_bytes_timeout,
@@ -93,9 +93,9 @@ impl WasiHttpHooks for Hooks {
         let request: http::Request<Body> =
             request.map(|body| body.map_err(|_broken_off| Failure::RequestBody.into()).boxed_unsync());
         Box::new(async move {
-            // Unreachable: without a carrier the functions that lead here are not linked. Denied all the same.
-            let carrier = carrier.ok_or(HttpError::HttpRequestDenied)?;
-            let answer = carrier.send(request, patience).await.map_err(http_error)?;
+            // Unreachable: without a backend the functions that lead here are not linked. Denied all the same.
+            let backend = backend.ok_or(HttpError::HttpRequestDenied)?;
+            let answer = backend.send(request, timeouts).await.map_err(http_error)?;
             let answer = answer.map(|body| body.map_err(http_error).boxed_unsync());
             Ok((answer, Box::new(std::future::ready(Ok(()))) as Background))
         })

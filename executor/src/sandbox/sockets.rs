@@ -1,11 +1,11 @@
 //! `wasi:sockets` in a run with a network: name look-ups and outgoing TCP connections.
 //!
-//! No socket is opened here. Look-ups and connections go to the run's carrier, as HTTP requests do, and a
+//! No socket is opened here. Look-ups and connections go to the run's backend, as HTTP requests do, and a
 //! connection's bytes travel as two bodies, with at most one chunk waiting in each direction. Listening and UDP are
 //! refused and recorded.
 
 use super::state::StoreState;
-use crate::egress::{Body, Carrier, Failure, Refusal};
+use crate::egress::{Body, Failure, NetworkBackend, Refusal};
 use crate::outcome::DenialReason;
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
@@ -81,9 +81,9 @@ impl Sockets<'_> {
         Ok(self.table().get_mut(&borrow_as(socket))?)
     }
 
-    fn carrier(&self) -> SocketResult<Arc<dyn Carrier>> {
-        // Unreachable: without a carrier the functions that lead here are not linked. Denied all the same.
-        Ok(self.0.http.carrier().ok_or(ErrorCode::AccessDenied)?)
+    fn backend(&self) -> SocketResult<Arc<dyn NetworkBackend>> {
+        // Unreachable: without a backend the functions that lead here are not linked. Denied all the same.
+        Ok(self.0.http.backend().ok_or(ErrorCode::AccessDenied)?)
     }
 
     /// Records and refuses a call that no run supports.
@@ -413,7 +413,7 @@ impl ip_name_lookup::Host for Sockets<'_> {
         name: String,
     ) -> SocketResult<Resource<ResolveAddressStream>> {
         self.table().get::<NetworkHandle>(&borrow_as(&network))?;
-        let found = self.carrier()?.look_up(name);
+        let found = self.backend()?.look_up(name);
         let found = async { found.await.map(Vec::into_iter) };
         Ok(own_as(&self.table().push(AddressLookup(Deferred::begin(Box::pin(found))))?))
     }
@@ -461,7 +461,7 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         to: IpSocketAddress,
     ) -> SocketResult<()> {
         self.table().get::<NetworkHandle>(&borrow_as(&network))?;
-        let carrier = self.carrier()?;
+        let backend = self.backend()?;
         let socket = self.socket(&socket)?;
         let to = SocketAddr::from(to);
         let fits = match (socket.family, to) {
@@ -477,7 +477,7 @@ impl tcp::HostTcpSocket for Sockets<'_> {
             Phase::Connected { .. } | Phase::Failed => return Err(ErrorCode::InvalidState.into()),
         }
         let (outgoing, upload) = Outgoing::new();
-        let connected = Deferred::begin(carrier.connect(to, upload));
+        let connected = Deferred::begin(backend.connect(to, upload));
         socket.phase = Phase::Connecting { to, connected, outgoing };
         Ok(())
     }

@@ -1,11 +1,13 @@
 //! The network of one run: its rules, budgets, accounting and connections.
 
-use super::address::may_connect;
-use super::connection::{Answer, Connection, Counted, greet};
+use super::address::is_allowed;
+use super::connection::{Connection, MeteredStream, ResponseBody, tls_and_http_handshake};
 use super::refusal::{Failure, Refusal};
 use super::target::Target;
-use super::tunnel::Found;
-use super::{Body, Carrier, Connecting, Egress, LookingUp, MAX_HEAD_BYTES, Patience, Sending};
+use super::tunnel::ResolvedNames;
+use super::{
+    Body, ConnectFuture, Egress, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, SendFuture, Timeouts,
+};
 use crate::capability::{Domain, Grant, Host, Reach, Unreachable};
 use crate::ident::AgentDid;
 use crate::limit::NetworkBudgets;
@@ -24,7 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Header fields that are removed from a guest's request: they belong to the connection, or repeat a checked value.
-const NOT_THE_GUESTS: [HeaderName; 12] = [
+const STRIPPED_FIELDS: [HeaderName; 12] = [
     header::CONNECTION,
     header::EXPECT,
     header::HOST,
@@ -43,20 +45,20 @@ const NOT_THE_GUESTS: [HeaderName; 12] = [
 const MAX_TARGET_BYTES: usize = 320;
 
 /// The network of one run.
-pub struct Line {
+pub struct NetworkSession {
     egress: Arc<Egress>,
     agent: AgentDid,
     reach: Reach,
     budgets: NetworkBudgets,
-    books: Mutex<Books>,
+    accounting: Mutex<NetworkAccounting>,
     /// The results of the run's look-ups.
-    pub(super) found: Mutex<Found>,
-    places: Arc<Semaphore>,
-    over: watch::Sender<bool>,
+    pub(super) resolved_names: Mutex<ResolvedNames>,
+    slots: Arc<Semaphore>,
+    ended: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct NetworkAccounting {
     requests: u32,
     /// The connections that are open now, and the most that were open at once.
     open: u32,
@@ -69,42 +71,42 @@ struct Books {
     denied_truncated: bool,
 }
 
-impl Line {
+impl NetworkSession {
     pub(super) fn new(egress: Arc<Egress>, agent: AgentDid, grant: &Grant) -> Arc<Self> {
-        Self::of_the_executor(egress, agent, grant.reach().clone(), grant.network_budgets())
+        Self::for_executor(egress, agent, grant.reach().clone(), grant.network_budgets())
     }
 
-    /// A line for a request of the executor itself on behalf of `agent`.
-    pub(super) fn of_the_executor(
+    /// A session for a request of the executor itself on behalf of `agent`.
+    pub(super) fn for_executor(
         egress: Arc<Egress>,
         agent: AgentDid,
         reach: Reach,
         budgets: NetworkBudgets,
     ) -> Arc<Self> {
-        let places = usize::try_from(budgets.connections).unwrap_or(Semaphore::MAX_PERMITS);
+        let slots = usize::try_from(budgets.connections).unwrap_or(Semaphore::MAX_PERMITS);
         Arc::new(Self {
             egress,
             agent,
             reach,
             budgets,
-            books: Mutex::default(),
-            found: Mutex::default(),
-            places: Arc::new(Semaphore::new(places)),
-            over: watch::channel(false).0,
+            accounting: Mutex::default(),
+            resolved_names: Mutex::default(),
+            slots: Arc::new(Semaphore::new(slots)),
+            ended: watch::channel(false).0,
         })
     }
 
     /// Closes every connection, and lets no request begin.
     pub fn close(&self) {
-        self.over.send_replace(true);
+        self.ended.send_replace(true);
     }
 
     /// Waits for the end of the run.
-    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut over = self.over.subscribe();
+    pub(super) fn wait_ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut ended = self.ended.subscribe();
         async move {
-            // An error means that the line was dropped, which ends the run's network as well.
-            let _over_or_gone = over.wait_for(|over| *over).await;
+            // An error means that the session was dropped, which ends the run's network as well.
+            let _ended_or_dropped = ended.wait_for(|ended| *ended).await;
         }
     }
 
@@ -121,36 +123,36 @@ impl Line {
             pattern: pattern.to_string(),
             set_by,
         };
-        let books = self.books();
+        let accounting = self.accounting();
         NetworkUsage {
             budgets: self.budgets,
             allowed: self.reach.allowed().map(rule).collect(),
             blocked: self.reach.blocked().map(rule).collect(),
             requests_per_minute: self.reach.requests_per_minute(),
-            requests: books.requests,
-            connections: books.connections,
-            sent_bytes: books.sent,
-            received_bytes: books.received,
-            contacted: books.contacted.clone(),
-            contacted_truncated: books.contacted_truncated,
+            requests: accounting.requests,
+            connections: accounting.connections,
+            sent_bytes: accounting.sent,
+            received_bytes: accounting.received,
+            contacted: accounting.contacted.clone(),
+            contacted_truncated: accounting.contacted_truncated,
         }
     }
 
     /// The denials so far, and `true` if some did not fit the list.
     #[must_use]
-    pub fn denied(&self) -> (Vec<Denial>, bool) {
-        let books = self.books();
-        (books.denied.clone(), books.denied_truncated)
+    pub fn denials(&self) -> (Vec<Denial>, bool) {
+        let accounting = self.accounting();
+        (accounting.denied.clone(), accounting.denied_truncated)
     }
 
     /// Records a denial and returns it as an error.
     pub fn deny(&self, reason: DenialReason, what: &str) -> Refusal {
-        self.books().deny(reason, what);
+        self.accounting().deny(reason, what);
         Refusal::Denied(reason)
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn accounting(&self) -> MutexGuard<'_, NetworkAccounting> {
+        self.accounting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls `read` with the remaining receive budget and counts the bytes that it returns. With a budget of 0, `read`
@@ -161,17 +163,17 @@ impl Line {
         target: &str,
         read: impl FnOnce(usize) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let mut books = self.books();
-        let left = self.budgets.received_bytes.saturating_sub(books.received);
+        let mut accounting = self.accounting();
+        let left = self.budgets.received_bytes.saturating_sub(accounting.received);
         let read = read(usize::try_from(left).unwrap_or(usize::MAX));
         if let Poll::Ready(Ok(bytes)) = read {
             // Only a further byte exceeds the budget: a response that just fits it is not denied.
             if left == 0 && bytes > 0 {
-                return Poll::Ready(Err(books.deny(DenialReason::ReceivedBytes, target)));
+                return Poll::Ready(Err(accounting.deny(DenialReason::ReceivedBytes, target)));
             }
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-            books.received = books.received.saturating_add(bytes);
-            books.with(contact, |contact| {
+            accounting.received = accounting.received.saturating_add(bytes);
+            accounting.update_contact(contact, |contact| {
                 contact.received_bytes = contact.received_bytes.saturating_add(bytes);
             });
         }
@@ -185,49 +187,51 @@ impl Line {
         target: &str,
         write: impl FnOnce(usize) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let mut books = self.books();
-        let left = self.budgets.sent_bytes.saturating_sub(books.sent);
+        let mut accounting = self.accounting();
+        let left = self.budgets.sent_bytes.saturating_sub(accounting.sent);
         if left == 0 {
-            return Poll::Ready(Err(books.deny(DenialReason::SentBytes, target)));
+            return Poll::Ready(Err(accounting.deny(DenialReason::SentBytes, target)));
         }
         let written = write(usize::try_from(left).unwrap_or(usize::MAX));
         if let Poll::Ready(Ok(bytes)) = written {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-            books.sent = books.sent.saturating_add(bytes);
-            books.with(contact, |contact| contact.sent_bytes = contact.sent_bytes.saturating_add(bytes));
+            accounting.sent = accounting.sent.saturating_add(bytes);
+            accounting.update_contact(contact, |contact| {
+                contact.sent_bytes = contact.sent_bytes.saturating_add(bytes)
+            });
         }
         written
     }
 
     // Budget errors are errors for the tool and do not end the run: a tool can report that a response was too long, and
     // the report lists the denial either way.
-    async fn judged_and_sent(
+    async fn authorize_and_send(
         self: &Arc<Self>,
         request: Request<Body>,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> Result<Response<Body>, Refusal> {
         let authority = request.uri().authority().map_or("", |authority| authority.as_str());
         self.count(authority)?;
-        let target = Target::of(request.uri()).map_err(|refusal| match refusal {
+        let target = Target::parse(request.uri()).map_err(|refusal| match refusal {
             Refusal::Denied(reason) => self.deny(reason, authority),
             Refusal::Failed(_) => refusal,
         })?;
         let what = target.to_string();
         self.check_host(&target.host, &what)?;
-        let request = sanitised(request, &target)?;
-        self.take_of_the_rate(&what)?;
-        let place = self.place(&what)?;
+        let request = sanitise(request, &target)?;
+        self.check_rate_limit(&what)?;
+        let slot = self.acquire_slot(&what)?;
         // One deadline for look-up, connection and TLS handshake together.
-        let by = self.connected_by(patience.connect);
-        let connected = timeout_at(by, self.connected(&target, by, place)).await;
+        let by = self.connect_deadline(timeouts.connect);
+        let connected = timeout_at(by, self.connect_target(&target, by, slot)).await;
         let (mut sender, connection) = connected.unwrap_or(Err(Failure::ConnectTimeout.into()))?;
         let answer = sender.send_request(request);
-        let answer = match patience.first_byte {
+        let answer = match timeouts.first_byte {
             Some(wanted) => timeout(wanted, answer).await.map_err(|_| Failure::AnswerTimeout)?,
             None => answer.await,
         };
-        let answer = answer.map_err(|error| Refusal::of(&error))?;
-        connection.answered();
+        let answer = answer.map_err(|error| Refusal::from_hyper(&error))?;
+        connection.lift_head_limit();
         // Measured as it is passed on to the guest; hyper bounds only its buffer.
         if head_bytes(answer.headers()) > MAX_HEAD_BYTES {
             return Err(Failure::AnswerHead.into());
@@ -235,17 +239,17 @@ impl Line {
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(Failure::Upgrade.into());
         }
-        Ok(answer.map(|body| Answer::new(body, patience.between_bytes, connection).boxed_unsync()))
+        Ok(answer.map(|body| ResponseBody::new(body, timeouts.between_bytes, connection).boxed_unsync()))
     }
 
     /// Counts one request, regardless of its result.
     pub(super) fn count(&self, what: &str) -> Result<(), Refusal> {
-        let mut books = self.books();
-        if books.requests >= self.budgets.requests {
-            drop(books);
+        let mut accounting = self.accounting();
+        if accounting.requests >= self.budgets.requests {
+            drop(accounting);
             return Err(self.deny(DenialReason::Requests, what));
         }
-        books.requests += 1;
+        accounting.requests += 1;
         Ok(())
     }
 
@@ -267,7 +271,7 @@ impl Line {
     }
 
     /// Takes one request from the agent's rate limit.
-    pub(super) fn take_of_the_rate(&self, what: &str) -> Result<(), Refusal> {
+    pub(super) fn check_rate_limit(&self, what: &str) -> Result<(), Refusal> {
         let Some(rate) = self.reach.requests_per_minute() else { return Ok(()) };
         if self.egress.rates.take(&self.agent, rate.value, self.egress.clock.monotonic()) {
             return Ok(());
@@ -276,31 +280,31 @@ impl Line {
     }
 
     /// Acquires a slot for one connection or one look-up.
-    pub(super) fn place(self: &Arc<Self>, what: &str) -> Result<Place, Refusal> {
+    pub(super) fn acquire_slot(self: &Arc<Self>, what: &str) -> Result<ConnectionSlot, Refusal> {
         // Refused and not queued: the guest would wait for connections of its own.
-        let permit = Arc::clone(&self.places).try_acquire_owned();
+        let permit = Arc::clone(&self.slots).try_acquire_owned();
         let permit = permit.map_err(|_| self.deny(DenialReason::Connections, what))?;
-        Ok(Place { line: Arc::clone(self), stands: false, _permit: permit })
+        Ok(ConnectionSlot { session: Arc::clone(self), established: false, _permit: permit })
     }
 
     /// The deadline for a connection that is started now.
-    pub(super) fn connected_by(&self, wanted: Option<Duration>) -> Instant {
+    pub(super) fn connect_deadline(&self, wanted: Option<Duration>) -> Instant {
         let longest = self.egress.settings.connect;
         Instant::now() + wanted.map_or(longest, |wanted| wanted.min(longest))
     }
 
     /// Connects to a checked address of the target.
-    async fn connected(
+    async fn connect_target(
         self: &Arc<Self>,
         target: &Target,
         by: Instant,
-        place: Place,
+        slot: ConnectionSlot,
     ) -> Result<(hyper::client::conn::http1::SendRequest<Body>, Connection), Refusal> {
         let what = target.to_string();
         let addresses = self.checked_addresses(&target.host, Some(target.port), &what).await?;
         let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, target.port));
-        let (stream, place) = self.dial(&addresses.collect::<Vec<_>>(), &what, by, place).await?;
-        greet(stream, target, &self.egress.tls, place).await
+        let (stream, slot) = self.dial(&addresses.collect::<Vec<_>>(), &what, by, slot).await?;
+        tls_and_http_handshake(stream, target, &self.egress.tls, slot).await
     }
 
     /// Connects to the first of these checked addresses that accepts.
@@ -309,8 +313,8 @@ impl Line {
         addresses: &[SocketAddr],
         what: &str,
         by: Instant,
-        mut place: Place,
-    ) -> Result<(Counted, Place), Refusal> {
+        mut slot: ConnectionSlot,
+    ) -> Result<(MeteredStream, ConnectionSlot), Refusal> {
         let mut last = Failure::Name;
         for (index, address) in addresses.iter().enumerate() {
             // An address that does not answer must leave the others their share of the time.
@@ -320,10 +324,10 @@ impl Line {
                 Ok(Ok(stream)) => {
                     // Nagle's algorithm would delay heads and small bodies. A failure only makes them slower.
                     let _only_slower = stream.set_nodelay(true);
-                    place.stands();
-                    let contact = self.books().reached(what, *address);
-                    let counted = Counted::new(stream, Arc::clone(self), contact, what.to_owned());
-                    return Ok((counted, place));
+                    slot.mark_established();
+                    let contact = self.accounting().record_contact(what, *address);
+                    let stream = MeteredStream::new(stream, Arc::clone(self), contact, what.to_owned());
+                    return Ok((stream, slot));
                 }
                 Ok(Err(_)) => Failure::Refused,
                 Err(_late) => Failure::ConnectTimeout,
@@ -343,7 +347,7 @@ impl Line {
             Host::Address(address) => vec![*address],
             Host::Name(name) => match self.egress.settings.hosts.get(name) {
                 Some(addresses) => addresses.clone(),
-                None => self.looked_up(name.clone()).await?,
+                None => self.resolve_name(name.clone()).await?,
             },
         };
         // One refused address refuses the name. Using the others would be safe as well, but an answer that mixes the two is
@@ -355,7 +359,7 @@ impl Line {
     }
 
     /// Looks a name up with the resolver, when fewer than [`super::MAX_LOOKUPS`] are in progress.
-    async fn looked_up(&self, name: Domain) -> Result<Vec<IpAddr>, Refusal> {
+    async fn resolve_name(&self, name: Domain) -> Result<Vec<IpAddr>, Refusal> {
         let turn = Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| Failure::Over)?;
         let resolver = Arc::clone(&self.egress.resolver);
         // A task of its own: the resolver's thread cannot be cancelled, so it keeps its permit when the caller's wait is.
@@ -383,72 +387,72 @@ impl Line {
         if self.reach.check(&Host::Address(address)) == Err(Unreachable::Blocked) {
             return Err(self.deny(DenialReason::DomainBlocked, &what()));
         }
-        if !may_connect(address, port, &self.egress.settings.lifted) {
+        if !is_allowed(address, port, &self.egress.settings.allowed_addresses) {
             return Err(self.deny(DenialReason::Address, &what()));
         }
         Ok(())
     }
 }
 
-impl Line {
+impl NetworkSession {
     /// The result of `work`, or [`Failure::Over`] if the run ends first.
-    async fn unless_over<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    async fn race_with_end<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
         tokio::select! {
         // The end first: a request after the end of the run must not begin at all.
         biased;
-                () = self.over() => Err(Failure::Over.into()),
+                () = self.wait_ended() => Err(Failure::Over.into()),
                 done = work => done,
             }
     }
 }
 
-impl Carrier for Line {
-    fn send(self: Arc<Self>, request: Request<Body>, patience: Patience) -> Sending {
-        Box::pin(async move { self.unless_over(self.judged_and_sent(request, patience)).await })
+impl NetworkBackend for NetworkSession {
+    fn send(self: Arc<Self>, request: Request<Body>, timeouts: Timeouts) -> SendFuture {
+        Box::pin(async move { self.race_with_end(self.authorize_and_send(request, timeouts)).await })
     }
 
-    fn look_up(self: Arc<Self>, name: String) -> LookingUp {
-        Box::pin(async move { self.unless_over(self.judged_and_found(&name)).await })
+    fn look_up(self: Arc<Self>, name: String) -> LookUpFuture {
+        Box::pin(async move { self.race_with_end(self.authorize_and_look_up(&name)).await })
     }
 
-    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> Connecting {
-        Box::pin(async move { self.unless_over(self.judged_and_connected(address, upload)).await })
+    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> ConnectFuture {
+        Box::pin(async move { self.race_with_end(self.authorize_and_connect(address, upload)).await })
     }
 }
 
 /// A slot among the connections of a run. Dropping it releases the slot.
-pub(super) struct Place {
-    line: Arc<Line>,
+pub(super) struct ConnectionSlot {
+    session: Arc<NetworkSession>,
     /// The slot has an established connection, and not only a look-up or an attempt.
-    stands: bool,
+    established: bool,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Counts the connection, which is now established.
-    fn stands(&mut self) {
-        let mut books = self.line.books();
-        books.open = books.open.saturating_add(1);
-        books.connections = books.connections.max(books.open);
-        self.stands = true;
+    fn mark_established(&mut self) {
+        let mut accounting = self.session.accounting();
+        accounting.open = accounting.open.saturating_add(1);
+        accounting.connections = accounting.connections.max(accounting.open);
+        self.established = true;
     }
 
     /// Waits for the end of the run.
-    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.line.over()
+    pub(super) fn wait_ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.session.wait_ended()
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        if self.stands {
-            let mut books = self.line.books();
-            books.open = books.open.saturating_sub(1);
+        if self.established {
+            let mut accounting = self.session.accounting();
+            accounting.open = accounting.open.saturating_sub(1);
         }
     }
 }
 
-impl Books {
+impl NetworkAccounting {
     fn deny(&mut self, reason: DenialReason, what: &str) -> io::Error {
         // The target is the guest's text and ends up in reports and terminals.
         let what: String = what.chars().take(MAX_TARGET_BYTES).flat_map(char::escape_default).collect();
@@ -462,7 +466,7 @@ impl Books {
     }
 
     /// Counts a request to `address` and returns its index; `None` if the list is full.
-    fn reached(&mut self, authority: &str, address: SocketAddr) -> Option<usize> {
+    fn record_contact(&mut self, authority: &str, address: SocketAddr) -> Option<usize> {
         let known =
             self.contacted.iter().position(|known| known.authority == authority && known.address == address);
         if known.is_none() && self.contacted.len() >= Usage::MAX_CONTACTS {
@@ -480,13 +484,13 @@ impl Books {
             });
             self.contacted.len() - 1
         });
-        self.with(Some(index), |contact| {
+        self.update_contact(Some(index), |contact| {
             contact.requests = contact.requests.saturating_add(1);
         });
         Some(index)
     }
 
-    fn with(&mut self, contact: Option<usize>, change: impl FnOnce(&mut Contact)) {
+    fn update_contact(&mut self, contact: Option<usize>, change: impl FnOnce(&mut Contact)) {
         if let Some(contact) = contact.and_then(|index| self.contacted.get_mut(index)) {
             change(contact);
         }
@@ -494,7 +498,7 @@ impl Books {
 }
 
 /// The request as it is sent: to the checked target, without any field that could name another one.
-fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, Refusal> {
+fn sanitise(request: Request<Body>, target: &Target) -> Result<Request<Body>, Refusal> {
     let (mut parts, body) = request.into_parts();
     // `CONNECT` would open a tunnel to a host that is not checked.
     if parts.method == Method::CONNECT {
@@ -509,8 +513,8 @@ fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, R
         return Err(Failure::RequestHead.into());
     }
     // Read before the removal below: hyper would otherwise send a body of unknown length in chunks.
-    let length = length(&parts.headers)?;
-    for name in NOT_THE_GUESTS.iter().chain([&header::CONTENT_LENGTH]) {
+    let length = content_length(&parts.headers)?;
+    for name in STRIPPED_FIELDS.iter().chain([&header::CONTENT_LENGTH]) {
         parts.headers.remove(name);
     }
     if let Some(length) = length.filter(|_| !body.is_end_stream()) {
@@ -529,7 +533,7 @@ fn head_bytes(fields: &HeaderMap) -> usize {
 }
 
 /// The `Content-Length` of a request: one number, or none.
-fn length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     let mut named = headers.get_all(header::CONTENT_LENGTH).iter();
     let (first, second) = (named.next(), named.next());
     match (first, second) {

@@ -1,9 +1,9 @@
 //! Webhooks: requests of the executor itself to callers' addresses, under the same checks as a guest's requests.
 
-use super::line::Line;
 use super::refusal::{Failure, Refusal};
+use super::session::NetworkSession;
 use super::target::Target;
-use super::{Carrier as _, Egress, Patience};
+use super::{Egress, NetworkBackend as _, Timeouts};
 use crate::capability::{HostPattern, Reach};
 use crate::ident::AgentDid;
 use crate::limit::NetworkBudgets;
@@ -19,12 +19,12 @@ const FIRST_BYTE: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 /// Posts to hosts that the operator lists, and to no others.
-pub struct Courier {
+pub struct WebhookClient {
     egress: Arc<Egress>,
     reach: Reach,
 }
 
-impl Courier {
+impl WebhookClient {
     /// A client that may post to `hosts`. Their addresses are checked like those of a guest's requests.
     #[must_use]
     pub fn new(egress: Arc<Egress>, hosts: Vec<HostPattern>) -> Self {
@@ -37,7 +37,7 @@ impl Courier {
     /// [`Refusal`] with the reason that nothing would be posted to the URL.
     pub fn check(&self, url: &str) -> Result<(), Refusal> {
         let uri = url.parse::<http::Uri>().map_err(|_| Failure::Request)?;
-        let target = Target::of(&uri)?;
+        let target = Target::parse(&uri)?;
         self.reach.check(&target.host).map_err(|_| crate::outcome::DenialReason::DomainNotAllowed.into())
     }
 
@@ -68,12 +68,16 @@ impl Courier {
         }
         let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
         let request = request.body(body).map_err(|_| Failure::Request)?;
-        let line =
-            Line::of_the_executor(Arc::clone(&self.egress), owner.clone(), self.reach.clone(), budgets);
-        let patience = Patience { connect: None, first_byte: Some(FIRST_BYTE), between_bytes: None };
-        let answer = Arc::clone(&line).send(request, patience).await;
+        let session = NetworkSession::for_executor(
+            Arc::clone(&self.egress),
+            owner.clone(),
+            self.reach.clone(),
+            budgets,
+        );
+        let timeouts = Timeouts { connect: None, first_byte: Some(FIRST_BYTE), between_bytes: None };
+        let answer = Arc::clone(&session).send(request, timeouts).await;
         let status = answer.map(|answer| answer.status().as_u16());
-        line.close();
+        session.close();
         status
     }
 }
