@@ -953,9 +953,9 @@ fn a_socket_is_pinged_and_closed_when_it_says_nothing() {
     let keys = Keys::new();
     let door = json!({ "key_file": keys.path(), "heartbeat_seconds": 1 });
     let executor = Executor::start(Options::new().set("doors.nexus", door));
+    let start = Instant::now();
     let mut stale = socket(&executor, &[]);
     stale.pongs = false;
-    let start = Instant::now();
     assert_eq!(stale.receive(), None, "it is closed");
     assert!(
         stale.pings >= 2 && start.elapsed() >= Duration::from_secs(3),
