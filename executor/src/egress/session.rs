@@ -197,7 +197,7 @@ impl NetworkSession {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             accounting.sent = accounting.sent.saturating_add(bytes);
             accounting.update_contact(contact, |contact| {
-                contact.sent_bytes = contact.sent_bytes.saturating_add(bytes)
+                contact.sent_bytes = contact.sent_bytes.saturating_add(bytes);
             });
         }
         written
@@ -350,8 +350,8 @@ impl NetworkSession {
                 None => self.resolve_name(name.clone()).await?,
             },
         };
-        // One refused address refuses the name. Using the others would be safe as well, but an answer that mixes the two is
-        // typical of an attack, and silence would hide it.
+        // One refused address refuses the name. Using the others would be safe as well, but an answer that mixes
+        // the two is typical of an attack, and silence would hide it.
         for address in &found {
             self.check_address(*address, port, host, what)?;
         }
@@ -362,7 +362,8 @@ impl NetworkSession {
     async fn resolve_name(&self, name: Domain) -> Result<Vec<IpAddr>, Refusal> {
         let turn = Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| Failure::Over)?;
         let resolver = Arc::clone(&self.egress.resolver);
-        // A task of its own: the resolver's thread cannot be cancelled, so it keeps its permit when the caller's wait is.
+        // A task of its own: the resolver's thread cannot be cancelled, so it keeps its permit when the caller's
+        // wait is.
         let found = tokio::spawn(async move {
             let _turn = turn;
             resolver.addresses(&name).await

@@ -40,8 +40,8 @@ struct ResolvedName {
     name: Domain,
     addresses: Vec<IpAddr>,
     /// The look-up has already been counted for the first connection to one of the addresses.
-    // A look-up goes to name servers, so it counts as a request; but `TcpStream::connect("name:port")` is one request to
-    // the person who set the limit.
+    // A look-up goes to name servers, so it counts as a request; but `TcpStream::connect("name:port")` is one
+    // request to the person who set the limit.
     prepaid: bool,
 }
 

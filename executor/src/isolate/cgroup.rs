@@ -5,8 +5,8 @@
 //!                └────────────────────── end: kills every process in them ──────────────┘
 //! ```
 //! The limiter, the throttle and `RLIMIT_DATA` limit a guest exactly. A group limits a child that has escaped them, and
-//! the memory that they do not count: the kernel's for the child, and files in memory. Its limits are slightly wider, so
-//! that a guest under the other limits never reaches them.
+//! the memory that they do not count: the kernel's for the child, and files in memory. Its limits are slightly
+//! wider, so that a guest under the other limits never reaches them.
 // Not the crate cgroups-rs: it enables controllers from the root of the hierarchy, which a delegated user may not, and
 // ignores writes that the kernel refuses, so that a limit may be missing unnoticed.
 

@@ -226,8 +226,8 @@ impl Confinement {
         if self.landlock {
             restrict_folders(&[])?;
         }
-        // The kernel keeps users per thread. This one needs no file, so it does not wait for the job that names the guest's
-        // user; the C library's way, a signal to all threads, would need that system call in a child.
+        // The kernel keeps users per thread. This one needs no file, so it does not wait for the job that names the
+        // guest's user; the C library's way, a signal to all threads, would need that system call in a child.
         if self.changes_users.load(Ordering::SeqCst) {
             become_user(User::NOBODY)?;
         }
@@ -238,8 +238,9 @@ impl Confinement {
     }
 
     /// Confines a child that has its job, as the last step before the guest: to the folders of `roots`, to private
-    /// memory for a guest of `memory` with `output`, to the rights of `user` (without one, to the rights over files), and
-    /// to the system calls that a running guest needs. Any other system call ends the process with `SIGSYS`.
+    /// memory for a guest of `memory` with `output`, to the rights of `user` (without one, to the rights over
+    /// files), and to the system calls that a running guest needs. Any other system call ends the process with
+    /// `SIGSYS`.
     ///
     /// A folder that the sandbox itself opens again has to be among the roots.
     ///
@@ -296,7 +297,7 @@ impl Confinement {
     }
 }
 
-/// Changes the user of the calling thread for good, without supplementary groups and without rights.
+/// Permanently changes the user of the calling thread, without supplementary groups and without rights.
 fn become_user(User { uid, gid }: User) -> Result<(), ConfineError> {
     let changed = || -> rustix::io::Result<()> {
         let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
@@ -313,7 +314,7 @@ pub(super) fn control_error<E: Into<io::Error>>(control: &'static str) -> impl F
     move |error| ConfineError::Refused { control, source: error.into() }
 }
 
-/// Lowers a resource limit of this process for good; never raises it.
+/// Permanently lowers a resource limit of this process; never raises it.
 pub(super) fn lower_limit(resource: Resource, most: u64) -> Result<(), ConfineError> {
     let most = Some(getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most)));
     setrlimit(resource, Rlimit { current: most, maximum: most }).map_err(control_error("a resource limit"))
@@ -592,9 +593,9 @@ impl Support {
 
     /// All controls, in the order of their display.
     ///
-    /// A cgroup is not required: it has to be delegated, which few machines do, and memory and CPU of a child are limited
-    /// without one. Another user is not required either: a server that is not root has no rights of root to give up. The
-    /// required controls are those that still hold when the engine is compromised.
+    /// A cgroup is not required: it has to be delegated, which few machines do, and memory and CPU of a child are
+    /// limited without one. Another user is not required either: a server that is not root has no rights of root to
+    /// give up. The required controls are those that still hold when the engine is compromised.
     #[must_use]
     pub fn rows(&self) -> [ControlRow<'_>; 6] {
         let Self { no_new_privileges, seccomp, landlock, network_namespace, cgroup, unprivileged_user } =

@@ -624,7 +624,8 @@ impl RemoteNetwork {
     /// # Errors
     /// No thread can be started, or the thread cannot be confined.
     pub(super) fn start(socket: OwnedFd, confinement: &Arc<Confinement>) -> Result<Arc<Self>> {
-        // As a `File`, because that is read with `read`. A `UnixStream` uses `recv`, which a guest's process may not call.
+        // As a `File`, because that is read with `read`. A `UnixStream` uses `recv`, which a guest's process may
+        // not call.
         let mut reading = File::from(socket.try_clone()?);
         let remote = Arc::new(Self {
             socket: File::from(socket),
@@ -898,7 +899,7 @@ mod tests {
             ("a number twice", vec![opening(1, somewhere), opening(1, somewhere)]),
             ("an older number", vec![opening(2, somewhere), opening(1, somewhere)]),
             (
-                "what the server says",
+                "a frame of the server",
                 vec![encode_json_frame(FrameKind::Refused, 1, &Refusal::from(Failure::Over))],
             ),
             ("an answer", vec![encode_json_frame(FrameKind::Head, 1, &ResponseHead::Connected)]),

@@ -1,7 +1,7 @@
 //! Events of a run while it is in progress.
 //!
 //! The process that runs a guest can be killed at any moment, and its memory is lost with it. It therefore
-//! sends each event as it happens, and [`super::Execution::saw`] repeats the accounting in the server. Every
+//! sends each event as it happens, and [`super::Execution::record_event`] repeats the accounting in the server. Every
 //! kind of event is bounded, so that a guest cannot flood the server.
 
 use super::state::EffectiveLimits;

@@ -134,7 +134,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(100));
         is_so()
     });
-    assert!(looks.any(|is_so| is_so), "waited in vain: {what}");
+    assert!(looks.any(|is_so| is_so), "did not happen in time: {what}");
 }
 
 /// One test, because control groups belong to the whole process.
@@ -180,7 +180,7 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     let (folders, in_use) = (group.folders.clone(), second.folders.clone());
     drop((group, second));
     let third = groups.group().unwrap();
-    assert_ne!(third.folders, in_use, "somebody is in it");
+    assert_ne!(third.folders, in_use, "a process is in it");
     let fourth = groups.group().unwrap();
     assert!([third.folders.clone(), fourth.folders.clone()].contains(&folders));
     drop((third, fourth));

@@ -256,7 +256,7 @@ async fn operate(
         (index, Resource::new_borrow(open[index].rep()))
     };
     let ((from, fd), path) = (any(dice, open), dice.path());
-    let said = |name: &str, result: FsResult<()>| {
+    let log_line = |name: &str, result: FsResult<()>| {
         format!(
             "{name} {from} {path:?} {:?}",
             result.map_err(|error| error.downcast().map_or("a trap".into(), |code| format!("{code:?}")))
@@ -284,12 +284,12 @@ async fn operate(
                     let set = audited.set_times(again(), NewTimestamp::Now, NewTimestamp::Now).await;
                     assert!(set.is_err() || world.granted(&path), "times of {path} after {did:#?}");
                     open.push(opened);
-                    said(&format!("open {kind:?}"), Ok(()))
+                    log_line(&format!("open {kind:?}"), Ok(()))
                 }
-                Err(error) => said("open", Err(error)),
+                Err(error) => log_line("open", Err(error)),
             }
         }
-        4 => said("stat", audited.stat_at(fd, dice.flags(), path.clone()).await.map(drop)),
+        4 => log_line("stat", audited.stat_at(fd, dice.flags(), path.clone()).await.map(drop)),
         5 => match audited.read_directory(Resource::new_borrow(fd.rep())).await {
             Ok(listing) => {
                 let folder = world.of(audited, &fd);
@@ -300,33 +300,33 @@ async fn operate(
                     assert!(world.granted(&path) || world.leads(&path), "listed {path} after {did:#?}");
                 }
                 HostDirectoryEntryStream::drop(audited, listing).unwrap();
-                said("list", Ok(()))
+                log_line("list", Ok(()))
             }
-            Err(error) => said("list", Err(error)),
+            Err(error) => log_line("list", Err(error)),
         },
-        6 => said("mkdir", audited.create_directory_at(fd, path.clone()).await),
-        7 => said("unlink", audited.unlink_file_at(fd, path.clone()).await),
-        8 => said("rmdir", audited.remove_directory_at(fd, path.clone()).await),
+        6 => log_line("mkdir", audited.create_directory_at(fd, path.clone()).await),
+        7 => log_line("unlink", audited.unlink_file_at(fd, path.clone()).await),
+        8 => log_line("rmdir", audited.remove_directory_at(fd, path.clone()).await),
         9 | 10 => {
             let ((to, new_fd), new) = (any(dice, open), dice.path());
             let renamed = audited.rename_at(fd, path.clone(), new_fd, new.clone()).await;
-            said(&format!("rename to {to} {new:?}"), renamed)
+            log_line(&format!("rename to {to} {new:?}"), renamed)
         }
         11 => {
             let ((to, new_fd), new) = (any(dice, open), dice.path());
             let linked = audited.link_at(fd, PathFlags::empty(), path.clone(), new_fd, new.clone()).await;
-            said(&format!("link to {to} {new:?}"), linked)
+            log_line(&format!("link to {to} {new:?}"), linked)
         }
         12 => {
             let target = dice.path();
-            said(
+            log_line(
                 &format!("symlink to {target:?}"),
                 audited.symlink_at(fd, target.clone(), path.clone()).await,
             )
         }
         _times => {
             let now = NewTimestamp::Now;
-            said("times", audited.set_times_at(fd, dice.flags(), path.clone(), now, now).await)
+            log_line("times", audited.set_times_at(fd, dice.flags(), path.clone(), now, now).await)
         }
     };
     did.push(line);
