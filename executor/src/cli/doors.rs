@@ -55,7 +55,7 @@ pub(super) fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Resul
     let own = settings.id.as_deref().unwrap_or(did.as_str());
     if secrets.iter().any(|secret| &*secret.agent == own) {
         // What the executor signed itself would come back as an agent's word.
-        bail!(super::Usage(format!(
+        bail!(super::UsageError(format!(
             "`doors.nexus.key_file` has an agent with the executor's own id `{own}`"
         )));
     }
@@ -63,9 +63,9 @@ pub(super) fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Resul
     for AgentSecret { agent, .. } in &secrets {
         let did = nexus::agent_of(agent);
         let did =
-            did.map_err(|_| super::Usage(format!("`doors.nexus.key_file`: no agent can be `{agent}`")))?;
+            did.map_err(|_| super::UsageError(format!("`doors.nexus.key_file`: no agent can be `{agent}`")))?;
         if !agents.insert(did) {
-            bail!(super::Usage(format!("`doors.nexus.key_file` has the agent `{agent}` under two ids")));
+            bail!(super::UsageError(format!("`doors.nexus.key_file` has the agent `{agent}` under two ids")));
         }
     }
     let keys = secrets.into_iter().map(|AgentSecret { agent, signing, sealing }| {

@@ -23,6 +23,7 @@ mod tool;
 pub use arguments::Cli;
 pub use log::service;
 
+use crate::error_chain::ErrorChain;
 use arguments::Command;
 use clap::CommandFactory as _;
 use std::process::ExitCode;
@@ -57,17 +58,17 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
 /// A command line that cannot be followed. Exit code 2, as for what clap refuses.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Usage(String);
+struct UsageError(String);
 
 /// Says why a command failed, and gives the exit code.
 #[must_use]
 pub fn fail(error: &anyhow::Error) -> ExitCode {
-    output::note(format_args!("error: {error:#}"));
+    output::note(format_args!("error: {}", ErrorChain(error.as_ref())));
     code_of(error)
 }
 
 fn code_of(error: &anyhow::Error) -> ExitCode {
-    let usage = error.is::<Usage>()
+    let usage = error.is::<UsageError>()
         || error.is::<crate::config::ConfigError>()
         || error.is::<crate::govern::local::PolicyFileError>()
         || error.is::<crate::govern::KeyError>()

@@ -5,7 +5,7 @@
 //! finds no room is dropped, and the log says so: a client that has to know asks for the task.
 
 use crate::egress::WebhookClient;
-use crate::wire::a2a::push::{Notice, Webhooks};
+use crate::wire::a2a::push::{Notice, WebhookUrlError, Webhooks};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,10 +41,8 @@ impl Post {
 }
 
 impl Webhooks for Post {
-    fn check(&self, url: &str) -> Result<(), String> {
-        self.client.check(url).map_err(|refusal| {
-            format!("nothing is posted there ({refusal}): `doors.a2a.webhook_domains` lists who is told")
-        })
+    fn check(&self, url: &str) -> Result<(), WebhookUrlError> {
+        self.client.check(url).map_err(|error| WebhookUrlError { reason: error.into() })
     }
 
     fn notify(&self, notice: Notice) {
@@ -98,8 +96,8 @@ async fn post(client: &WebhookClient, notice: Notice) {
                 return dropped(&of, &format!("it was answered with {status}"));
             }
             Ok(Ok(status)) => format!("it was answered with {status}"),
-            Ok(Err(crate::egress::Refusal::Denied(reason))) => return dropped(&of, reason.as_str()),
-            Ok(Err(refusal @ crate::egress::Refusal::Failed(_))) => refusal.to_string(),
+            Ok(Err(crate::egress::EgressError::Denied(reason))) => return dropped(&of, reason.as_str()),
+            Ok(Err(refusal @ crate::egress::EgressError::Failed(_))) => refusal.to_string(),
             Err(_late) => "it took too long".to_owned(),
         };
         let Some(pause) = pauses.next() else { return dropped(&of, &why) };

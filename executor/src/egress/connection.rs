@@ -1,10 +1,11 @@
 //! One HTTP/1.1 connection, with or without TLS, whose bytes are counted at the socket.
 
-use super::refusal::{Failure, Refusal};
+use super::refusal::{EgressError, NetworkError};
 use super::session::{ConnectionSlot, NetworkSession};
 use super::target::Target;
 use super::{Body, MAX_FIELDS, MAX_HEAD_BYTES};
 use crate::capability::Host;
+use crate::error_chain::BoxedError;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
@@ -30,12 +31,12 @@ use tokio_rustls::TlsConnector;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file of additional certificates cannot be used.
-    #[error("`{}` cannot be used: {reason}", path.display())]
+    #[error("`{}` cannot be used", path.display())]
     File {
         /// The file's path.
         path: PathBuf,
-        /// The reason.
-        reason: String,
+        /// The library's error, or this program's message.
+        source: BoxedError,
     },
     /// The TLS library rejects the settings.
     #[error("TLS cannot be set up")]
@@ -64,16 +65,15 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
     }
     roots.add_parsable_certificates(native.certs);
     if let Some(path) = ca_file {
-        let unusable = |reason: String| TlsError::File { path: path.to_owned(), reason };
-        let certificates =
-            CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.to_string()))?;
+        let unusable = |source: BoxedError| TlsError::File { path: path.to_owned(), source };
+        let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.into()))?;
         let before = roots.len();
         for certificate in certificates {
-            let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
-            roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+            let certificate = certificate.map_err(|error| unusable(error.into()))?;
+            roots.add(certificate).map_err(|error| unusable(error.into()))?;
         }
         if roots.len() == before {
-            return Err(unusable("it holds no certificate in PEM".to_owned()));
+            return Err(unusable("it holds no certificate in PEM".into()));
         }
     }
     // Named explicitly: a crate that installs a process-wide default must not change it.
@@ -165,7 +165,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeadLimit<S> {
     ) -> Poll<io::Result<()>> {
         let Self { stream, left, head_received } = self.get_mut();
         if !head_received.load(Ordering::Relaxed) && *left == 0 {
-            return Poll::Ready(Err(io::Error::other(Refusal::from(Failure::AnswerHead))));
+            return Poll::Ready(Err(io::Error::other(EgressError::from(NetworkError::AnswerHead))));
         }
         let before = into.filled().len();
         ready!(Pin::new(stream).poll_read(context, into))?;
@@ -215,25 +215,25 @@ pub(super) async fn tls_and_http_handshake(
     target: &Target,
     tls: &TlsConnector,
     slot: ConnectionSlot,
-) -> Result<(SendRequest<Body>, Connection), Refusal> {
+) -> Result<(SendRequest<Body>, Connection), EgressError> {
     if !target.tls {
         return http_handshake(stream, slot).await;
     }
     let name = match &target.host {
         Host::Name(name) => {
-            ServerName::try_from(name.as_str().to_owned()).map_err(|_| Failure::Certificate)?
+            ServerName::try_from(name.as_str().to_owned()).map_err(|_| NetworkError::Certificate)?
         }
         Host::Address(address) => ServerName::from(*address),
     };
     let encrypted = tls.connect(name, stream).await.map_err(|error| {
         let inner = error.get_ref();
         // A budget that ended during the handshake is a denial and no failure of TLS.
-        if let Some(refusal) = inner.and_then(|inner| inner.downcast_ref::<Refusal>()) {
+        if let Some(refusal) = inner.and_then(|inner| inner.downcast_ref::<EgressError>()) {
             return *refusal;
         }
         match inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            Some(rustls::Error::InvalidCertificate(_)) => Failure::Certificate.into(),
-            Some(_) | None => Failure::Tls.into(),
+            Some(rustls::Error::InvalidCertificate(_)) => NetworkError::Certificate.into(),
+            Some(_) | None => NetworkError::Tls.into(),
         }
     })?;
     http_handshake(encrypted, slot).await
@@ -242,14 +242,14 @@ pub(super) async fn tls_and_http_handshake(
 async fn http_handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     stream: S,
     slot: ConnectionSlot,
-) -> Result<(SendRequest<Body>, Connection), Refusal> {
+) -> Result<(SendRequest<Body>, Connection), EgressError> {
     let head_received = Arc::<AtomicBool>::default();
     let stream = HeadLimit { stream, left: MAX_INTERIM_BYTES, head_received: Arc::clone(&head_received) };
     let handshake = http1::Builder::new()
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_FIELDS)
         .handshake(TokioIo::new(stream));
-    let (sender, connection) = handshake.await.map_err(|error| Refusal::from_hyper(&error))?;
+    let (sender, connection) = handshake.await.map_err(|error| EgressError::from_hyper(&error))?;
     let ended = slot.wait_ended();
     let driver = tokio::spawn(async move {
         tokio::select! {
@@ -277,24 +277,24 @@ impl ResponseBody {
 
 impl http_body::Body for ResponseBody {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
         match Pin::new(&mut self.incoming).poll_frame(context) {
             Poll::Ready(frame) => {
                 self.waiting = None;
                 // Trailers end a response, and guests do not receive them.
                 let frame = frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers));
-                Poll::Ready(frame.map(|frame| frame.map_err(|error| Refusal::from_hyper(&error))))
+                Poll::Ready(frame.map(|frame| frame.map_err(|error| EgressError::from_hyper(&error))))
             }
             Poll::Pending => {
                 let Some(between) = self.between else { return Poll::Pending };
                 let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(between)));
                 ready!(waiting.as_mut().poll(context));
-                Poll::Ready(Some(Err(Failure::AnswerTimeout.into())))
+                Poll::Ready(Some(Err(NetworkError::AnswerTimeout.into())))
             }
         }
     }

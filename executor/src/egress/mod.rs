@@ -29,7 +29,7 @@ mod webhook;
 
 pub use address::{AllowedAddress, AllowedAddressError};
 pub use connection::{TlsError, client_config};
-pub use refusal::{Failure, Refusal};
+pub use refusal::{EgressError, NetworkError};
 pub use session::NetworkSession;
 pub use webhook::WebhookClient;
 
@@ -60,14 +60,14 @@ const MAX_FIELDS: usize = 128;
 pub const MAX_LOOKUPS: usize = 16;
 
 /// The body of a request or of a response.
-pub type Body = UnsyncBoxBody<Bytes, Refusal>;
+pub type Body = UnsyncBoxBody<Bytes, EgressError>;
 /// The future response to a request.
-pub type SendFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Refusal>> + Send>>;
+pub type SendFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, EgressError>> + Send>>;
 
 /// The future addresses of a name.
-pub type LookUpFuture = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, Refusal>> + Send>>;
+pub type LookUpFuture = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, EgressError>> + Send>>;
 /// The future connection, as the body that the other side sends. Dropping the body closes the connection.
-pub type ConnectFuture = Pin<Box<dyn Future<Output = Result<Body, Refusal>> + Send>>;
+pub type ConnectFuture = Pin<Box<dyn Future<Output = Result<Body, EgressError>> + Send>>;
 
 /// The timeouts that a guest asks for. The executor's own limits apply as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

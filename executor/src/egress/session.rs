@@ -2,7 +2,7 @@
 
 use super::address::is_allowed;
 use super::connection::{Connection, MeteredStream, ResponseBody, tls_and_http_handshake};
-use super::refusal::{Failure, Refusal};
+use super::refusal::{EgressError, NetworkError};
 use super::target::Target;
 use super::tunnel::ResolvedNames;
 use super::{
@@ -146,9 +146,9 @@ impl NetworkSession {
     }
 
     /// Records a denial and returns it as an error.
-    pub fn deny(&self, reason: DenialReason, what: &str) -> Refusal {
+    pub fn deny(&self, reason: DenialReason, what: &str) -> EgressError {
         self.accounting().deny(reason, what);
-        Refusal::Denied(reason)
+        EgressError::Denied(reason)
     }
 
     fn accounting(&self) -> MutexGuard<'_, NetworkAccounting> {
@@ -209,12 +209,12 @@ impl NetworkSession {
         self: &Arc<Self>,
         request: Request<Body>,
         timeouts: Timeouts,
-    ) -> Result<Response<Body>, Refusal> {
+    ) -> Result<Response<Body>, EgressError> {
         let authority = request.uri().authority().map_or("", |authority| authority.as_str());
         self.count(authority)?;
         let target = Target::parse(request.uri()).map_err(|refusal| match refusal {
-            Refusal::Denied(reason) => self.deny(reason, authority),
-            Refusal::Failed(_) => refusal,
+            EgressError::Denied(reason) => self.deny(reason, authority),
+            EgressError::Failed(_) => refusal,
         })?;
         let what = target.to_string();
         self.check_host(&target.host, &what)?;
@@ -224,26 +224,26 @@ impl NetworkSession {
         // One deadline for look-up, connection and TLS handshake together.
         let by = self.connect_deadline(timeouts.connect);
         let connected = timeout_at(by, self.connect_target(&target, by, slot)).await;
-        let (mut sender, connection) = connected.unwrap_or(Err(Failure::ConnectTimeout.into()))?;
+        let (mut sender, connection) = connected.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
         let answer = sender.send_request(request);
         let answer = match timeouts.first_byte {
-            Some(wanted) => timeout(wanted, answer).await.map_err(|_| Failure::AnswerTimeout)?,
+            Some(wanted) => timeout(wanted, answer).await.map_err(|_| NetworkError::AnswerTimeout)?,
             None => answer.await,
         };
-        let answer = answer.map_err(|error| Refusal::from_hyper(&error))?;
+        let answer = answer.map_err(|error| EgressError::from_hyper(&error))?;
         connection.lift_head_limit();
         // Measured as it is passed on to the guest; hyper bounds only its buffer.
         if head_bytes(answer.headers()) > MAX_HEAD_BYTES {
-            return Err(Failure::AnswerHead.into());
+            return Err(NetworkError::AnswerHead.into());
         }
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(Failure::Upgrade.into());
+            return Err(NetworkError::Upgrade.into());
         }
         Ok(answer.map(|body| ResponseBody::new(body, timeouts.between_bytes, connection).boxed_unsync()))
     }
 
     /// Counts one request, regardless of its result.
-    pub(super) fn count(&self, what: &str) -> Result<(), Refusal> {
+    pub(super) fn count(&self, what: &str) -> Result<(), EgressError> {
         let mut accounting = self.accounting();
         if accounting.requests >= self.budgets.requests {
             drop(accounting);
@@ -254,7 +254,7 @@ impl NetworkSession {
     }
 
     /// Checks a host against the run's rules for names.
-    pub(super) fn check_host(&self, host: &Host, what: &str) -> Result<(), Refusal> {
+    pub(super) fn check_host(&self, host: &Host, what: &str) -> Result<(), EgressError> {
         self.reach.check(host).map_err(|unreachable| {
             let reason = match unreachable {
                 Unreachable::NotAllowed => DenialReason::DomainNotAllowed,
@@ -271,7 +271,7 @@ impl NetworkSession {
     }
 
     /// Takes one request from the agent's rate limit.
-    pub(super) fn check_rate_limit(&self, what: &str) -> Result<(), Refusal> {
+    pub(super) fn check_rate_limit(&self, what: &str) -> Result<(), EgressError> {
         let Some(rate) = self.reach.requests_per_minute() else { return Ok(()) };
         if self.egress.rates.take(&self.agent, rate.value, self.egress.clock.monotonic()) {
             return Ok(());
@@ -280,7 +280,7 @@ impl NetworkSession {
     }
 
     /// Acquires a slot for one connection or one look-up.
-    pub(super) fn acquire_slot(self: &Arc<Self>, what: &str) -> Result<ConnectionSlot, Refusal> {
+    pub(super) fn acquire_slot(self: &Arc<Self>, what: &str) -> Result<ConnectionSlot, EgressError> {
         // Refused and not queued: the guest would wait for connections of its own.
         let permit = Arc::clone(&self.slots).try_acquire_owned();
         let permit = permit.map_err(|_| self.deny(DenialReason::Connections, what))?;
@@ -299,7 +299,7 @@ impl NetworkSession {
         target: &Target,
         by: Instant,
         slot: ConnectionSlot,
-    ) -> Result<(hyper::client::conn::http1::SendRequest<Body>, Connection), Refusal> {
+    ) -> Result<(hyper::client::conn::http1::SendRequest<Body>, Connection), EgressError> {
         let what = target.to_string();
         let addresses = self.checked_addresses(&target.host, Some(target.port), &what).await?;
         let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, target.port));
@@ -314,8 +314,8 @@ impl NetworkSession {
         what: &str,
         by: Instant,
         mut slot: ConnectionSlot,
-    ) -> Result<(MeteredStream, ConnectionSlot), Refusal> {
-        let mut last = Failure::Name;
+    ) -> Result<(MeteredStream, ConnectionSlot), EgressError> {
+        let mut last = NetworkError::Name;
         for (index, address) in addresses.iter().enumerate() {
             // An address that does not answer must leave the others their share of the time.
             let others = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
@@ -329,8 +329,8 @@ impl NetworkSession {
                     let stream = MeteredStream::new(stream, Arc::clone(self), contact, what.to_owned());
                     return Ok((stream, slot));
                 }
-                Ok(Err(_)) => Failure::Refused,
-                Err(_late) => Failure::ConnectTimeout,
+                Ok(Err(_)) => NetworkError::Refused,
+                Err(_late) => NetworkError::ConnectTimeout,
             };
         }
         Err(last.into())
@@ -342,7 +342,7 @@ impl NetworkSession {
         host: &Host,
         port: Option<u16>,
         what: &str,
-    ) -> Result<Vec<IpAddr>, Refusal> {
+    ) -> Result<Vec<IpAddr>, EgressError> {
         let found = match host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => match self.egress.settings.hosts.get(name) {
@@ -359,8 +359,8 @@ impl NetworkSession {
     }
 
     /// Looks a name up with the resolver, when fewer than [`super::MAX_LOOKUPS`] are in progress.
-    async fn resolve_name(&self, name: Domain) -> Result<Vec<IpAddr>, Refusal> {
-        let turn = Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| Failure::Over)?;
+    async fn resolve_name(&self, name: Domain) -> Result<Vec<IpAddr>, EgressError> {
+        let turn = Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| NetworkError::Over)?;
         let resolver = Arc::clone(&self.egress.resolver);
         // A task of its own: the resolver's thread cannot be cancelled, so it keeps its permit when the caller's
         // wait is.
@@ -368,8 +368,8 @@ impl NetworkSession {
             let _turn = turn;
             resolver.addresses(&name).await
         });
-        let found = found.await.map_err(|_| Failure::Over)?;
-        found.map_err(|_| Failure::Name.into())
+        let found = found.await.map_err(|_| NetworkError::Over)?;
+        found.map_err(|_| NetworkError::Name.into())
     }
 
     /// Checks an address of `host` against the run's rules for addresses.
@@ -379,7 +379,7 @@ impl NetworkSession {
         port: Option<u16>,
         host: &Host,
         what: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), EgressError> {
         let what = || match host {
             Host::Name(_) => format!("{what} ({address})"),
             Host::Address(_) => what.to_owned(),
@@ -396,14 +396,17 @@ impl NetworkSession {
 }
 
 impl NetworkSession {
-    /// The result of `work`, or [`Failure::Over`] if the run ends first.
-    async fn race_with_end<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    /// The result of `work`, or [`NetworkError::Over`] if the run ends first.
+    async fn race_with_end<T>(
+        &self,
+        work: impl Future<Output = Result<T, EgressError>>,
+    ) -> Result<T, EgressError> {
         tokio::select! {
-        // The end first: a request after the end of the run must not begin at all.
-        biased;
-                () = self.wait_ended() => Err(Failure::Over.into()),
-                done = work => done,
-            }
+            // The end first: a request after the end of the run must not begin at all.
+            biased;
+            () = self.wait_ended() => Err(NetworkError::Over.into()),
+            done = work => done,
+        }
     }
 }
 
@@ -463,7 +466,7 @@ impl NetworkAccounting {
             None if room => self.denied.push(Denial { what, reason, count: 1 }),
             None => self.denied_truncated = true,
         }
-        io::Error::other(Refusal::Denied(reason))
+        io::Error::other(EgressError::Denied(reason))
     }
 
     /// Counts a request to `address` and returns its index; `None` if the list is full.
@@ -499,19 +502,19 @@ impl NetworkAccounting {
 }
 
 /// The request as it is sent: to the checked target, without any field that could name another one.
-fn sanitise(request: Request<Body>, target: &Target) -> Result<Request<Body>, Refusal> {
+fn sanitise(request: Request<Body>, target: &Target) -> Result<Request<Body>, EgressError> {
     let (mut parts, body) = request.into_parts();
     // `CONNECT` would open a tunnel to a host that is not checked.
     if parts.method == Method::CONNECT {
-        return Err(Failure::Method.into());
+        return Err(NetworkError::Method.into());
     }
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let path = if path.is_empty() || path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
     if !path.starts_with('/') {
-        return Err(Failure::Request.into());
+        return Err(NetworkError::Request.into());
     }
     if head_bytes(&parts.headers) + path.len() > MAX_HEAD_BYTES {
-        return Err(Failure::RequestHead.into());
+        return Err(NetworkError::RequestHead.into());
     }
     // Read before the removal below: hyper would otherwise send a body of unknown length in chunks.
     let length = content_length(&parts.headers)?;
@@ -521,9 +524,9 @@ fn sanitise(request: Request<Body>, target: &Target) -> Result<Request<Body>, Re
     if let Some(length) = length.filter(|_| !body.is_end_stream()) {
         parts.headers.insert(header::CONTENT_LENGTH, length.into());
     }
-    let host = HeaderValue::try_from(target.host_header()).map_err(|_| Failure::Request)?;
+    let host = HeaderValue::try_from(target.host_header()).map_err(|_| NetworkError::Request)?;
     parts.headers.insert(header::HOST, host);
-    parts.uri = path.parse::<Uri>().map_err(|_| Failure::Request)?;
+    parts.uri = path.parse::<Uri>().map_err(|_| NetworkError::Request)?;
     parts.version = http::Version::HTTP_11;
     Ok(Request::from_parts(parts, body))
 }
@@ -534,7 +537,7 @@ fn head_bytes(fields: &HeaderMap) -> usize {
 }
 
 /// The `Content-Length` of a request: one number, or none.
-fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, EgressError> {
     let mut named = headers.get_all(header::CONTENT_LENGTH).iter();
     let (first, second) = (named.next(), named.next());
     match (first, second) {
@@ -542,9 +545,9 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
         (Some(length), None) => {
             let digits = length.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
             let length = digits.and_then(|digits| digits.parse().ok());
-            length.map(Some).ok_or(Failure::Request.into())
+            length.map(Some).ok_or(NetworkError::Request.into())
         }
         // Two lengths are ambiguous, which is a means of request smuggling.
-        (Some(_), Some(_)) => Err(Failure::Request.into()),
+        (Some(_), Some(_)) => Err(NetworkError::Request.into()),
     }
 }

@@ -6,7 +6,7 @@
 
 use super::Body;
 use super::connection::MeteredStream;
-use super::refusal::{Failure, Refusal};
+use super::refusal::{EgressError, NetworkError};
 use super::session::{ConnectionSlot, NetworkSession};
 use crate::capability::{Domain, Host};
 use crate::outcome::DenialReason;
@@ -67,7 +67,10 @@ impl NetworkSession {
     }
 
     /// Looks up a name; an address is its own result.
-    pub(super) async fn authorize_and_look_up(self: &Arc<Self>, text: &str) -> Result<Vec<IpAddr>, Refusal> {
+    pub(super) async fn authorize_and_look_up(
+        self: &Arc<Self>,
+        text: &str,
+    ) -> Result<Vec<IpAddr>, EgressError> {
         self.count(text)?;
         // `Host::parse` reads the form of a URL, in which an IPv6 address has brackets.
         let host = match text.parse::<Ipv6Addr>() {
@@ -82,10 +85,10 @@ impl NetworkSession {
         let slot = self.acquire_slot(&what)?;
         let found = timeout_at(self.connect_deadline(None), self.checked_addresses(&host, None, &what)).await;
         drop(slot);
-        let mut addresses = found.unwrap_or(Err(Failure::ConnectTimeout.into()))?;
+        let mut addresses = found.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
         addresses.truncate(MAX_ADDRESSES);
         match host {
-            Host::Name(_) if addresses.is_empty() => return Err(Failure::Name.into()),
+            Host::Name(_) if addresses.is_empty() => return Err(NetworkError::Name.into()),
             Host::Name(name) => self.resolved_names().insert(name, addresses.clone()),
             // The rules list it, and are asked again when the guest connects.
             Host::Address(_) => {}
@@ -98,7 +101,7 @@ impl NetworkSession {
         self: &Arc<Self>,
         address: SocketAddr,
         upload: Body,
-    ) -> Result<Body, Refusal> {
+    ) -> Result<Body, EgressError> {
         // Without the scope id of IPv6, which would select a network interface of the server.
         let address = SocketAddr::new(address.ip(), address.port());
         let (ip, port) = (address.ip(), address.port());
@@ -119,7 +122,7 @@ impl NetworkSession {
         // Again, because the look-up was checked without a port.
         self.check_address(ip, Some(port), &host, &what)?;
         if port == 0 {
-            return Err(Failure::Request.into());
+            return Err(NetworkError::Request.into());
         }
         if !prepaid {
             self.check_rate_limit(&what)?;
@@ -133,7 +136,7 @@ impl NetworkSession {
 
 /// The received bytes of a connection. The connection and its slot last until this is dropped, or the run ends.
 struct ReceivedBody {
-    chunks: mpsc::Receiver<Result<Bytes, Refusal>>,
+    chunks: mpsc::Receiver<Result<Bytes, EgressError>>,
     driver: AbortHandle,
     _slot: ConnectionSlot,
 }
@@ -163,12 +166,12 @@ impl Drop for ReceivedBody {
 
 impl http_body::Body for ReceivedBody {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
         self.chunks.poll_recv(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
     }
 }
@@ -187,14 +190,14 @@ async fn send(mut upload: Body, mut to: WriteHalf<MeteredStream>) {
 }
 
 /// Receives until the other side or the reader ends.
-async fn receive(mut from: ReadHalf<MeteredStream>, to: mpsc::Sender<Result<Bytes, Refusal>>) {
+async fn receive(mut from: ReadHalf<MeteredStream>, to: mpsc::Sender<Result<Bytes, EgressError>>) {
     // The channel's slot first: bytes are read only when the reader has room for them.
     while let Ok(slot) = to.reserve().await {
         let mut chunk = BytesMut::with_capacity(READ_BYTES);
         match from.read_buf(&mut chunk).await {
             Ok(0) => return,
             Ok(_) => slot.send(Ok(chunk.freeze())),
-            Err(error) => return slot.send(Err(Refusal::from_io(&error))),
+            Err(error) => return slot.send(Err(EgressError::from_io(&error))),
         }
     }
 }

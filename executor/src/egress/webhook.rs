@@ -1,6 +1,6 @@
 //! Webhooks: requests of the executor itself to callers' addresses, under the same checks as a guest's requests.
 
-use super::refusal::{Failure, Refusal};
+use super::refusal::{EgressError, NetworkError};
 use super::session::NetworkSession;
 use super::target::Target;
 use super::{Egress, NetworkBackend as _, Timeouts};
@@ -34,9 +34,9 @@ impl WebhookClient {
     /// Checks that a URL names a listed host. The host's addresses are looked up and checked with every message.
     ///
     /// # Errors
-    /// [`Refusal`] with the reason that nothing would be posted to the URL.
-    pub fn check(&self, url: &str) -> Result<(), Refusal> {
-        let uri = url.parse::<http::Uri>().map_err(|_| Failure::Request)?;
+    /// [`EgressError`] with the reason that nothing would be posted to the URL.
+    pub fn check(&self, url: &str) -> Result<(), EgressError> {
+        let uri = url.parse::<http::Uri>().map_err(|_| NetworkError::Request)?;
         let target = Target::parse(&uri)?;
         self.reach.check(&target.host).map_err(|_| crate::outcome::DenialReason::DomainNotAllowed.into())
     }
@@ -44,14 +44,14 @@ impl WebhookClient {
     /// Posts JSON and returns the status of the response. Redirects are not followed.
     ///
     /// # Errors
-    /// [`Refusal`] when the message was not sent or no response arrived.
+    /// [`EgressError`] when the message was not sent or no response arrived.
     pub async fn post(
         &self,
         owner: &AgentDid,
         url: &str,
         headers: &[(&'static str, String)],
         body: String,
-    ) -> Result<u16, Refusal> {
+    ) -> Result<u16, EgressError> {
         let most = MAX_ANSWER_BYTES.saturating_add(u64::try_from(body.len()).unwrap_or(u64::MAX));
         let budgets = NetworkBudgets {
             requests: 1,
@@ -61,13 +61,13 @@ impl WebhookClient {
         };
         let mut request = Request::post(url).header(http::header::CONTENT_TYPE, "application/json");
         for (name, value) in headers {
-            let mut value = HeaderValue::try_from(value).map_err(|_| Failure::Request)?;
+            let mut value = HeaderValue::try_from(value).map_err(|_| NetworkError::Request)?;
             // Headers carry the caller's token for its webhook.
             value.set_sensitive(true);
             request = request.header(HeaderName::from_static(name), value);
         }
         let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
-        let request = request.body(body).map_err(|_| Failure::Request)?;
+        let request = request.body(body).map_err(|_| NetworkError::Request)?;
         let session = NetworkSession::for_executor(
             Arc::clone(&self.egress),
             owner.clone(),

@@ -44,6 +44,20 @@ const PERIOD_US: u64 = 1_000_000;
 /// The number of attempts to remove a group whose processes were killed, and the pause between them.
 const REMOVAL_ATTEMPTS: (u32, Duration) = (100, Duration::from_millis(2));
 
+/// No folder is delegated in which this user may create groups.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotDelegatedError {
+    #[error(
+        "none with memory and CPU is delegated to this user: with systemd, `Delegate=memory cpu` in the unit"
+    )]
+    Absent,
+    #[error(
+        "other processes are in {}: with systemd, start the executor as a unit with `Delegate=memory cpu`",
+        .0.display()
+    )]
+    Shared(PathBuf),
+}
+
 /// Folders of control groups: those in which this user may create groups, or those of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CgroupDirs {
@@ -60,14 +74,14 @@ impl CgroupDirs {
     /// Reads `/proc/self` and the folders of control groups.
     ///
     /// # Errors
-    /// The reason that there are none, with the setting to change.
-    pub(super) fn find() -> std::result::Result<Self, String> {
+    /// [`NotDelegatedError`] with the setting to change, if there are none.
+    pub(super) fn find() -> std::result::Result<Self, NotDelegatedError> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         Self::find_in(&own, Path::new(MOUNT_POINT))
     }
 
     /// The delegated folders of a process with `own` as its `/proc/self/cgroup`, with groups mounted at `mounted`.
-    fn find_in(own: &str, mounted: &Path) -> std::result::Result<Self, String> {
+    fn find_in(own: &str, mounted: &Path) -> std::result::Result<Self, NotDelegatedError> {
         let ours = own.lines().filter_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
             Some((parts.next()?, parts.next()?.trim_start_matches('/')))
@@ -94,11 +108,7 @@ impl CgroupDirs {
         }
         match (memory, cpu) {
             (Some(memory), Some(cpu)) => Ok(Self::V1 { memory, cpu }),
-            (None, _) | (_, None) => {
-                Err("none with memory and CPU is delegated to this user: with systemd, \
-                                          `Delegate=memory cpu` in the unit"
-                    .to_owned())
-            }
+            (None, _) | (_, None) => Err(NotDelegatedError::Absent),
         }
     }
 
@@ -227,16 +237,13 @@ fn has_memory_and_cpu(folder: &Path, list: &str) -> bool {
 /// Checks that no other process is in `folder`.
 // In version 2 a group whose child groups have limits cannot contain processes. This process can move itself to a
 // child group, but must not move others.
-fn check_exclusive(folder: &Path) -> std::result::Result<(), String> {
+fn check_exclusive(folder: &Path) -> std::result::Result<(), NotDelegatedError> {
     let own = std::process::id().to_string();
     let others = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     if has_memory_and_cpu(folder, "cgroup.subtree_control") || others.lines().all(|pid| pid == own) {
         return Ok(());
     }
-    Err(format!(
-        "other processes are in {}: with systemd, start the executor as a unit with `Delegate=memory cpu`",
-        folder.display()
-    ))
+    Err(NotDelegatedError::Shared(folder.to_owned()))
 }
 
 fn is_writable(folder: &Path) -> bool {
@@ -284,7 +291,7 @@ impl Cgroups {
         let delegated = match CgroupDirs::find() {
             Ok(delegated) => delegated,
             Err(reason) => {
-                tracing::info!(reason, "tools are contained without control groups");
+                tracing::info!(%reason, "tools are contained without control groups");
                 return Ok(None);
             }
         };

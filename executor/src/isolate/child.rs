@@ -5,6 +5,7 @@ use super::network::RemoteNetwork;
 use super::zygote::{ZygoteState, confine_io_error};
 use crate::clock::{Clock as _, SystemClock};
 use crate::egress::Network;
+use crate::error_chain::ErrorChain;
 use crate::limit::Access;
 use crate::sandbox::{Accounting, EventSink, Execution, Input};
 use rustix::time::{ClockId, clock_gettime};
@@ -76,7 +77,7 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
         Task::Invoke { arguments } => arguments,
         Task::Describe => {
             let described = runtime.block_on(zygote.sandbox.describe(artifact, permit));
-            let described = described.map_err(|error| error.to_string());
+            let described = described.map_err(|error| ErrorChain(&error).to_string());
             send(socket, &FromChild::Described(described), &[])?;
             wait_for_the_end();
         }

@@ -8,6 +8,7 @@ mod channel;
 mod child;
 mod compiler;
 mod confine;
+mod error;
 mod inline;
 mod network;
 mod probe;
@@ -24,6 +25,7 @@ pub use confine::{
     Applied, ConfineError, Confinement, ControlRow, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE,
     Support, support,
 };
+pub use error::ChildError;
 pub use inline::Inline;
 pub use probe::probe;
 pub use ring::PreparedChild;
@@ -33,6 +35,7 @@ pub use zygote::zygote;
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
+use crate::error_chain::ErrorChain;
 use crate::ident::ToolName;
 use crate::outcome::{AbortReason, End, Outcome};
 use crate::sandbox::{Abort, Accounting, Artifact, Code, EventSink, Execution, Input, Sandbox};
@@ -158,7 +161,7 @@ impl Isolate {
         let loaded = inside.into_iter().map(|tool| {
             let place = match sandbox.load(tool.code) {
                 Ok(artifact) => Placement::Inline(artifact),
-                Err(error) => Placement::Unavailable(error.to_string()),
+                Err(error) => Placement::Unavailable(ErrorChain(&error).to_string()),
             };
             (tool.name.clone(), place)
         });

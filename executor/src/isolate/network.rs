@@ -20,8 +20,8 @@
 use super::confine::Confinement;
 use super::zygote::confine_io_error;
 use crate::egress::{
-    Body, ConnectFuture, Failure, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, NetworkSession, Refusal,
-    SendFuture, Timeouts,
+    Body, ConnectFuture, EgressError, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, NetworkError,
+    NetworkSession, SendFuture, Timeouts,
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -76,7 +76,7 @@ enum FrameKind {
     Credit = 5,
     /// The head of the response, a [`ResponseHead`].
     Head = 6,
-    /// The failure of a stream, a [`Refusal`].
+    /// The failure of a stream, an [`EgressError`].
     Refused = 7,
     /// The server reads no more of this connection's upload.
     StopSending = 8,
@@ -143,7 +143,7 @@ enum ResponseHead {
     Connected,
 }
 
-type Refusable<T> = std::result::Result<T, Refusal>;
+type Refusable<T> = std::result::Result<T, EgressError>;
 
 /// A received frame.
 #[derive(Debug)]
@@ -272,7 +272,7 @@ impl Drop for SendOnDrop {
 
 impl http_body::Body for BodyStream {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
@@ -363,11 +363,11 @@ async fn pump(body: &mut Body, window: &Semaphore, awaited: bool, send: impl Fn(
         let Ok(mut rest) = part?.into_data() else { return Ok(()) };
         while !rest.is_empty() {
             let chunk = rest.split_to(rest.len().min(MAX_CHUNK_BYTES));
-            room(weight(chunk.len())).await.map_err(|_| Failure::Over)?.forget();
+            room(weight(chunk.len())).await.map_err(|_| NetworkError::Over)?.forget();
             send(chunk);
         }
         if awaited {
-            drop(room(WINDOW_BYTES).await.map_err(|_| Failure::Over)?);
+            drop(room(WINDOW_BYTES).await.map_err(|_| NetworkError::Over)?);
         }
     }
     Ok(())
@@ -718,24 +718,26 @@ impl RemoteNetwork {
             timeouts,
         };
         let (heading, chunks) = self.open_stream(&opening, has_body.then_some(body)).await?;
-        let ResponseHead::Answer { status, fields } = heading else { return Err(Failure::Answer.into()) };
+        let ResponseHead::Answer { status, fields } = heading else {
+            return Err(NetworkError::Answer.into());
+        };
         let mut response = Response::new(chunks.boxed_unsync());
-        *response.status_mut() = StatusCode::from_u16(status).map_err(|_| Failure::Answer)?;
-        *response.headers_mut() = decode_headers(fields).ok_or(Failure::Answer)?;
+        *response.status_mut() = StatusCode::from_u16(status).map_err(|_| NetworkError::Answer)?;
+        *response.headers_mut() = decode_headers(fields).ok_or(NetworkError::Answer)?;
         Ok(response)
     }
 
     async fn look_up_name(self: Arc<Self>, name: String) -> Refusable<Vec<IpAddr>> {
         match self.open_stream(&OpenFrame::LookUp { name }, None).await? {
             (ResponseHead::Found(addresses), _) => Ok(addresses),
-            (ResponseHead::Answer { .. } | ResponseHead::Connected, _) => Err(Failure::Answer.into()),
+            (ResponseHead::Answer { .. } | ResponseHead::Connected, _) => Err(NetworkError::Answer.into()),
         }
     }
 
     async fn open_connection(self: Arc<Self>, address: SocketAddr, upload: Body) -> Refusable<Body> {
         match self.open_stream(&OpenFrame::Connect { address }, Some(upload)).await? {
             (ResponseHead::Connected, chunks) => Ok(chunks.boxed_unsync()),
-            (ResponseHead::Answer { .. } | ResponseHead::Found(_), _) => Err(Failure::Answer.into()),
+            (ResponseHead::Answer { .. } | ResponseHead::Found(_), _) => Err(NetworkError::Answer.into()),
         }
     }
 
@@ -749,7 +751,7 @@ impl RemoteNetwork {
         let stream = self.next.fetch_add(1, Ordering::SeqCst);
         let opening = encode_json_frame(FrameKind::Open, stream, opening);
         if opening.len() > MAX_HEAD_FRAME_BYTES {
-            return Err(Failure::RequestHead.into());
+            return Err(NetworkError::RequestHead.into());
         }
         let (head, heading) = oneshot::channel();
         let (send_window, window) = SendWindow::new();
@@ -763,13 +765,13 @@ impl RemoteNetwork {
             streams.insert(stream, child_stream);
             Some(())
         });
-        begun.ok_or(Failure::Over)?;
+        begun.ok_or(NetworkError::Over)?;
         self.send_frame(&opening);
         if let Some(body) = upload {
             let upload = tokio::spawn(Arc::clone(&self).upload(stream, kind, body, window));
             guard.upload = Some(upload.abort_handle());
         }
-        let heading = heading.await.map_err(|_| Failure::Over)??;
+        let heading = heading.await.map_err(|_| NetworkError::Over)??;
         chunks.reader = Some(DropNotice::Child { _stream: guard });
         Ok((heading, chunks))
     }
@@ -785,7 +787,7 @@ impl RemoteNetwork {
             (Err(_broken_off), StreamKind::Exchange) => {
                 if let Some(child_stream) = self.with_streams(|streams| streams.remove(&stream)) {
                     self.send_frame(&encode_frame(FrameKind::Abort, stream, &[]));
-                    child_stream.fail(Failure::RequestBody.into());
+                    child_stream.fail(NetworkError::RequestBody.into());
                 }
             }
         }
@@ -794,7 +796,7 @@ impl RemoteNetwork {
 
 impl ChildStream {
     /// Fails the stream for the receiver of its head or the reader of its download.
-    fn fail(self, refusal: Refusal) {
+    fn fail(self, refusal: EgressError) {
         match (self.head, self.download) {
             (Some(waits), _) => drop(waits.send(Err(refusal))),
             (None, Some(download)) => drop(download.chunks.send(Err(refusal))),
@@ -900,7 +902,7 @@ mod tests {
             ("an older number", vec![opening(2, somewhere), opening(1, somewhere)]),
             (
                 "a frame of the server",
-                vec![encode_json_frame(FrameKind::Refused, 1, &Refusal::from(Failure::Over))],
+                vec![encode_json_frame(FrameKind::Refused, 1, &EgressError::from(NetworkError::Over))],
             ),
             ("an answer", vec![encode_json_frame(FrameKind::Head, 1, &ResponseHead::Connected)]),
             ("an end of what it sends itself", vec![encode_frame(FrameKind::StopSending, 1, &[])]),

@@ -9,6 +9,7 @@
 
 use super::cgroup::Cgroups;
 use super::channel::{EndReport, Exit, FromChild, Job, ReportedEnd, Task};
+use super::error::ChildError;
 use super::network::serve_network;
 use super::process::{cpu_of, peak_resident_of};
 use super::user::Owner;
@@ -17,6 +18,7 @@ use super::zygote_pool::ZygotePool;
 use super::{GRACE, Module, PreforkConfig};
 use crate::capability::{Grant, Handover, Permit};
 use crate::clock::Clock;
+use crate::error_chain::ErrorChain;
 use crate::ident::ToolName;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, Denial, End, Outcome, Usage};
@@ -86,9 +88,12 @@ impl Ring {
         }
         let prepared = match self.pool.try_child()? {
             Ok((child, refill)) => child.assign(refill, request, grant, NetworkProxyGuard(None), None).await,
-            Err(reason) => Err(reason),
+            Err(error) => Err(error),
         };
-        prepared.inspect_err(|reason| tracing::warn!(reason, "a child could not be prepared")).ok()
+        let log = |error: &ChildError| {
+            tracing::warn!(reason = %ErrorChain(error), "a child could not be prepared");
+        };
+        prepared.inspect_err(log).ok()
     }
 
     /// Runs one guest. Returns at its end, shortly after its deadline or at its cancellation, even if guest or kernel
@@ -109,7 +114,7 @@ impl Ring {
             };
             match ran {
                 Ok(outcome) => return outcome,
-                Err(reason) => last = reason,
+                Err(error) => last = error.to_string(),
             }
             tracing::warn!(tool = request.job.tool, reason = last, "a child ended before its guest began");
         }
@@ -119,30 +124,32 @@ impl Ring {
     /// Calls a typed tool's `describe`, which returns name, version, description and argument schema.
     ///
     /// # Errors
-    /// The reason in words.
+    /// [`ChildError`] with the reason.
     pub(super) async fn describe(
         &self,
         tool: &ToolName,
         permit: Permit,
-    ) -> std::result::Result<[String; 4], String> {
+    ) -> std::result::Result<[String; 4], ChildError> {
         let (grant, timeout) = (permit.grant().clone(), permit.grant().timeout().value);
         let request = self.job_request(tool, permit, Task::Describe);
         let described = async {
             let (child, refill) = self.pool.child().await?;
             let mut prepared = child.assign(refill, &request, &grant, NetworkProxyGuard(None), None).await?;
             let channel = &mut prepared.child.channel;
-            channel.begin().await.map_err(|error| error.to_string())?;
-            match channel.receive().await.map_err(|error| error.to_string())? {
-                Some(FromChild::Described(described)) => described.map_err(truncate),
-                Some(FromChild::Failed(reason)) => Err(truncate(reason)),
-                Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
-                    Err("its process sent a message that is not part of a description".to_owned())
+            channel.begin().await?;
+            match channel.receive().await? {
+                Some(FromChild::Described(described)) => {
+                    described.map_err(|reason| ChildError::Reported(truncate(reason)))
                 }
-                None => Err(wait_for_exit(&mut prepared.child).await.description),
+                Some(FromChild::Failed(reason)) => Err(ChildError::Reported(truncate(reason))),
+                Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
+                    Err(ChildError::NoDescription)
+                }
+                None => Err(ChildError::Ended(wait_for_exit(&mut prepared.child).await.description)),
             }
         };
         let limit = timeout.duration() + GRACE;
-        let late = |_late| Err(format!("`describe` did not answer within {timeout}"));
+        let late = |_late| Err(ChildError::DescribeTimeout(timeout));
         tokio::time::timeout(limit, described).await.unwrap_or_else(late)
     }
 
@@ -151,7 +158,7 @@ impl Ring {
         &self,
         request: &JobRequest,
         execution: &Execution,
-    ) -> std::result::Result<Outcome, String> {
+    ) -> std::result::Result<Outcome, ChildError> {
         let (child, refill) = tokio::select! {
             child = self.pool.child() => child?,
             stop = await_stop(execution) => {
@@ -162,7 +169,7 @@ impl Ring {
                 return Ok(execution.outcome(end, self.clock.monotonic()));
             }
         };
-        let (proxy, network) = start_network_proxy(execution).map_err(|error| error.to_string())?;
+        let (proxy, network) = start_network_proxy(execution)?;
         tokio::select! {
             prepared = child.assign(refill, request, execution.grant(), proxy, network) => {
                 self.supervise(prepared?, execution).await
@@ -176,7 +183,7 @@ impl Ring {
         &self,
         prepared: PreparedChild,
         execution: &Execution,
-    ) -> std::result::Result<Outcome, String> {
+    ) -> std::result::Result<Outcome, ChildError> {
         let PreparedChild { mut child, _network_proxy } = prepared;
         let started = tokio::select! {
             started = child.channel.begin() => started,
@@ -184,7 +191,7 @@ impl Ring {
         };
         match started {
             // A child that has ended may have sent its reason before: it is read below.
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.to_string()),
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
             Ok(()) | Err(_) => {}
         }
         let mut began = None;
@@ -214,14 +221,16 @@ impl Ring {
                 Ok(Some(FromChild::Described(_))) => {
                     break End::Crashed("it sent a description instead of running the tool".to_owned());
                 }
-                Ok(Some(FromChild::Failed(reason))) if began.is_none() => return Err(truncate(reason)),
+                Ok(Some(FromChild::Failed(reason))) if began.is_none() => {
+                    return Err(ChildError::Reported(truncate(reason)));
+                }
                 Ok(Some(FromChild::Failed(reason))) => break End::Crashed(truncate(reason)),
                 Ok(None) => {
                     let exit = tokio::select! {
                         exit = wait_for_exit(&mut child) => exit,
                         stop = await_stop(execution) => break stop.into(),
                     };
-                    let Some(began) = began else { return Err(exit.description) };
+                    let Some(began) = began else { return Err(ChildError::Ended(exit.description)) };
                     let mut outcome =
                         execution.outcome(End::Crashed(exit.description), self.clock.monotonic());
                     outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(began);
@@ -390,16 +399,16 @@ impl Child {
         grant: &Grant,
         proxy: NetworkProxyGuard,
         network: Option<UnixStream>,
-    ) -> std::result::Result<PreparedChild, String> {
+    ) -> std::result::Result<PreparedChild, ChildError> {
         if let Some(group) = &self.group {
-            group.limit(grant).map_err(|error| error.to_string())?;
+            group.limit(grant)?;
         }
         let handles = request.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
         // Output is reported as JSON, with up to six bytes for one.
         let output = grant.output().value.bytes();
         self.channel.set_receive_limit(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
-        self.channel.send(&request.job, &handles).await.map_err(|error| error.to_string())?;
+        self.channel.send(&request.job, &handles).await?;
         // The next child is forked while this one runs. Forking it after the run was measured to be slower on two
         // cores: it then takes its time from the answer.
         drop(refill);

@@ -8,6 +8,7 @@ use super::child;
 use super::confine::{ConfineError, Confinement};
 use super::process::{ForkSide, close_inherited, fork, reap};
 use crate::clock::SystemClock;
+use crate::error_chain::ErrorChain;
 use crate::sandbox::{Artifact, Code, Sandbox};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -86,9 +87,7 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
 
 /// An I/O error with a confinement error's message and cause.
 pub(super) fn confine_io_error(error: ConfineError) -> Error {
-    use std::error::Error as _;
-    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    Error::other(format!("{error}{cause}"))
+    Error::other(ErrorChain(&error).to_string())
 }
 
 fn unexpected_message() -> Error {
@@ -97,7 +96,8 @@ fn unexpected_message() -> Error {
 
 /// Confines the process and loads the tools; `None` when the server ends before they are complete.
 fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<Option<ZygoteState>> {
-    let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock)).map_err(Error::other)?;
+    let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock));
+    let sandbox = sandbox.map_err(|error| Error::other(ErrorChain(&error).to_string()))?;
     let confinement = Confinement::prepare().map_err(confine_io_error)?;
     // Confined before any code of a tool is loaded. The system call filter follows after that, because it forbids
     // making memory executable.
@@ -116,7 +116,7 @@ fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<
                         tools.insert(tool, artifact);
                         None
                     }
-                    Err(error) => Some(error.to_string()),
+                    Err(error) => Some(ErrorChain(&error).to_string()),
                 });
             }
             Some((ToZygote::Start { largest_file, handles }, _)) => {

@@ -11,9 +11,11 @@
 
 use super::cgroup::Cgroups;
 use super::channel::ToZygote;
+use super::error::ChildError;
 use super::user::RunAs;
 use super::zygote_handle::{Child, ChildResult, Refill, ToolImage, ZygoteHandle};
 use super::{Module, PreforkConfig};
+use crate::error_chain::ErrorChain;
 use crate::ident::ToolName;
 use crate::sandbox::Code;
 use std::convert::Infallible;
@@ -74,26 +76,26 @@ impl ZygotePool {
     }
 
     /// A living child that waits already, if any; or the reason why it could not be forked.
-    pub(super) fn try_child(&self) -> Option<std::result::Result<(Child, Refill), String>> {
+    pub(super) fn try_child(&self) -> Option<std::result::Result<(Child, Refill), ChildError>> {
         let zygote = self.current_zygote()?;
         let made = zygote.try_next()?;
         let refill = self.count_run(zygote);
         match made {
             Ok(child) if child.is_alive() => Some(Ok((child, refill))),
             Ok(_killed_while_it_waited) => None,
-            Err(reason) => Some(Err(reason)),
+            Err(error) => Some(Err(error)),
         }
     }
 
     /// A waiting child, or the next one to be forked.
-    pub(super) async fn child(self: &Arc<Self>) -> std::result::Result<(Child, Refill), String> {
+    pub(super) async fn child(self: &Arc<Self>) -> std::result::Result<(Child, Refill), ChildError> {
         loop {
             let zygote = match self.current_zygote() {
                 Some(zygote) => zygote,
                 // A task of its own: a run that is cancelled in between must not leave a half-started zygote.
                 None => {
                     let started = tokio::spawn(Arc::clone(self).revive()).await;
-                    started.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
+                    started??
                 }
             };
             let made = tokio::select! {
@@ -102,13 +104,13 @@ impl ZygotePool {
                 // A retired zygote forks no more, so its next child might never arrive.
                 () = zygote.wait_retired() => continue,
             };
-            match made.ok_or("its zygote ended")? {
+            match made.ok_or(ChildError::ZygoteEnded)? {
                 Ok(child) if child.is_alive() => return Ok((child, self.count_run(zygote))),
                 Ok(_killed_while_it_waited) => zygote.request_replacement(),
-                Err(reason) => {
+                Err(error) => {
                     // Requests a replacement, so that the configured number waits once resources allow it.
                     zygote.request_replacement();
-                    tracing::warn!(reason, "fork failed");
+                    tracing::warn!(reason = %ErrorChain(&error), "fork failed");
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
@@ -210,8 +212,8 @@ impl ZygotePool {
 
     /// The only child of a new zygote; the two end together.
     async fn start_single_child(&self) -> ChildResult {
-        let (zygote, _unusable) = self.start_zygote(1).await.map_err(|error| error.to_string())?;
-        zygote.next().await.unwrap_or_else(|| Err("its zygote ended".to_owned()))
+        let (zygote, _unusable) = self.start_zygote(1).await?;
+        zygote.next().await.unwrap_or(Err(ChildError::ZygoteEnded))
     }
 }
 

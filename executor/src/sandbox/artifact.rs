@@ -2,6 +2,7 @@
 
 use super::state::StoreState;
 use super::{engine, typed};
+use crate::error_chain::BoxedError;
 use crate::tool::Contract;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -13,19 +14,19 @@ use wasmtime_wasi::p2::bindings::CommandPre;
 #[derive(Debug, thiserror::Error)]
 pub enum ArtifactError {
     /// The module is not valid, or uses a proposal that is disabled.
-    #[error("the module cannot be compiled: {0}")]
-    Invalid(String),
+    #[error("the module cannot be compiled")]
+    Invalid(#[source] BoxedError),
     /// The module imports something that is not linked, or lacks the export of its contract.
-    #[error("the module does not fit its contract `{contract}`: {reason}")]
+    #[error("the module does not fit its contract `{contract}`")]
     Unlinkable {
         /// The contract that was expected.
         contract: &'static str,
         /// The missing import or export, as wasmtime reports it or with the change to make.
-        reason: String,
+        source: BoxedError,
     },
     /// The compiled file could not be read back.
-    #[error("the compiled module cannot be loaded: {0}")]
-    Load(String),
+    #[error("the compiled module cannot be loaded")]
+    Load(#[source] BoxedError),
 }
 
 /// A tool that is ready to be instantiated: compiled, loaded and type-checked against the linkers.
@@ -102,7 +103,7 @@ impl ModuleCompiler {
 }
 
 fn invalid_module(error: wasmtime::Error) -> ArtifactError {
-    ArtifactError::Invalid(format!("{error:#}"))
+    ArtifactError::Invalid(error.into())
 }
 
 /// Returns `true` for a component, according to the layer field of the WebAssembly preamble.
@@ -119,9 +120,9 @@ fn proc_path(file: &File) -> String {
 #[allow(
     unsafe_code,
     reason = "wasmtime trusts a compiled module completely. The invariant is that the compiler's process wrote \
-    these bytes: the catalogue passes on only bytes that it read from that process or from its own \
-    private cache, after checking on the open file that this user owns it and no other user may write \
-    it, in a memory file that is sealed against changes"
+              these bytes: the catalogue passes on only bytes that it read from that process or from its own \
+              private cache, after checking on the open file that this user owns it and no other user may write \
+              it, in a memory file that is sealed against changes"
 )]
 pub(super) fn load_module(engine: &Engine, compiled: &File) -> wasmtime::Result<Module> {
     let module = unsafe { Module::deserialize_file(engine, proc_path(compiled)) }?;
@@ -168,10 +169,10 @@ pub(super) fn contract_mismatch(
             ),
         };
         let reason = format!("it exports {exports}, so it looks like {kind}: {change}");
-        ArtifactError::Unlinkable { contract: contract.as_str(), reason }
+        ArtifactError::Unlinkable { contract: contract.as_str(), source: reason.into() }
     }
 }
 
 pub(super) fn link_error(contract: Contract) -> impl Fn(wasmtime::Error) -> ArtifactError {
-    move |error| ArtifactError::Unlinkable { contract: contract.as_str(), reason: format!("{error:#}") }
+    move |error| ArtifactError::Unlinkable { contract: contract.as_str(), source: error.into() }
 }

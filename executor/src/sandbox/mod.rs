@@ -42,6 +42,7 @@ pub use termination::Abort;
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
+use crate::error_chain::BoxedError;
 use crate::json::JsonText;
 use crate::limit::{Access, Bound, Budgets, Layer, Limit};
 use crate::outcome::{End, GrantedArea, Metrics, Outcome, Usage};
@@ -94,8 +95,8 @@ pub struct Sandbox {
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// wasmtime rejected the engine's settings or a linker definition.
-    #[error("the WebAssembly engine cannot be set up: {0}")]
-    Engine(String),
+    #[error("the WebAssembly engine cannot be set up")]
+    Engine(#[source] BoxedError),
     /// The operating system refused a thread or a folder.
     #[error("the sandbox cannot be set up")]
     System(#[from] std::io::Error),
@@ -265,7 +266,7 @@ impl Sandbox {
     /// # Errors
     /// [`SandboxError`] when the machine cannot reserve the address space.
     pub fn new(concurrent: u32, meters_fuel: bool, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
-        let refused = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
+        let refused = |error: wasmtime::Error| SandboxError::Engine(error.into());
         let engine = engine::pooling_engine(concurrent, meters_fuel).map_err(refused)?;
         Ok(Self {
             core: linkers::core_linker(&engine).map_err(refused)?,
@@ -328,7 +329,7 @@ impl Sandbox {
     /// when the module imports something that is not linked or lacks the export of its contract.
     pub fn load(&self, code: Code<'_>) -> Result<Artifact, ArtifactError> {
         let Code { module, component, componentised, contract } = code;
-        let load = |error: wasmtime::Error| ArtifactError::Load(format!("{error:#}"));
+        let load = |error: wasmtime::Error| ArtifactError::Load(error.into());
         let prepared = if component {
             match contract {
                 Contract::Command => PreparedGuest::ComponentCommand(self.component_command(module)?),
@@ -381,7 +382,7 @@ impl Sandbox {
         fit: impl Fn(InstancePre<StoreState>) -> wasmtime::Result<P>,
     ) -> Result<NetworkVariants<P>, ArtifactError> {
         let component = artifact::load_component(&self.engine, compiled)
-            .map_err(|error| ArtifactError::Load(format!("{error:#}")))?;
+            .map_err(|error| ArtifactError::Load(error.into()))?;
         let shape = component.component_type();
         let exports = shape.exports(&self.engine).map(|(name, _)| name).collect::<Vec<_>>();
         let contract_mismatch = artifact::contract_mismatch(contract, &exports);

@@ -5,7 +5,7 @@
 //! refused and recorded.
 
 use super::state::StoreState;
-use crate::egress::{Body, Failure, NetworkBackend, Refusal};
+use crate::egress::{Body, EgressError, NetworkBackend, NetworkError};
 use crate::outcome::DenialReason;
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
@@ -94,9 +94,9 @@ impl Sockets<'_> {
 }
 
 /// The `wasi:sockets` error code of a refusal.
-fn error_code(refusal: Refusal) -> ErrorCode {
+fn error_code(refusal: EgressError) -> ErrorCode {
     match refusal {
-        Refusal::Denied(reason) => match reason {
+        EgressError::Denied(reason) => match reason {
             DenialReason::Connections => ErrorCode::NewSocketLimit,
             DenialReason::Authority
             | DenialReason::DomainNotAllowed
@@ -117,23 +117,23 @@ fn error_code(refusal: Refusal) -> ErrorCode {
             | DenialReason::Link
             | DenialReason::HardLink => ErrorCode::AccessDenied,
         },
-        Refusal::Failed(failure) => match failure {
-            Failure::Name => ErrorCode::NameUnresolvable,
-            Failure::Refused => ErrorCode::ConnectionRefused,
-            Failure::ConnectTimeout => ErrorCode::Timeout,
-            Failure::Broken => ErrorCode::ConnectionReset,
-            Failure::Over => ErrorCode::ConnectionAborted,
-            Failure::Request | Failure::RequestHead => ErrorCode::InvalidArgument,
-            Failure::Scheme
-            | Failure::Method
-            | Failure::RequestBody
-            | Failure::Certificate
-            | Failure::Tls
-            | Failure::AnswerTimeout
-            | Failure::AnswerHead
-            | Failure::Upgrade
-            | Failure::Answer
-            | Failure::Incomplete => ErrorCode::Unknown,
+        EgressError::Failed(failure) => match failure {
+            NetworkError::Name => ErrorCode::NameUnresolvable,
+            NetworkError::Refused => ErrorCode::ConnectionRefused,
+            NetworkError::ConnectTimeout => ErrorCode::Timeout,
+            NetworkError::Broken => ErrorCode::ConnectionReset,
+            NetworkError::Over => ErrorCode::ConnectionAborted,
+            NetworkError::Request | NetworkError::RequestHead => ErrorCode::InvalidArgument,
+            NetworkError::Scheme
+            | NetworkError::Method
+            | NetworkError::RequestBody
+            | NetworkError::Certificate
+            | NetworkError::Tls
+            | NetworkError::AnswerTimeout
+            | NetworkError::AnswerHead
+            | NetworkError::Upgrade
+            | NetworkError::Answer
+            | NetworkError::Incomplete => ErrorCode::Unknown,
         },
     }
 }
@@ -172,7 +172,7 @@ fn noop_context() -> Context<'static> {
 struct NetworkHandle;
 
 /// A name look-up and its addresses.
-struct AddressLookup(Deferred<Result<std::vec::IntoIter<IpAddr>, Refusal>>);
+struct AddressLookup(Deferred<Result<std::vec::IntoIter<IpAddr>, EgressError>>);
 
 #[wasmtime_wasi::async_trait]
 impl Pollable for AddressLookup {
@@ -189,7 +189,7 @@ struct Socket {
 
 enum Phase {
     Fresh,
-    Connecting { to: SocketAddr, connected: Deferred<Result<Body, Refusal>>, outgoing: Outgoing },
+    Connecting { to: SocketAddr, connected: Deferred<Result<Body, EgressError>>, outgoing: Outgoing },
     Connected { to: SocketAddr, incoming: Arc<Mutex<Incoming>>, outgoing: Arc<Mutex<Outgoing>> },
     Failed,
 }
@@ -213,7 +213,7 @@ struct Incoming {
     chunk: Bytes,
     ended: bool,
     /// The reason of the end, until the guest has received it.
-    refusal: Option<Refusal>,
+    refusal: Option<EgressError>,
 }
 
 impl Incoming {
@@ -273,12 +273,12 @@ struct Upload {
 
 impl http_body::Body for Upload {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
         // A request for the next chunk acknowledges the previous one.
         self.going_out = None;
         let chunk = ready!(self.chunks.poll_recv(context));
@@ -389,7 +389,7 @@ impl network::Host for Sockets<'_> {
         error: Resource<wasmtime::Error>,
     ) -> wasmtime::Result<Option<ErrorCode>> {
         let error = self.table().get(&error)?;
-        Ok(error.downcast_ref::<Refusal>().map(|refusal| error_code(*refusal)))
+        Ok(error.downcast_ref::<EgressError>().map(|refusal| error_code(*refusal)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Ending a guest from inside its store, and turning the resulting wasmtime error into an [`End`].
 
 use super::limiter::MemoryGauge;
-use super::network::NoNetwork;
+use super::network::NetworkDeniedError;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, End};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -94,7 +94,7 @@ pub(super) fn end_from_error(
     if let Some(stop) = error.downcast_ref::<TerminationReason>() {
         return Some((*stop).into());
     }
-    if let Some(no_network) = error.downcast_ref::<NoNetwork>() {
+    if let Some(no_network) = error.downcast_ref::<NetworkDeniedError>() {
         return Some(End::Trapped(no_network.to_string()));
     }
     // Checked before exit codes and traps: a guest that was refused memory exits or aborts in its own way.

@@ -20,10 +20,11 @@ use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Caller, Credential, Role};
 use crate::ident::{AgentDid, IntentId};
 use crate::memory::Charge;
+use crate::rate_limit::whole_units;
 use crate::run::{Answer, Executor, Watcher, Whereabouts};
-use crate::wire::nexus::decode::{self, Content, Execute, Malformed, Subscribe, Verified};
+use crate::wire::nexus::decode::{self, Content, Execute, NexusDecodeError, Subscribe, Verified};
 use crate::wire::nexus::encode::{self, Body, Letter, Stamp};
-use crate::wire::nexus::fault::{self, Code, Failure};
+use crate::wire::nexus::fault::{self, Code, NexusError};
 use crate::wire::nexus::keys::{AgentKeys, Keyring};
 use crate::wire::nexus::message::{Guarantee, Kind, MAX_TTL_MS, Question, Resource, SignatureScope, Status};
 use crate::wire::strict_json::JsonBounds;
@@ -34,7 +35,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use futures_util::stream;
-use hub::Hub;
+use hub::{Hub, MAX_MESSAGES_PER_SECOND};
 use ids::{Purpose, Use};
 use mailbox::{Outgoing, Subscription};
 use serde_json::value::RawValue;
@@ -155,7 +156,7 @@ struct Received<'a> {
 }
 
 /// What became of a command or a query.
-type Outcome = Result<(Status, Box<RawValue>, Option<Failure>), Failure>;
+type Outcome = Result<(Status, Box<RawValue>, Option<NexusError>), NexusError>;
 
 async fn post(
     State(door): State<Arc<Nexus>>,
@@ -170,7 +171,7 @@ async fn post(
             .into_response();
     }
     let Some(caller) = caller else {
-        let refusal = door.to_nobody(None, Failure::new(Code::AuthFailed, NOT_KNOWN.trim_end()));
+        let refusal = door.to_nobody(None, NexusError::new(Code::AuthFailed, NOT_KNOWN.trim_end()));
         let head =
             [(header::WWW_AUTHENTICATE, challenge(&shown)), (header::CONTENT_TYPE, "application/json")];
         return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
@@ -229,12 +230,12 @@ impl Nexus {
     }
 
     /// An error to somebody who has not shown who they are.
-    fn to_nobody(&self, of: Option<(IntentId, &RawValue)>, failure: Failure) -> String {
+    fn to_nobody(&self, of: Option<(IntentId, &RawValue)>, failure: NexusError) -> String {
         let (id, to) = of.map_or((None, &*self.unknown), |(id, to)| (Some(id), to));
         self.unsigned(id, to, failure)
     }
 
-    fn unsigned(&self, id: Option<IntentId>, to: &RawValue, failure: Failure) -> String {
+    fn unsigned(&self, id: Option<IntentId>, to: &RawValue, failure: NexusError) -> String {
         let letter = Letter {
             from: &self.identity,
             to,
@@ -272,12 +273,12 @@ impl Nexus {
         let began = self.executor.clock().monotonic();
         let envelope = match text {
             Ok(text) => decode::envelope(text),
-            Err(fault) => Err(Box::new(Malformed { id: None, failure: fault::of(&fault) })),
+            Err(fault) => Err(Box::new(NexusDecodeError { id: None, failure: fault::of(&fault) })),
         };
         let envelope = match envelope {
             Ok(envelope) => envelope,
             Err(malformed) => {
-                let Malformed { id, failure } = *malformed;
+                let NexusDecodeError { id, failure } = *malformed;
                 return last(self.unsigned(id, &self.unknown, failure)).await;
             }
         };
@@ -370,15 +371,19 @@ impl Nexus {
     ) -> Result<(AgentDid, Content, bool), Unaccepted> {
         let closed = |failure| Unaccepted { failure, opened: false };
         let (now, now_ms) = (self.executor.clock().monotonic(), self.now_ms());
-        if !self.hub.one_more(name, now) {
+        if let Err(wait) = self.hub.acquire(name, now) {
+            let most = MAX_MESSAGES_PER_SECOND;
+            let message = format!(
+                "an agent may send {most} messages at once, and {most} a second from then on: send fewer"
+            );
+            let retry_after_ms = whole_units(wait, Duration::from_millis(1));
             return Err(closed(
-                Failure::new(Code::RateLimited, "more than 100 messages came within a second: send fewer")
-                    .with("retryAfterMs", 1000),
+                NexusError::new(Code::RateLimited, message).with("retryAfterMs", retry_after_ms),
             ));
         }
         if verified.envelope().to() != self.id {
             let message = format!("the message is for another: this executor is `{}`", self.id);
-            return Err(closed(Failure::new(Code::NotFound, message).with("pointer", "/to/id")));
+            return Err(closed(NexusError::new(Code::NotFound, message).with("pointer", "/to/id")));
         }
         verified.check_time(now_ms, MAX_CLOCK_SKEW_MS).map_err(closed)?;
         let agent = agent_of(name).map_err(|fault| closed(fault::of(&fault)))?;
@@ -410,18 +415,18 @@ impl Nexus {
         if purpose == Some(Purpose::Once) && verified.timestamp_ms() < self.started_ms {
             let message = "the message was made before this executor started, which does not know whether it was \
                            used: send it again";
-            return opened(Failure::new(Code::ValidationError, message).with("pointer", "/timestamp"));
+            return opened(NexusError::new(Code::ValidationError, message).with("pointer", "/timestamp"));
         }
         let again = match purpose.map(|purpose| self.hub.spend(name, id, purpose, now_ms, until_ms)) {
             None | Some(Use::First) => false,
             Some(Use::Again) => true,
             Some(Use::Spent) => {
                 let message = "the `id` was used before: every message needs one of its own";
-                return opened(Failure::new(Code::ValidationError, message).with("pointer", "/id"));
+                return opened(NexusError::new(Code::ValidationError, message).with("pointer", "/id"));
             }
             Some(Use::Full) => {
                 let message = "too many messages came within an hour: send fewer";
-                return opened(Failure::new(Code::RateLimited, message).with("retryAfterMs", 60_000));
+                return opened(NexusError::new(Code::RateLimited, message).with("retryAfterMs", 60_000));
             }
         };
         if let Way::Socket(line) = way {
@@ -487,7 +492,7 @@ impl Nexus {
 
     fn subscribe(&self, sender: &Sender<'_>, subscribe: Subscribe) -> Outcome {
         let Way::Socket(line) = sender.way else {
-            return Err(Failure::new(
+            return Err(NexusError::new(
                 Code::ValidationError,
                 "events go over a WebSocket: subscribe over one at `/nexus`",
             )
@@ -522,7 +527,7 @@ impl Nexus {
         if self.hub.subscribe(sender.name, subscription, line, self.executor.clock().monotonic()) {
             return done(answer);
         }
-        Err(Failure::new(Code::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
+        Err(NexusError::new(Code::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
     }
 
     /// What a query about the executor is answered with. Its load is for operators.
@@ -569,7 +574,7 @@ impl Nexus {
             Some(Whereabouts::Finished(receipt)) => ("finished", receipt),
             None => {
                 let message = format!("the intent `{intent}` is not known here");
-                return Err(Failure::new(Code::NotFound, message).with("pointer", "/payload/resourceId"));
+                return Err(NexusError::new(Code::NotFound, message).with("pointer", "/payload/resourceId"));
             }
         };
         let mut answer = json!({ "resourceId": intent.to_string(), "state": state });
@@ -598,7 +603,7 @@ fn milliseconds(at: OffsetDateTime) -> u64 {
 
 /// Why a message is not acted on, and whether its payload could be opened.
 struct Unaccepted {
-    failure: Failure,
+    failure: NexusError,
     opened: bool,
 }
 
@@ -607,7 +612,7 @@ fn done(data: Value) -> Outcome {
     Ok((Status::Success, encode::answer(&data), None))
 }
 
-fn failed(fault: Fault) -> Failure {
+fn failed(fault: Fault) -> NexusError {
     if let Fault::Internal(detail) = &fault {
         tracing::error!(detail, "a message could not be answered");
     }
