@@ -9,6 +9,7 @@ use super::{
     Body, ConnectFuture, Egress, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, SendFuture, Timeouts,
 };
 use crate::capability::{Domain, Grant, Host, Reach, Unreachable};
+use crate::clock::timer_now;
 use crate::ident::AgentDid;
 use crate::limit::NetworkBudgets;
 use crate::outcome::{Contact, Denial, DenialReason, HostRule, NetworkUsage, Usage};
@@ -290,7 +291,7 @@ impl NetworkSession {
     /// The deadline for a connection that is started now.
     pub(super) fn connect_deadline(&self, wanted: Option<Duration>) -> Instant {
         let longest = self.egress.settings.connect;
-        Instant::now() + wanted.map_or(longest, |wanted| wanted.min(longest))
+        timer_now() + wanted.map_or(longest, |wanted| wanted.min(longest))
     }
 
     /// Connects to a checked address of the target.
@@ -319,7 +320,7 @@ impl NetworkSession {
         for (index, address) in addresses.iter().enumerate() {
             // An address that does not answer must leave the others their share of the time.
             let others = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
-            let share = by.saturating_duration_since(Instant::now()) / others;
+            let share = by.saturating_duration_since(timer_now()) / others;
             last = match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
                     // Nagle's algorithm would delay heads and small bodies. A failure only makes them slower.

@@ -1,7 +1,7 @@
 //! Names whose answer changes or never arrives, which needs a resolver of the test's own.
 
 use super::*;
-use crate::capability::{Ceilings, Claims, HostClaims, HostPattern};
+use crate::capability::{Authority, Ceilings, Claims, HostClaims, HostPattern};
 use crate::clock::SystemClock;
 use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
 use crate::outcome::DenialReason;
@@ -34,7 +34,7 @@ pub(crate) fn grant(budgets: NetworkBudgets) -> Grant {
             hard_links: false,
         },
     };
-    Grant::new([(Layer::Verdict, Claims::default())], &ceilings).unwrap()
+    Grant::meet(&Authority::for_tests(), [(Layer::Verdict, Claims::default())], &ceilings).unwrap()
 }
 
 /// A small budget of each kind.

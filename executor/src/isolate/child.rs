@@ -84,7 +84,7 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     };
     let now = SystemClock.monotonic();
     let execution =
-        Execution::begin(permit.grant(), network, Arc::default(), Accounting::Process, events, now);
+        Execution::begin(permit.grant().clone(), network, Arc::default(), Accounting::Process, events, now);
     // The server subtracts this: the child's own start-up is not the guest's CPU time.
     let used = clock_gettime(ClockId::ProcessCPUTime);
     let cpu_ns =

@@ -32,7 +32,7 @@ pub use ring::PreparedChild;
 pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::zygote;
 
-use crate::capability::{Grant, Permit};
+use crate::capability::{Grant, GrantView, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
 use crate::error_chain::ErrorChain;
@@ -124,7 +124,7 @@ enum Placement {
 
 /// A run that is about to start, with its isolation.
 pub struct RunRequest {
-    grant: Grant,
+    grant: GrantView,
     assigned: AssignedRun,
 }
 
@@ -227,7 +227,8 @@ impl Isolate {
         abort: Arc<Abort>,
         events: EventSink,
     ) -> Execution {
-        Execution::begin(&request.grant, network, abort, Accounting::Thread, events, self.clock.monotonic())
+        let grant = request.grant.clone();
+        Execution::begin(grant, network, abort, Accounting::Thread, events, self.clock.monotonic())
     }
 
     /// The outcome to be reported if this process dies during the run.

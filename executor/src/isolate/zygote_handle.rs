@@ -11,6 +11,7 @@ use super::PreforkConfig;
 use super::cgroup::{Cgroups, Group};
 use super::channel::{Channel, Exit, FromZygote, ToZygote};
 use super::error::ChildError;
+use crate::clock::timer_now;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{HashMap, VecDeque};
@@ -89,7 +90,7 @@ impl ZygoteHandle {
             fork,
             waiting: Mutex::new(ReadyChildren { first: VecDeque::new(), made }),
             runs: AtomicU64::new(0),
-            started_at: Instant::now(),
+            started_at: timer_now(),
             retired: watch::Sender::new(false),
             ended: None,
         }
@@ -266,7 +267,7 @@ struct ZygoteController {
     /// The server's ends of the sockets of children that are being forked.
     pending: HashMap<u64, UnixStream>,
     /// The time since which the zygote has not answered; `None` if no answer is due.
-    waits_since: Option<tokio::time::Instant>,
+    waits_since: Option<Instant>,
     children: HashMap<u64, ChildEntry>,
     cgroups: Option<Arc<Cgroups>>,
 }
@@ -293,7 +294,7 @@ impl ZygoteController {
                     match UnixStream::pair() {
                         Ok((ours, theirs)) => {
                             self.pending.insert(next, ours);
-                            self.waits_since.get_or_insert_with(tokio::time::Instant::now);
+                            self.waits_since.get_or_insert_with(timer_now);
                             let fork = ToZygote::Fork { child: next };
                             tokio::time::timeout(MAX_ANSWER_TIME, self.control.send(&fork, &[theirs.as_fd()])).await??;
                         }
@@ -303,11 +304,11 @@ impl ZygoteController {
                 message = self.control.receive() => match message? {
                     Some(message) => {
                         self.on_message(message).await?;
-                        self.waits_since = (!self.pending.is_empty()).then(tokio::time::Instant::now);
+                        self.waits_since = (!self.pending.is_empty()).then(timer_now);
                     }
                     None => return Ok(()),
                 },
-                () = tokio::time::sleep_until(answer_due.unwrap_or_else(tokio::time::Instant::now)), if answer_due.is_some() => {
+                () = tokio::time::sleep_until(answer_due.unwrap_or_else(timer_now)), if answer_due.is_some() => {
                     return Err(Error::new(ErrorKind::TimedOut, "the zygote does not answer"));
                 }
             }

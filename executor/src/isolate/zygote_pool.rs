@@ -15,6 +15,7 @@ use super::error::ChildError;
 use super::user::RunAs;
 use super::zygote_handle::{Child, ChildResult, Refill, ToolImage, ZygoteHandle};
 use super::{Module, PreforkConfig};
+use crate::clock::timer_now;
 use crate::error_chain::ErrorChain;
 use crate::ident::ToolName;
 use crate::sandbox::Code;
@@ -164,9 +165,9 @@ impl ZygotePool {
             Some(current) if current.runs() < self.settings.renew_runs => {
                 current.started_at() + self.settings.renew_after
             }
-            Some(_) => Instant::now(),
+            Some(_) => timer_now(),
             // The pool is closed, and no zygote may follow.
-            None => Instant::now() + self.settings.renew_after,
+            None => timer_now() + self.settings.renew_after,
         }
     }
 
@@ -225,7 +226,7 @@ async fn replace_worn_zygotes(
 ) {
     while let Some(open) = pool.upgrade() {
         let at = open.worn_at().await;
-        if at > Instant::now() {
+        if at > timer_now() {
             // A wait must not keep the pool alive.
             drop(open);
             tokio::select! {

@@ -39,7 +39,7 @@ pub use artifact::{Artifact, ArtifactError, Code, ModuleCompiler, is_component};
 pub use events::{Event, EventSink};
 pub use termination::Abort;
 
-use crate::capability::{Grant, Permit};
+use crate::capability::{Grant, GrantView, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
 use crate::error_chain::BoxedError;
@@ -120,7 +120,7 @@ pub enum Input {
 #[derive(Debug, Clone)]
 pub struct Execution {
     stats: Arc<RunStats>,
-    grant: Grant,
+    grant: GrantView,
     network: Network,
     abort: Arc<Abort>,
     started_at: Instant,
@@ -131,7 +131,7 @@ impl Execution {
     /// `accounting` selects the CPU clock that is charged to the guest.
     #[must_use]
     pub fn begin(
-        grant: &Grant,
+        grant: GrantView,
         network: Network,
         abort: Arc<Abort>,
         accounting: Accounting,
@@ -148,7 +148,7 @@ impl Execution {
                 budget: Arc::new(Budget::new(grant.budgets())),
                 events,
             }),
-            grant: grant.clone(),
+            grant,
             network,
             abort,
             started_at: now,
@@ -413,7 +413,7 @@ impl Sandbox {
     #[must_use]
     pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
         Execution::begin(
-            permit.grant(),
+            permit.grant().clone(),
             network,
             abort,
             Accounting::Thread,
