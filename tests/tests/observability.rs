@@ -216,7 +216,7 @@ fn what_the_zygote_says_is_a_line_of_the_log() {
     let mut traced = Process::spawn("traced executor", &mut traced);
     assert_eq!(traced.ended().code(), Some(1));
     let said = log(&traced.whole_stderr());
-    let line = said.iter().find(|line| line["message"] == "the zygote says").expect("its line");
+    let line = said.iter().find(|line| line["message"] == "message from the zygote").expect("its line");
     assert!(line["line"].as_str().unwrap().contains("Operation not permitted"), "{line}");
     assert_eq!(said.last().unwrap()["level"], "ERROR");
 }

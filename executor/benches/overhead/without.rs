@@ -11,7 +11,7 @@ use a2g_executor::config::Config;
 use a2g_executor::deliver::deliver_reports;
 use a2g_executor::govern::local::{LocalGovernor, PolicySet};
 use a2g_executor::govern::{AcceptUnsigned, Callers, Governor, Granter, ReportLog, Trust};
-use a2g_executor::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, RunAs};
+use a2g_executor::isolate::{Cgroups, Isolate, Isolation, Module, PreforkConfig, RunAs};
 use a2g_executor::journal::Journal;
 use a2g_executor::limit::Budgets;
 use a2g_executor::run::{Executor, Loaded, Settings};
@@ -66,7 +66,7 @@ async fn serve(folder: &Path) {
     });
     let tools = tools.collect::<Vec<_>>();
     let Budgets { written, handles, fuel: _, .. } = config.ceilings.budgets;
-    let ahead = Ahead {
+    let prefork = PreforkConfig {
         waiting: config.waiting,
         largest_file: written.bytes(),
         handles,
@@ -80,7 +80,7 @@ async fn serve(folder: &Path) {
         Isolation::Process => Cgroups::set_up().unwrap(),
         Isolation::Inline => None,
     };
-    let isolate = Isolate::start(&tools, ahead, cgroups, &sandbox, &clock).await.unwrap();
+    let isolate = Isolate::start(&tools, prefork, cgroups, &sandbox, &clock).await.unwrap();
     let authority = Authority::take().unwrap();
     let accept_unsigned = Some(AcceptUnsigned::given_on_the_command_line(&authority));
     let settings = Settings {

@@ -3,7 +3,7 @@
 use crate::capability::HostPattern;
 use crate::config::{Config, Doors};
 use crate::deliver;
-use crate::egress::{Courier, Egress};
+use crate::egress::{Egress, WebhookClient};
 use crate::govern::AgentSecret;
 use crate::ident::AgentDid;
 use crate::run::Executor;
@@ -87,5 +87,5 @@ fn webhooks(
     let clock = Arc::clone(executor.clock());
     let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), clock);
     let egress = egress.context("the network of webhooks cannot be set up")?;
-    Ok(Some(Arc::new(deliver::Post::new(Courier::new(Arc::new(egress), hosts)))))
+    Ok(Some(Arc::new(deliver::Post::new(WebhookClient::new(Arc::new(egress), hosts)))))
 }

@@ -10,7 +10,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Containment, DEFAULT_FILE};
 use crate::egress::Egress;
 use crate::isolate::{
-    Ahead, Cgroups, ChildError, Isolate, Isolation, Module, Owner, RunAs, Support, probe, support,
+    Cgroups, ChildError, Isolate, Isolation, Module, Owner, PreforkConfig, RunAs, Support, probe, support,
 };
 use crate::run::Loaded;
 use crate::sandbox::{Code, Sandbox};
@@ -246,7 +246,7 @@ impl Workshop {
         });
         let tools = tools.collect::<Vec<_>>();
         let budgets = config.ceilings.budgets;
-        let ahead = Ahead {
+        let prefork = PreforkConfig {
             waiting,
             largest_file: budgets.written.bytes(),
             handles: budgets.handles,
@@ -256,11 +256,11 @@ impl Workshop {
             fresh_layout: config.layout.fresh,
             run_as: self.run_as,
         };
-        let isolate = Isolate::start(&tools, ahead, self.cgroups.clone(), &self.sandbox, &self.clock)
+        let isolate = Isolate::start(&tools, prefork, self.cgroups.clone(), &self.sandbox, &self.clock)
             .await
             .context("the process that guests are made from cannot be started")?;
         for tool in &tools {
-            if let Err(reason) = isolate.usable(tool.name) {
+            if let Err(reason) = isolate.check_usable(tool.name) {
                 tracing::warn!(tool = %tool.name, reason, "this tool cannot be used");
             }
         }

@@ -11,7 +11,7 @@ pub use doors::Doors;
 use crate::capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use crate::catalog::CompileLimits;
 use crate::durability::Durability;
-use crate::egress::{EgressSettings, Lifted};
+use crate::egress::{AllowedAddress, EgressSettings};
 use crate::govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
 use crate::ident::{AgentDid, Issuer, ToolName, did_you_mean};
 use crate::isolate::{Isolation, User};
@@ -628,14 +628,16 @@ fn whom_runs_may_reach(network: &file::Network) -> Result<(HostClaims, NetworkBu
 }
 
 fn way_out(network: &file::Network) -> Result<EgressSettings, InvalidValueError> {
-    let lifted = network.allowed_addresses.iter().map(|text| text.parse::<Lifted>());
+    let allowed_addresses = network.allowed_addresses.iter().map(|text| text.parse::<AllowedAddress>());
     let hosts = network.hosts.iter().map(|(name, addresses)| match Host::parse(name) {
         Ok(Host::Name(name)) if !addresses.is_empty() => Ok((name, addresses.clone())),
         Ok(_) => Err(wrong("network.hosts")(&"has to map names to one address or more each")),
         Err(error) => Err(wrong("network.hosts")(&error)),
     });
     Ok(EgressSettings {
-        lifted: lifted.collect::<Result<_, _>>().map_err(|e| wrong("network.allowed_addresses")(&e))?,
+        allowed_addresses: allowed_addresses
+            .collect::<Result<_, _>>()
+            .map_err(|e| wrong("network.allowed_addresses")(&e))?,
         hosts: hosts.collect::<Result<_, _>>()?,
         connect: Duration::from_secs(within("network.connect_seconds", network.connect_seconds, 3600)?),
     })

@@ -4,7 +4,7 @@
 //! Every webhook of a task has a line of its own, so that one that does not answer keeps no other waiting. What
 //! finds no room is dropped, and the log says so: a client that has to know asks for the task.
 
-use crate::egress::Courier;
+use crate::egress::WebhookClient;
 use crate::wire::a2a::push::{PushNotification, WebhookUrlError, Webhooks};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,21 +28,21 @@ type Lines = Arc<Mutex<HashMap<Key, (String, mpsc::Sender<PushNotification>)>>>;
 
 /// Posts notices.
 pub struct Post {
-    courier: Arc<Courier>,
+    client: Arc<WebhookClient>,
     lines: Lines,
 }
 
 impl Post {
-    /// With this courier.
+    /// With this client.
     #[must_use]
-    pub fn new(courier: Courier) -> Self {
-        Self { courier: Arc::new(courier), lines: Lines::default() }
+    pub fn new(client: WebhookClient) -> Self {
+        Self { client: Arc::new(client), lines: Lines::default() }
     }
 }
 
 impl Webhooks for Post {
     fn check(&self, url: &str) -> Result<(), WebhookUrlError> {
-        self.courier.check(url).map_err(|error| WebhookUrlError { reason: error.into() })
+        self.client.check(url).map_err(|error| WebhookUrlError { reason: error.into() })
     }
 
     fn notify(&self, notice: PushNotification) {
@@ -63,13 +63,13 @@ impl Webhooks for Post {
         let _there_is_room = line.try_send(notice);
         lines.insert(key.clone(), (owner, line));
         drop(lines);
-        tokio::spawn(post_all(Arc::clone(&self.courier), Arc::clone(&self.lines), key, waiting));
+        tokio::spawn(post_all(Arc::clone(&self.client), Arc::clone(&self.lines), key, waiting));
     }
 }
 
 /// Posts what waits, and goes when nothing does.
 async fn post_all(
-    courier: Arc<Courier>,
+    client: Arc<WebhookClient>,
     lines: Lines,
     key: Key,
     mut waiting: mpsc::Receiver<PushNotification>,
@@ -85,15 +85,15 @@ async fn post_all(
             next
         };
         let Ok(notice) = next else { return };
-        post(&courier, notice).await;
+        post(&client, notice).await;
     }
 }
 
-async fn post(courier: &Courier, notice: PushNotification) {
+async fn post(client: &WebhookClient, notice: PushNotification) {
     let PushNotification { of, owner, url, headers, body } = notice;
     let mut pauses = PAUSES.into_iter();
     loop {
-        let posted = courier.post(&owner, &url, &headers, body.clone());
+        let posted = client.post(&owner, &url, &headers, body.clone());
         let why = match tokio::time::timeout(ONE_TRY, posted).await {
             Ok(Ok(200..=299)) => return tracing::debug!(task = of.0, webhook = of.1, "told"),
             // What the other side does not want is not sent again.

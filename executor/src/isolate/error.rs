@@ -2,39 +2,39 @@
 
 use crate::quantity::Timeout;
 
-/// Why there is no child for a run, or no guest in its child. Another child may have more luck.
+/// A run has no child, or its child has not started the guest. Another child may succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// The machine's, in the server.
+    /// An I/O error in the server.
     #[error(transparent)]
     System(#[from] std::io::Error),
     /// The task that starts zygotes panicked.
     #[error(transparent)]
     Panicked(#[from] tokio::task::JoinError),
-    /// The process that forks children is gone.
+    /// The process that forks children has ended.
     #[error("its zygote ended")]
     ZygoteEnded,
-    /// The descriptor of the child did not arrive.
-    #[error("the server has no room for a descriptor")]
+    /// The child's pidfd did not arrive.
+    #[error("the server has reached its limit on open descriptors")]
     NoDescriptor,
-    /// The words of the zygote or of the child, which are other processes.
+    /// The message of the zygote or of the child.
     #[error("{0}")]
     Reported(String),
-    /// The kernel's words about the end of the child.
+    /// The kernel's account of the child's end.
     #[error("{0}")]
     Ended(String),
-    /// A child that describes a tool sent something else.
-    #[error("its process said what a description does not say")]
+    /// A child that describes a tool sent another message.
+    #[error("its process sent a message that is not part of a description")]
     NoDescription,
-    /// The tool took too long to describe itself.
+    /// The tool did not describe itself in time.
     #[error("`describe` did not answer within {0}")]
     DescribeTimeout(Timeout),
-    /// A description that nobody wants to hold.
-    #[error("its description has {bytes} bytes, and {max_bytes} are the most")]
+    /// The description exceeds its size limit.
+    #[error("its description has {bytes} bytes; the limit is {max_bytes}")]
     LongDescription {
-        /// Its size.
+        /// The size of the description, in bytes.
         bytes: usize,
-        /// The limit.
+        /// The limit, in bytes.
         max_bytes: usize,
     },
 }

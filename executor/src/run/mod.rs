@@ -98,7 +98,7 @@ impl Loaded {
     /// A catalogue whose tools are ready to run in `isolate`.
     #[must_use]
     pub fn new(catalog: Catalog, isolate: Isolate) -> Self {
-        let usable = catalog.ready_tools().filter(|(name, _)| isolate.usable(name).is_ok());
+        let usable = catalog.ready_tools().filter(|(name, _)| isolate.check_usable(name).is_ok());
         let tools = usable.map(|(_, tool)| tool.descriptor.clone()).collect();
         Self { catalog, isolate, tools }
     }
@@ -210,7 +210,7 @@ impl Executor {
     pub fn tool_names(&self) -> Vec<String> {
         let loaded = self.loaded();
         let known = loaded.catalog.iter().filter(|(name, entry)| match entry {
-            CatalogEntry::Ready(_) => loaded.isolate.usable(name).is_ok(),
+            CatalogEntry::Ready(_) => loaded.isolate.check_usable(name).is_ok(),
             CatalogEntry::Preparing => true,
             CatalogEntry::Broken(_) => false,
         });
@@ -589,7 +589,7 @@ impl Executor {
         let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
         match loaded.catalog.get(&call.tool) {
             Some(CatalogEntry::Ready(_)) => {
-                loaded.isolate.usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
+                loaded.isolate.check_usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
             }
             Some(CatalogEntry::Preparing) => {
                 let message =
@@ -807,14 +807,14 @@ impl Executor {
             return Err(expired);
         }
         let arguments = Value::Object(call.arguments.clone()).to_string();
-        let order = loaded.isolate.order(&call.tool, permit, arguments);
+        let order = loaded.isolate.request(&call.tool, permit, arguments);
         let receipt = |outcome| {
             let Call { agent, intent, tool, .. } = call;
             let (approved_by, durability) = (approved_by.clone(), self.journal.durability());
             let (agent, intent, tool) = (agent.clone(), *intent, tool.clone());
             Receipt { agent, intent, tool, approved_by, durability, outcome }
         };
-        let will = receipt(loaded.isolate.lost(&order));
+        let will = receipt(loaded.isolate.lost_outcome(&order));
         let keeper = watcher.keeper();
         let task = keeper.as_ref().and_then(|keeper| keeper.will());
         let (keep_until, proof) = (admitted.remember_until(), admitted.proof_id());
@@ -844,7 +844,7 @@ impl Executor {
         let network = self.egress.as_ref().map_or(Network::Off, open);
         watcher.told(Happening::Started);
         let abort = Arc::clone(running.abort());
-        let execution = loaded.isolate.begin(&order, network, abort, watcher.witness());
+        let execution = loaded.isolate.begin(&order, network, abort, watcher.event_sink());
         let mut outcome = match running.abort().reason() {
             Some(reason) => {
                 drop((order, prepared));

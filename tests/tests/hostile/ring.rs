@@ -153,7 +153,7 @@ fn a_machine_without_room_for_processes_has_room_again_later() {
     for _ in 0..WAITING + 2 {
         let answer = bench.call(HARMLESS).grant("timeout_seconds", 1).send();
         let words = answer.response["error"]["message"].as_str().unwrap_or("success").to_owned();
-        assert!(words == "success" || words.contains("no process could be had"), "{words}");
+        assert!(words == "success" || words.contains("no process was available"), "{words}");
     }
     limit(4096);
     for _ in 0..3 {

@@ -1,9 +1,9 @@
-//! What the executor itself posts to other people's addresses, under the same checks as a guest's requests.
+//! Webhooks: requests of the executor itself to callers' addresses, under the same checks as a guest's requests.
 
-use super::line::Line;
 use super::refusal::{EgressError, NetworkError};
+use super::session::NetworkSession;
 use super::target::Target;
-use super::{Carrier as _, Egress, Patience};
+use super::{Egress, NetworkBackend as _, Timeouts};
 use crate::capability::{HostPattern, Reach};
 use crate::ident::AgentDid;
 use crate::limit::NetworkBudgets;
@@ -13,38 +13,38 @@ use http_body_util::{BodyExt as _, Full};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest that an answer may take to begin.
+/// The timeout for the head of a response.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
-/// What one message may take of the network, beside its own length. Answers are not read.
+/// The network budget of one message in bytes, besides its own length. The body of the response is not read.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
-/// Posts to hosts that the operator lists, and to nobody else.
-pub struct Courier {
+/// Posts to hosts that the operator lists, and to no others.
+pub struct WebhookClient {
     egress: Arc<Egress>,
     reach: Reach,
 }
 
-impl Courier {
-    /// One that may post to `hosts`, whose addresses are checked as a guest's are.
+impl WebhookClient {
+    /// A client that may post to `hosts`. Their addresses are checked like those of a guest's requests.
     #[must_use]
     pub fn new(egress: Arc<Egress>, hosts: Vec<HostPattern>) -> Self {
         Self { egress, reach: Reach::of_the_operator(hosts) }
     }
 
-    /// Whether a URL names a listed host. What the host's addresses are is asked with every message.
+    /// Checks that a URL names a listed host. The host's addresses are looked up and checked with every message.
     ///
     /// # Errors
-    /// [`EgressError`] says why nothing would be posted there.
+    /// [`EgressError`] with the reason that nothing would be posted to the URL.
     pub fn check(&self, url: &str) -> Result<(), EgressError> {
         let uri = url.parse::<http::Uri>().map_err(|_| NetworkError::Request)?;
-        let target = Target::of(&uri)?;
+        let target = Target::parse(&uri)?;
         self.reach.check(&target.host).map_err(|_| crate::outcome::DenialReason::DomainNotAllowed.into())
     }
 
-    /// Posts JSON, and gives the status of the answer. No redirect is followed.
+    /// Posts JSON and returns the status of the response. Redirects are not followed.
     ///
     /// # Errors
-    /// [`EgressError`] when it was not sent or not answered.
+    /// [`EgressError`] when the message was not sent or no response arrived.
     pub async fn post(
         &self,
         owner: &AgentDid,
@@ -62,17 +62,22 @@ impl Courier {
         let mut request = Request::post(url).header(http::header::CONTENT_TYPE, "application/json");
         for (name, value) in headers {
             let mut value = HeaderValue::try_from(value).map_err(|_| NetworkError::Request)?;
+            // Headers carry the caller's token for its webhook.
             value.set_sensitive(true);
             request = request.header(HeaderName::from_static(name), value);
         }
         let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
         let request = request.body(body).map_err(|_| NetworkError::Request)?;
-        let line =
-            Line::of_the_executor(Arc::clone(&self.egress), owner.clone(), self.reach.clone(), budgets);
-        let patience = Patience { connect: None, first_byte: Some(FIRST_BYTE), between_bytes: None };
-        let answer = Arc::clone(&line).send(request, patience).await;
+        let session = NetworkSession::for_executor(
+            Arc::clone(&self.egress),
+            owner.clone(),
+            self.reach.clone(),
+            budgets,
+        );
+        let timeouts = Timeouts { connect: None, first_byte: Some(FIRST_BYTE), between_bytes: None };
+        let answer = Arc::clone(&session).send(request, timeouts).await;
         let status = answer.map(|answer| answer.status().as_u16());
-        line.close();
+        session.close();
         status
     }
 }

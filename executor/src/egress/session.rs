@@ -1,11 +1,13 @@
-//! The network of one run: its rules, its budgets, its books, and its connections.
+//! The network of one run: its rules, budgets, accounting and connections.
 
-use super::address::may_connect;
-use super::connection::{Answer, Connection, Counted, greet};
+use super::address::is_allowed;
+use super::connection::{Connection, MeteredStream, ResponseBody, tls_and_http_handshake};
 use super::refusal::{EgressError, NetworkError};
 use super::target::Target;
-use super::tunnel::Found;
-use super::{Body, Carrier, Connecting, Egress, LookingUp, MAX_HEAD_BYTES, Patience, Sending};
+use super::tunnel::ResolvedNames;
+use super::{
+    Body, ConnectFuture, Egress, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, SendFuture, Timeouts,
+};
 use crate::capability::{Domain, Grant, Host, Reach, Unreachable};
 use crate::clock::timer_now;
 use crate::ident::AgentDid;
@@ -24,9 +26,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Header fields that belong to a connection, or that say again what was checked. Whatever a guest says in
-/// them is left out.
-const NOT_THE_GUESTS: [HeaderName; 12] = [
+/// Header fields that are removed from a guest's request: they belong to the connection, or repeat a checked value.
+const STRIPPED_FIELDS: [HeaderName; 12] = [
     header::CONNECTION,
     header::EXPECT,
     header::HOST,
@@ -41,26 +42,26 @@ const NOT_THE_GUESTS: [HeaderName; 12] = [
     header::UPGRADE,
 ];
 
-/// How much of an authority a report quotes, in characters: the longest name, and what stands around it.
+/// The most characters of a target that a report quotes: the longest name with scheme, port and address.
 const MAX_TARGET_BYTES: usize = 320;
 
 /// The network of one run.
-pub struct Line {
+pub struct NetworkSession {
     egress: Arc<Egress>,
     agent: AgentDid,
     reach: Reach,
     budgets: NetworkBudgets,
-    books: Mutex<Books>,
-    /// What the run's look-ups gave.
-    pub(super) found: Mutex<Found>,
-    places: Arc<Semaphore>,
-    over: watch::Sender<bool>,
+    accounting: Mutex<NetworkAccounting>,
+    /// The results of the run's look-ups.
+    pub(super) resolved_names: Mutex<ResolvedNames>,
+    slots: Arc<Semaphore>,
+    ended: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct NetworkAccounting {
     requests: u32,
-    /// The connections that stand now, and the most that ever did.
+    /// The connections that are open now, and the most that were open at once.
     open: u32,
     connections: u32,
     sent: u64,
@@ -71,182 +72,189 @@ struct Books {
     denied_truncated: bool,
 }
 
-impl Line {
+impl NetworkSession {
     pub(super) fn new(egress: Arc<Egress>, agent: AgentDid, grant: &Grant) -> Arc<Self> {
-        Self::of_the_executor(egress, agent, grant.reach().clone(), grant.network_budgets())
+        Self::for_executor(egress, agent, grant.reach().clone(), grant.network_budgets())
     }
 
-    /// One for what the executor itself sends, in a matter of `agent`.
-    pub(super) fn of_the_executor(
+    /// A session for a request of the executor itself on behalf of `agent`.
+    pub(super) fn for_executor(
         egress: Arc<Egress>,
         agent: AgentDid,
         reach: Reach,
         budgets: NetworkBudgets,
     ) -> Arc<Self> {
-        let places = usize::try_from(budgets.connections).unwrap_or(Semaphore::MAX_PERMITS);
+        let slots = usize::try_from(budgets.connections).unwrap_or(Semaphore::MAX_PERMITS);
         Arc::new(Self {
             egress,
             agent,
             reach,
             budgets,
-            books: Mutex::default(),
-            found: Mutex::default(),
-            places: Arc::new(Semaphore::new(places)),
-            over: watch::channel(false).0,
+            accounting: Mutex::default(),
+            resolved_names: Mutex::default(),
+            slots: Arc::new(Semaphore::new(slots)),
+            ended: watch::channel(false).0,
         })
     }
 
-    /// Closes every connection, and lets no request begin any more: the run is over.
+    /// Closes every connection, and lets no request begin.
     pub fn close(&self) {
-        self.over.send_replace(true);
+        self.ended.send_replace(true);
     }
 
-    /// Comes when the run is over.
-    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut over = self.over.subscribe();
+    /// Waits for the end of the run.
+    pub(super) fn wait_ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut ended = self.ended.subscribe();
         async move {
-            // A line that is gone is over as well.
-            let _over_or_gone = over.wait_for(|over| *over).await;
+            // An error means that the session was dropped, which ends the run's network as well.
+            let _ended_or_dropped = ended.wait_for(|ended| *ended).await;
         }
     }
 
-    /// What the run may do with the network.
+    /// The run's network budgets.
     #[must_use]
     pub fn budgets(&self) -> NetworkBudgets {
         self.budgets
     }
 
-    /// What the run did with the network so far.
+    /// The run's use of the network so far.
     #[must_use]
     pub fn usage(&self) -> NetworkUsage {
         let rule = |(pattern, set_by): (&crate::capability::HostPattern, _)| HostRule {
             pattern: pattern.to_string(),
             set_by,
         };
-        let books = self.books();
+        let accounting = self.accounting();
         NetworkUsage {
             budgets: self.budgets,
             allowed: self.reach.allowed().map(rule).collect(),
             blocked: self.reach.blocked().map(rule).collect(),
             requests_per_minute: self.reach.requests_per_minute(),
-            requests: books.requests,
-            connections: books.connections,
-            sent_bytes: books.sent,
-            received_bytes: books.received,
-            contacted: books.contacted.clone(),
-            contacted_truncated: books.contacted_truncated,
+            requests: accounting.requests,
+            connections: accounting.connections,
+            sent_bytes: accounting.sent,
+            received_bytes: accounting.received,
+            contacted: accounting.contacted.clone(),
+            contacted_truncated: accounting.contacted_truncated,
         }
     }
 
-    /// What was denied so far, and whether there was more than is listed.
+    /// The denials so far, and `true` if some did not fit the list.
     #[must_use]
-    pub fn denied(&self) -> (Vec<Denial>, bool) {
-        let books = self.books();
-        (books.denied.clone(), books.denied_truncated)
+    pub fn denials(&self) -> (Vec<Denial>, bool) {
+        let accounting = self.accounting();
+        (accounting.denied.clone(), accounting.denied_truncated)
     }
 
-    /// Denies something, and writes it down.
+    /// Records a denial and returns it as an error.
     pub fn deny(&self, reason: DenialReason, what: &str) -> EgressError {
-        self.books().deny(reason, what);
+        self.accounting().deny(reason, what);
         EgressError::Denied(reason)
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn accounting(&self) -> MutexGuard<'_, NetworkAccounting> {
+        self.accounting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `read` have as many bytes as may still be received, and counts what it took. With none left it is
-    /// asked whether there is a further one: an answer that just fits is not denied.
+    /// Calls `read` with the remaining receive budget and counts the bytes that it returns. With a budget of 0, `read`
+    /// must return the number of bytes that are available without consuming them.
     pub(super) fn receive(
         &self,
         contact: Option<usize>,
         target: &str,
         read: impl FnOnce(usize) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let mut books = self.books();
-        let left = self.budgets.received_bytes.saturating_sub(books.received);
+        let mut accounting = self.accounting();
+        let left = self.budgets.received_bytes.saturating_sub(accounting.received);
         let read = read(usize::try_from(left).unwrap_or(usize::MAX));
         if let Poll::Ready(Ok(bytes)) = read {
+            // Only a further byte exceeds the budget: a response that just fits it is not denied.
             if left == 0 && bytes > 0 {
-                return Poll::Ready(Err(books.deny(DenialReason::ReceivedBytes, target)));
+                return Poll::Ready(Err(accounting.deny(DenialReason::ReceivedBytes, target)));
             }
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-            books.received = books.received.saturating_add(bytes);
-            books.with(contact, |contact| {
+            accounting.received = accounting.received.saturating_add(bytes);
+            accounting.update_contact(contact, |contact| {
                 contact.received_bytes = contact.received_bytes.saturating_add(bytes);
             });
         }
         read
     }
 
-    /// Lets `write` have as many bytes as may still be sent, and counts what it took.
+    /// Calls `write` with the remaining send budget and counts the bytes that it accepted.
     pub(super) fn transmit(
         &self,
         contact: Option<usize>,
         target: &str,
         write: impl FnOnce(usize) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let mut books = self.books();
-        let left = self.budgets.sent_bytes.saturating_sub(books.sent);
+        let mut accounting = self.accounting();
+        let left = self.budgets.sent_bytes.saturating_sub(accounting.sent);
         if left == 0 {
-            return Poll::Ready(Err(books.deny(DenialReason::SentBytes, target)));
+            return Poll::Ready(Err(accounting.deny(DenialReason::SentBytes, target)));
         }
         let written = write(usize::try_from(left).unwrap_or(usize::MAX));
         if let Poll::Ready(Ok(bytes)) = written {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-            books.sent = books.sent.saturating_add(bytes);
-            books.with(contact, |contact| contact.sent_bytes = contact.sent_bytes.saturating_add(bytes));
+            accounting.sent = accounting.sent.saturating_add(bytes);
+            accounting.update_contact(contact, |contact| {
+                contact.sent_bytes = contact.sent_bytes.saturating_add(bytes);
+            });
         }
         written
     }
 
-    async fn judged_and_sent(
+    // Budget errors are errors for the tool and do not end the run: a tool can report that a response was too long, and
+    // the report lists the denial either way.
+    async fn authorize_and_send(
         self: &Arc<Self>,
         request: Request<Body>,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> Result<Response<Body>, EgressError> {
         let authority = request.uri().authority().map_or("", |authority| authority.as_str());
         self.count(authority)?;
-        let target = Target::of(request.uri()).map_err(|refusal| match refusal {
+        let target = Target::parse(request.uri()).map_err(|refusal| match refusal {
             EgressError::Denied(reason) => self.deny(reason, authority),
             EgressError::Failed(_) => refusal,
         })?;
         let what = target.to_string();
         self.check_host(&target.host, &what)?;
-        let request = sanitised(request, &target)?;
-        self.take_of_the_rate(&what)?;
-        let place = self.place(&what)?;
-        let by = self.connected_by(patience.connect);
-        let connected = timeout_at(by, self.connected(&target, by, place)).await;
+        let request = sanitise(request, &target)?;
+        self.check_rate_limit(&what)?;
+        let slot = self.acquire_slot(&what)?;
+        // One deadline for look-up, connection and TLS handshake together.
+        let by = self.connect_deadline(timeouts.connect);
+        let connected = timeout_at(by, self.connect_target(&target, by, slot)).await;
         let (mut sender, connection) = connected.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
         let answer = sender.send_request(request);
-        let answer = match patience.first_byte {
+        let answer = match timeouts.first_byte {
             Some(wanted) => timeout(wanted, answer).await.map_err(|_| NetworkError::AnswerTimeout)?,
             None => answer.await,
         };
-        let answer = answer.map_err(|error| EgressError::of(&error))?;
-        connection.answered();
+        let answer = answer.map_err(|error| EgressError::from_hyper(&error))?;
+        connection.lift_head_limit();
+        // Measured as it is passed on to the guest; hyper bounds only its buffer.
         if head_bytes(answer.headers()) > MAX_HEAD_BYTES {
             return Err(NetworkError::AnswerHead.into());
         }
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(NetworkError::Upgrade.into());
         }
-        Ok(answer.map(|body| Answer::new(body, patience.between_bytes, connection).boxed_unsync()))
+        Ok(answer.map(|body| ResponseBody::new(body, timeouts.between_bytes, connection).boxed_unsync()))
     }
 
-    /// Counts one request, whatever becomes of it.
+    /// Counts one request, regardless of its result.
     pub(super) fn count(&self, what: &str) -> Result<(), EgressError> {
-        let mut books = self.books();
-        if books.requests >= self.budgets.requests {
-            drop(books);
+        let mut accounting = self.accounting();
+        if accounting.requests >= self.budgets.requests {
+            drop(accounting);
             return Err(self.deny(DenialReason::Requests, what));
         }
-        books.requests += 1;
+        accounting.requests += 1;
         Ok(())
     }
 
-    /// Whether the run may reach a host, as far as its name goes.
+    /// Checks a host against the run's rules for names.
     pub(super) fn check_host(&self, host: &Host, what: &str) -> Result<(), EgressError> {
         self.reach.check(host).map_err(|unreachable| {
             let reason = match unreachable {
@@ -258,13 +266,13 @@ impl Line {
         })
     }
 
-    /// Whether an address may be asked for by its number.
+    /// The run's rules list this address itself.
     pub(super) fn is_listed(&self, address: IpAddr) -> bool {
         self.reach.check(&Host::Address(address)).is_ok()
     }
 
-    /// Takes one request of what the agent may make within a minute.
-    pub(super) fn take_of_the_rate(&self, what: &str) -> Result<(), EgressError> {
+    /// Takes one request from the agent's rate limit.
+    pub(super) fn check_rate_limit(&self, what: &str) -> Result<(), EgressError> {
         let Some(rate) = self.reach.requests_per_minute() else { return Ok(()) };
         if self.egress.rates.take(&self.agent, rate.value, self.egress.clock.monotonic()) {
             return Ok(());
@@ -272,54 +280,55 @@ impl Line {
         Err(self.deny(DenialReason::RequestRate, what))
     }
 
-    /// A place for one more connection, or for a look-up, which may take as long.
-    pub(super) fn place(self: &Arc<Self>, what: &str) -> Result<Place, EgressError> {
-        let permit = Arc::clone(&self.places).try_acquire_owned();
+    /// Acquires a slot for one connection or one look-up.
+    pub(super) fn acquire_slot(self: &Arc<Self>, what: &str) -> Result<ConnectionSlot, EgressError> {
+        // Refused and not queued: the guest would wait for connections of its own.
+        let permit = Arc::clone(&self.slots).try_acquire_owned();
         let permit = permit.map_err(|_| self.deny(DenialReason::Connections, what))?;
-        Ok(Place { line: Arc::clone(self), stands: false, _permit: permit })
+        Ok(ConnectionSlot { session: Arc::clone(self), established: false, _permit: permit })
     }
 
-    /// When a connection has to stand that is begun now, with this patience.
-    pub(super) fn connected_by(&self, wanted: Option<Duration>) -> Instant {
+    /// The deadline for a connection that is started now.
+    pub(super) fn connect_deadline(&self, wanted: Option<Duration>) -> Instant {
         let longest = self.egress.settings.connect;
         timer_now() + wanted.map_or(longest, |wanted| wanted.min(longest))
     }
 
     /// Connects to a checked address of the target.
-    async fn connected(
+    async fn connect_target(
         self: &Arc<Self>,
         target: &Target,
         by: Instant,
-        place: Place,
+        slot: ConnectionSlot,
     ) -> Result<(hyper::client::conn::http1::SendRequest<Body>, Connection), EgressError> {
         let what = target.to_string();
         let addresses = self.checked_addresses(&target.host, Some(target.port), &what).await?;
         let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, target.port));
-        let (stream, place) = self.dial(&addresses.collect::<Vec<_>>(), &what, by, place).await?;
-        greet(stream, target, &self.egress.tls, place).await
+        let (stream, slot) = self.dial(&addresses.collect::<Vec<_>>(), &what, by, slot).await?;
+        tls_and_http_handshake(stream, target, &self.egress.tls, slot).await
     }
 
-    /// Connects to the first of these checked addresses that answers.
+    /// Connects to the first of these checked addresses that accepts.
     pub(super) async fn dial(
         self: &Arc<Self>,
         addresses: &[SocketAddr],
         what: &str,
         by: Instant,
-        mut place: Place,
-    ) -> Result<(Counted, Place), EgressError> {
+        mut slot: ConnectionSlot,
+    ) -> Result<(MeteredStream, ConnectionSlot), EgressError> {
         let mut last = NetworkError::Name;
         for (index, address) in addresses.iter().enumerate() {
-            // An address that does not answer leaves the others their share of the time.
+            // An address that does not answer must leave the others their share of the time.
             let others = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
             let share = by.saturating_duration_since(timer_now()) / others;
             last = match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
-                    // Heads and small bodies are not held back for more.
+                    // Nagle's algorithm would delay heads and small bodies. A failure only makes them slower.
                     let _only_slower = stream.set_nodelay(true);
-                    place.stands();
-                    let contact = self.books().reached(what, *address);
-                    let counted = Counted::new(stream, Arc::clone(self), contact, what.to_owned());
-                    return Ok((counted, place));
+                    slot.mark_established();
+                    let contact = self.accounting().record_contact(what, *address);
+                    let stream = MeteredStream::new(stream, Arc::clone(self), contact, what.to_owned());
+                    return Ok((stream, slot));
                 }
                 Ok(Err(_)) => NetworkError::Refused,
                 Err(_late) => NetworkError::ConnectTimeout,
@@ -328,8 +337,7 @@ impl Line {
         Err(last.into())
     }
 
-    /// The addresses of a host: looked up once, and all of them allowed, at this port or without one at
-    /// some. One that is not says that the name cannot be trusted, so that the others are not used either.
+    /// The addresses of a host, looked up once and all of them allowed: at `port`, or without one at some port.
     pub(super) async fn checked_addresses(
         &self,
         host: &Host,
@@ -340,19 +348,23 @@ impl Line {
             Host::Address(address) => vec![*address],
             Host::Name(name) => match self.egress.settings.hosts.get(name) {
                 Some(addresses) => addresses.clone(),
-                None => self.looked_up(name.clone()).await?,
+                None => self.resolve_name(name.clone()).await?,
             },
         };
+        // One refused address refuses the name. Using the others would be safe as well, but an answer that mixes
+        // the two is typical of an attack, and silence would hide it.
         for address in &found {
             self.check_address(*address, port, host, what)?;
         }
         Ok(found)
     }
 
-    /// Asks the resolver. Whoever gives up waiting leaves the thread that it takes, and keeps its turn.
-    async fn looked_up(&self, name: Domain) -> Result<Vec<IpAddr>, EgressError> {
+    /// Looks a name up with the resolver, when fewer than [`super::MAX_LOOKUPS`] are in progress.
+    async fn resolve_name(&self, name: Domain) -> Result<Vec<IpAddr>, EgressError> {
         let turn = Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| NetworkError::Over)?;
         let resolver = Arc::clone(&self.egress.resolver);
+        // A task of its own: the resolver's thread cannot be cancelled, so it keeps its permit when the caller's
+        // wait is.
         let found = tokio::spawn(async move {
             let _turn = turn;
             resolver.addresses(&name).await
@@ -361,7 +373,7 @@ impl Line {
         found.map_err(|_| NetworkError::Name.into())
     }
 
-    /// Whether the run may connect to an address of `host`.
+    /// Checks an address of `host` against the run's rules for addresses.
     pub(super) fn check_address(
         &self,
         address: IpAddr,
@@ -373,79 +385,81 @@ impl Line {
             Host::Name(_) => format!("{what} ({address})"),
             Host::Address(_) => what.to_owned(),
         };
-        // An address that is blocked is blocked under any name.
+        // An address on the block list is blocked under any name.
         if self.reach.check(&Host::Address(address)) == Err(Unreachable::Blocked) {
             return Err(self.deny(DenialReason::DomainBlocked, &what()));
         }
-        if !may_connect(address, port, &self.egress.settings.lifted) {
+        if !is_allowed(address, port, &self.egress.settings.allowed_addresses) {
             return Err(self.deny(DenialReason::Address, &what()));
         }
         Ok(())
     }
 }
 
-impl Line {
-    /// What `work` comes to, or the end of the run.
-    async fn unless_over<T>(
+impl NetworkSession {
+    /// The result of `work`, or [`NetworkError::Over`] if the run ends first.
+    async fn race_with_end<T>(
         &self,
         work: impl Future<Output = Result<T, EgressError>>,
     ) -> Result<T, EgressError> {
         tokio::select! {
+            // The end first: a request after the end of the run must not begin at all.
             biased;
-            () = self.over() => Err(NetworkError::Over.into()),
+            () = self.wait_ended() => Err(NetworkError::Over.into()),
             done = work => done,
         }
     }
 }
 
-impl Carrier for Line {
-    fn send(self: Arc<Self>, request: Request<Body>, patience: Patience) -> Sending {
-        Box::pin(async move { self.unless_over(self.judged_and_sent(request, patience)).await })
+impl NetworkBackend for NetworkSession {
+    fn send(self: Arc<Self>, request: Request<Body>, timeouts: Timeouts) -> SendFuture {
+        Box::pin(async move { self.race_with_end(self.authorize_and_send(request, timeouts)).await })
     }
 
-    fn look_up(self: Arc<Self>, name: String) -> LookingUp {
-        Box::pin(async move { self.unless_over(self.judged_and_found(&name)).await })
+    fn look_up(self: Arc<Self>, name: String) -> LookUpFuture {
+        Box::pin(async move { self.race_with_end(self.authorize_and_look_up(&name)).await })
     }
 
-    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> Connecting {
-        Box::pin(async move { self.unless_over(self.judged_and_connected(address, upload)).await })
+    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> ConnectFuture {
+        Box::pin(async move { self.race_with_end(self.authorize_and_connect(address, upload)).await })
     }
 }
 
-/// A place among the connections of a run, as long as it lives.
-pub(super) struct Place {
-    line: Arc<Line>,
-    /// Whether there is a connection.
-    stands: bool,
+/// A slot among the connections of a run. Dropping it releases the slot.
+pub(super) struct ConnectionSlot {
+    session: Arc<NetworkSession>,
+    /// The slot has an established connection, and not only a look-up or an attempt.
+    established: bool,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Place {
-    /// Counts the connection, which there is now.
-    fn stands(&mut self) {
-        let mut books = self.line.books();
-        books.open = books.open.saturating_add(1);
-        books.connections = books.connections.max(books.open);
-        self.stands = true;
+impl ConnectionSlot {
+    /// Counts the connection, which is now established.
+    fn mark_established(&mut self) {
+        let mut accounting = self.session.accounting();
+        accounting.open = accounting.open.saturating_add(1);
+        accounting.connections = accounting.connections.max(accounting.open);
+        self.established = true;
     }
 
-    /// Comes when the run is over.
-    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.line.over()
+    /// Waits for the end of the run.
+    pub(super) fn wait_ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.session.wait_ended()
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        if self.stands {
-            let mut books = self.line.books();
-            books.open = books.open.saturating_sub(1);
+        if self.established {
+            let mut accounting = self.session.accounting();
+            accounting.open = accounting.open.saturating_sub(1);
         }
     }
 }
 
-impl Books {
+impl NetworkAccounting {
     fn deny(&mut self, reason: DenialReason, what: &str) -> io::Error {
+        // The target is the guest's text and ends up in reports and terminals.
         let what: String = what.chars().take(MAX_TARGET_BYTES).flat_map(char::escape_default).collect();
         let room = self.denied.len() < Usage::MAX_DENIALS;
         match self.denied.iter_mut().find(|denial| denial.reason == reason && denial.what == what) {
@@ -456,8 +470,8 @@ impl Books {
         io::Error::other(EgressError::Denied(reason))
     }
 
-    /// Writes down that one more request goes to `address`; `None` when there is no room for one more.
-    fn reached(&mut self, authority: &str, address: SocketAddr) -> Option<usize> {
+    /// Counts a request to `address` and returns its index; `None` if the list is full.
+    fn record_contact(&mut self, authority: &str, address: SocketAddr) -> Option<usize> {
         let known =
             self.contacted.iter().position(|known| known.authority == authority && known.address == address);
         if known.is_none() && self.contacted.len() >= Usage::MAX_CONTACTS {
@@ -475,22 +489,23 @@ impl Books {
             });
             self.contacted.len() - 1
         });
-        self.with(Some(index), |contact| {
+        self.update_contact(Some(index), |contact| {
             contact.requests = contact.requests.saturating_add(1);
         });
         Some(index)
     }
 
-    fn with(&mut self, contact: Option<usize>, change: impl FnOnce(&mut Contact)) {
+    fn update_contact(&mut self, contact: Option<usize>, change: impl FnOnce(&mut Contact)) {
         if let Some(contact) = contact.and_then(|index| self.contacted.get_mut(index)) {
             change(contact);
         }
     }
 }
 
-/// The request as it goes over the wire: to the checked target, with nothing in it that says otherwise.
-fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, EgressError> {
+/// The request as it is sent: to the checked target, without any field that could name another one.
+fn sanitise(request: Request<Body>, target: &Target) -> Result<Request<Body>, EgressError> {
     let (mut parts, body) = request.into_parts();
+    // `CONNECT` would open a tunnel to a host that is not checked.
     if parts.method == Method::CONNECT {
         return Err(NetworkError::Method.into());
     }
@@ -502,8 +517,9 @@ fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, E
     if head_bytes(&parts.headers) + path.len() > MAX_HEAD_BYTES {
         return Err(NetworkError::RequestHead.into());
     }
-    let length = length(&parts.headers)?;
-    for name in NOT_THE_GUESTS.iter().chain([&header::CONTENT_LENGTH]) {
+    // Read before the removal below: hyper would otherwise send a body of unknown length in chunks.
+    let length = content_length(&parts.headers)?;
+    for name in STRIPPED_FIELDS.iter().chain([&header::CONTENT_LENGTH]) {
         parts.headers.remove(name);
     }
     if let Some(length) = length.filter(|_| !body.is_end_stream()) {
@@ -516,13 +532,13 @@ fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, E
     Ok(Request::from_parts(parts, body))
 }
 
-/// How long header fields are as they go over the wire.
+/// The size of header fields as they are sent, in bytes.
 fn head_bytes(fields: &HeaderMap) -> usize {
     fields.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }
 
-/// The length that a request names for its body: one number, or none.
-fn length(headers: &HeaderMap) -> Result<Option<u64>, EgressError> {
+/// The `Content-Length` of a request: one number, or none.
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, EgressError> {
     let mut named = headers.get_all(header::CONTENT_LENGTH).iter();
     let (first, second) = (named.next(), named.next());
     match (first, second) {
@@ -532,6 +548,7 @@ fn length(headers: &HeaderMap) -> Result<Option<u64>, EgressError> {
             let length = digits.and_then(|digits| digits.parse().ok());
             length.map(Some).ok_or(NetworkError::Request.into())
         }
+        // Two lengths are ambiguous, which is a means of request smuggling.
         (Some(_), Some(_)) => Err(NetworkError::Request.into()),
     }
 }
