@@ -1,4 +1,4 @@
-//! The executor's A2G door: its methods, by name, and which roles may call each.
+//! The executor's A2G door: its methods by name, and the roles that may call each.
 
 use super::doorway::{in_own_name, not_in_the_name_of};
 use super::rpc::{Followups, error_object};
@@ -17,15 +17,15 @@ use serde_json::value::RawValue;
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
-/// The methods that also run as notifications: what a governor pushes.
+/// The methods that also run as notifications: those that a governor pushes.
 pub const NOTIFICATIONS: &[&str] = &["g2a/policy", "g2a/revoke", "g2a/directive"];
 
 type Encoded = Box<RawValue>;
 
-/// The methods of this door.
+/// Registers the methods of this door.
 ///
 /// # Errors
-/// When two methods have one name.
+/// If two methods have one name.
 pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, RegisterMethodError> {
     let mut module = RpcModule::new(executor);
     register(&mut module, "a2g/execute", &[Agent], execute)?;
@@ -37,6 +37,9 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             answer.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
         },
     )?;
+    // Acknowledged and dropped: the SDKs send reports to whom they send intents, and an error would stop them. An agent
+    // whose report were stored could claim that it used less, or that the intent of another agent failed. Nothing is
+    // looked up, so that the answer reveals nothing about an intent.
     register(&mut module, "a2g/report", &[Agent], async |executor, asker, params| {
         let decode::ReportHead { agent, intent: _, status: _ } = decode::report(&params)?;
         speaks_for(&executor, &asker.caller, &agent)?;
@@ -75,7 +78,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         async |executor, Asker { caller, .. }, params| {
             let directive = decode::directive(&params)?;
             tracing::info!(
-                intent = %directive.intent, approved = directive.approved, caller = caller.name(), "a directive came"
+                intent = %directive.intent, approved = directive.approved, caller = caller.name(), "directive received"
             );
             executor.direct(&directive, caller.name()).await?;
             Ok(encode::accepted())
@@ -91,21 +94,21 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
 
 const EVERYBODY: [Role; 4] = [Agent, Governor, Approver, Operator];
 
-/// The caller of a method, and what its message counts for in the caller's share of memory.
+/// The caller of a method, and the message's charge against the caller's share of memory.
 struct Asker {
     caller: Arc<Caller>,
     charge: Charge,
 }
 
 impl Asker {
-    /// The call, if it is in the name of one of the caller's agents.
+    /// Checks that a call is in the name of one of the caller's agents, and adds its charge.
     fn call(self, executor: &Executor, call: Call) -> Result<Call, Fault> {
         in_own_name(executor, &self.caller, &call)?;
         Ok(Call { charge: self.charge, ..call })
     }
 }
 
-/// Adds a method. There is no way to add one without the roles that may call it.
+/// Adds a method together with the roles that may call it: there is no other way to add one.
 fn register<F, Fut>(
     module: &mut RpcModule<Arc<Executor>>,
     name: &'static str,
@@ -130,14 +133,14 @@ where
         .map(drop)
 }
 
-/// The caller, if it may call this method.
+/// Returns the caller, if one of its roles may call this method.
 fn permitted(
     executor: &Executor,
     extensions: &Extensions,
     method: &str,
     roles: &[Role],
 ) -> Result<Arc<Caller>, Fault> {
-    let nobody = || Fault::Internal("a message came without its caller".to_owned());
+    let nobody = || Fault::Internal("a message has no caller".to_owned());
     let caller = extensions.get::<Arc<Caller>>().ok_or_else(nobody)?;
     if caller.is_any_of(roles) {
         return Ok(Arc::clone(caller));
@@ -155,8 +158,8 @@ fn permitted(
     Err(executor.refuse(None, BlockedBy::CallerUnauthorized, message))
 }
 
-/// Answers an agent that takes the executor for its governor: with its standing policy, which goes out as `g2a/policy` as
-/// well where the connection stays open. Nothing is kept of the registration.
+/// Answers an agent that uses the executor as its governor, with its standing policy. On a connection that stays open,
+/// the policy is also sent as `g2a/policy`. Nothing of the registration is stored.
 fn register_agent(executor: &Executor, extensions: &Extensions, params: &str) -> Result<Encoded, Fault> {
     let caller = permitted(executor, extensions, "a2g/register", &[Agent])?;
     let agent = decode::register(params)?.agent;
@@ -168,7 +171,7 @@ fn register_agent(executor: &Executor, extensions: &Extensions, params: &str) ->
     Ok(encode::registered(policy.as_ref()))
 }
 
-/// Refuses a message in the name of an agent that is not the caller's.
+/// Checks that a caller may send messages in the name of an agent.
 fn speaks_for(executor: &Executor, caller: &Caller, agent: &AgentDid) -> Result<(), Fault> {
     if caller.speaks_for(agent) {
         return Ok(());
@@ -184,7 +187,7 @@ async fn execute(executor: Arc<Executor>, asker: Asker, params: String) -> Resul
     Ok(encode::report(&receipt))
 }
 
-/// The pipeline points into the intent, which is one member of the params here.
+/// Prefixes the pointer of a fault: the pipeline reports it relative to the intent, which is one member of the params.
 fn in_intent(fault: Fault) -> Fault {
     let Fault::InvalidParams { message, pointer } = fault else { return fault };
     Fault::InvalidParams { message, pointer: format!("/intent{pointer}") }
@@ -201,7 +204,7 @@ async fn intent(executor: Arc<Executor>, asker: Asker, params: String) -> Result
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
 }
 
-/// What another agent asked for is not known to an agent.
+/// The state of an intent. To an agent, the intents of other agents do not exist.
 async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
     let anyone = caller.is_any_of(&[Governor, Approver, Operator]);
     let found = executor.status(intent).await?;
@@ -212,7 +215,7 @@ async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Resul
         Some(Whereabouts::Running) => ("running", None),
         Some(Whereabouts::Finished(receipt)) => ("finished", receipt),
         None => {
-            return Err(Fault::invalid("/intent_id", format!("the intent `{intent}` is not known here")));
+            return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
         }
     };
     Ok(encode::status(intent, state, receipt.as_deref()))

@@ -1,4 +1,4 @@
-//! Answers that wait to be taken, each counted against a share of its caller.
+//! Answers that wait to be read, each counted against its caller's share of memory.
 
 use super::doorway::{NO_SHARE, SMALL_MESSAGE_BYTES};
 use crate::govern::Caller;
@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Counts an answer until what this gives is dropped. `None` when its caller holds as much as it may. A short answer
-/// is not counted.
+/// Counts an answer until the returned value is dropped; `None` if the caller's share has no room. A short answer is
+/// not counted.
 pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<Held>> {
     if bytes <= SMALL_MESSAGE_BYTES {
         return Some(None);
@@ -20,8 +20,8 @@ pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<Held>> {
     memory::hold(caller.name(), bytes).map(Some)
 }
 
-/// The answer, counted until it is taken, or the refusal when the caller holds too much. An answer in pieces is not
-/// counted: it is made as it is taken.
+/// The answer, counted until it is read, or an error if the caller's share has no room. A streamed answer is not
+/// counted: its chunks are made as they are read.
 pub(super) fn counted(caller: &Caller, answer: Response) -> Response {
     match hold(caller, answer.body().size_hint().exact().unwrap_or(0)) {
         Some(None) => answer,
@@ -30,7 +30,7 @@ pub(super) fn counted(caller: &Caller, answer: Response) -> Response {
     }
 }
 
-/// The answer, whose parts count until it is taken.
+/// Keeps `held` alive until the answer is written.
 pub(super) fn until_taken(answer: Response, held: Vec<Held>) -> Response {
     if held.is_empty() {
         return answer;
@@ -38,8 +38,8 @@ pub(super) fn until_taken(answer: Response, held: Vec<Held>) -> Response {
     answer.map(|body| Body::new(HeldBody { body, held: held.into() }))
 }
 
-/// A body whose pieces count until the last of them is written: the connection takes them from the body at once,
-/// and writes them when the other side reads.
+/// A body whose chunks count until the last of them is written. Counting until the body is consumed would be too short:
+/// the connection takes its chunks at once, and writes them as the peer reads.
 struct HeldBody {
     body: Body,
     held: Arc<[Held]>,

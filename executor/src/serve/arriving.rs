@@ -1,14 +1,14 @@
-//! The part of a WebSocket's message that has arrived, counted in its caller's share of memory.
+//! Bytes of incomplete WebSocket messages, counted in their caller's share of memory.
 //!
-//! The WebSocket's own buffer grows with a message before anything here sees it. Without this count, the connections of
-//! one caller could each hold most of a message that never ends.
+//! The WebSocket library buffers a message before the server gets it. Without this count, each connection of one caller
+//! could hold most of a message that never ends.
 
 use super::doorway::SMALL_MESSAGE_BYTES;
 use crate::memory::{self, Held};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The bytes that one connection has read of a message. It counts nothing until a caller is named.
+/// The bytes of the incomplete message of one connection. Nothing is counted until a caller is set.
 #[derive(Debug, Default)]
 pub(super) struct Arriving(Mutex<Option<Unfinished>>);
 
@@ -29,10 +29,10 @@ impl Arriving {
         *self.lock() = Some(Unfinished { caller: caller.into(), bytes: 0, held: None });
     }
 
-    /// Counts bytes that were read.
+    /// Adds bytes that were read.
     ///
     /// # Errors
-    /// [`io::ErrorKind::OutOfMemory`] when the caller's share has no room for them.
+    /// [`io::ErrorKind::OutOfMemory`] if the caller's share has no room for them.
     pub(super) fn read(&self, bytes: usize) -> io::Result<()> {
         let mut unfinished = self.lock();
         let Some(Unfinished { caller, bytes: sum, held }) = &mut *unfinished else { return Ok(()) };
@@ -48,14 +48,14 @@ impl Arriving {
         Ok(())
     }
 
-    /// Takes a control frame of so many bytes out of the count: it may stand between the parts of a message.
+    /// Subtracts a control frame of this many bytes: one may stand between the fragments of a message.
     pub(super) fn leave_out(&self, bytes: usize) {
         if let Some(unfinished) = &mut *self.lock() {
             unfinished.bytes = unfinished.bytes.saturating_sub(bytes as u64);
         }
     }
 
-    /// A message is whole, and counted elsewhere from now on.
+    /// Resets the count: the message is complete, and its handler counts it from now on.
     pub(super) fn is_whole(&self) {
         if let Some(unfinished) = &mut *self.lock() {
             (unfinished.bytes, unfinished.held) = (0, None);

@@ -1,8 +1,8 @@
-//! The connections of the HTTP door: how many there may be, and which one goes when there are too many.
+//! The connections of the HTTP port: their limit, and the eviction of idle ones when the limit is reached.
 //!
-//! A connection counts as idle until the whole of a request has been read. When there is no room for
-//! another, the one that has been idle for longest is closed, those first on which no caller was known yet:
-//! whoever sends heads and bodies slowly, or nothing at all, gives way to whoever asks for something.
+//! A connection counts as idle until a whole request has been read. When there is no room for another, the one that has
+//! been idle for longest is closed, unauthenticated ones first. So a client that sends heads and bodies slowly, or
+//! nothing at all, cannot keep out one that sends requests.
 
 use super::arriving::Arriving;
 use super::heads::Heads;
@@ -31,22 +31,22 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
-/// The longest head of a request, in bytes.
+/// Length of the head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// How long to wait when the system gives no connection, such as for want of descriptors.
+/// Pause after an error of `accept`, such as having no file descriptors left.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// The interval between checks whether the server holds as much as it may, and the number of idle connections that are
-/// closed when it does.
+/// Interval between checks of the memory budget, and the number of idle connections that are closed each time it is
+/// used up.
 const PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
 const SHED_AT_ONCE: usize = 32;
 
-/// What connections may be.
+/// Limits for connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// How many there may be at once.
+    /// Connections at once.
     pub most: usize,
-    /// How long a TLS handshake, the head of a request and its body may each take to arrive.
+    /// Time that a TLS handshake, the head of a request and its body may each take to arrive.
     pub request: Duration,
 }
 
@@ -56,38 +56,38 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// All that are open.
+/// All open connections.
 #[derive(Debug, Default)]
 pub(super) struct Connections(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Rises with everything that happens, to know what happened first.
+    /// A logical clock: it orders events without reading the time.
     now: u64,
     open: BTreeMap<u64, State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// How many requests are worked on.
+    /// Requests that are being handled.
     works: usize,
     idle_since: u64,
-    /// Whether a caller was known on it.
+    /// `true` once a caller was authenticated on it.
     known: bool,
     close: Arc<Notify>,
 }
 
-/// One connection. It is open as long as anybody has this.
+/// One connection. Dropping the last reference removes it from the set.
 #[derive(Debug)]
 pub(super) struct Connection {
     all: Arc<Connections>,
     id: u64,
     close: Arc<Notify>,
-    /// The part of a WebSocket's message that has arrived.
+    /// The bytes of an incomplete WebSocket message.
     pub(super) arriving: Arc<Arriving>,
 }
 
-/// A request that was read and is worked on.
+/// Keeps a connection from being idle while a request is handled.
 pub(super) struct Work(Arc<Connection>);
 
 impl Connections {
@@ -95,13 +95,12 @@ impl Connections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are.
     pub(super) fn open(&self) -> usize {
         self.lock().open.len()
     }
 
-    /// Closes those that have been idle for longest, because the server holds as much as it may: each may hold a
-    /// part of a message, or an answer that is not taken.
+    /// Closes up to `most` of the longest idle connections because the memory budget is used up: each may hold part of
+    /// a message, or an answer that is not read.
     fn shed(&self, most: usize) -> usize {
         let mut inner = self.lock();
         let mut idle = inner
@@ -119,7 +118,7 @@ impl Connections {
         idle.len().min(most)
     }
 
-    /// Room for one more, if need be for the one that has been idle for longest. `None` when all work.
+    /// Adds a connection, if necessary in place of the longest idle one. `None` if none is idle.
     fn admit(self: &Arc<Self>, most: usize) -> Option<Arc<Connection>> {
         let mut inner = self.lock();
         if inner.open.len() >= most {
@@ -137,7 +136,7 @@ impl Connections {
 }
 
 impl Connection {
-    /// A whole request was read: the connection stays until it is answered.
+    /// Marks that a whole request was read: the connection is not evicted until the guard is dropped.
     pub(super) fn works(self: &Arc<Self>) -> Work {
         if let Some(state) = self.all.lock().open.get_mut(&self.id) {
             state.works += 1;
@@ -145,14 +144,14 @@ impl Connection {
         Work(Arc::clone(self))
     }
 
-    /// A caller is known on it: it gives way only when all that are idle have one.
+    /// Marks the connection as authenticated: it is evicted only when every idle connection is.
     pub(super) fn known(&self) {
         if let Some(state) = self.all.lock().open.get_mut(&self.id) {
             state.known = true;
         }
     }
 
-    /// Comes when the connection has to give way to another.
+    /// Waits until the connection is evicted.
     pub(super) async fn gives_way(&self) {
         self.close.notified().await;
     }
@@ -176,11 +175,10 @@ impl Drop for Connection {
     }
 }
 
-/// The names of a certificate that was checked, of the connection that a request came over.
+/// The names in the verified client certificate of a request's connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Certified(pub(super) Arc<[Box<str>]>);
 
-/// What every conversation needs.
 #[derive(Clone)]
 struct Terms {
     router: Router,
@@ -189,8 +187,7 @@ struct Terms {
     stopped: watch::Receiver<bool>,
 }
 
-/// Serves until `stop` resolves, and then until open requests are answered.
-/// What the system refuses is tried again.
+/// Serves until `stop` resolves, and then until open requests are answered. Errors of `accept` are retried.
 pub(super) async fn serve(
     listener: Listener,
     router: Router,
@@ -211,7 +208,7 @@ pub(super) async fn serve(
             _tick = pressure.tick() => {
                 if !memory::has_room(0) {
                     let closed = connections.shed(SHED_AT_ONCE);
-                    tracing::warn!(closed, "connections are closed: the executor holds as much as it may");
+                    tracing::warn!(closed, "idle connections are closed: the memory budget (`server.max_memory_mb`) is used up");
                 }
                 continue;
             }
@@ -223,10 +220,13 @@ pub(super) async fn serve(
                 Some(connection) => {
                     tasks.spawn(receive(stream, connection, terms.clone()));
                 }
-                None => tracing::warn!(most = limits.most, "a connection is refused: all others work"),
+                None => tracing::warn!(
+                    most = limits.most,
+                    "a connection is refused: there are as many as `server.max_connections` allows, and none is idle"
+                ),
             },
             Err(error) => {
-                tracing::warn!(%error, "a connection cannot be taken");
+                tracing::warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(RETRY_DELAY).await;
             }
         }
@@ -236,7 +236,7 @@ pub(super) async fn serve(
     while tasks.join_next().await.is_some() {}
 }
 
-/// One connection, to its end. A port speaks TLS where there is any; a socket in a folder never does.
+/// Serves one connection to its end. TLS, if configured, applies to ports only, never to Unix sockets.
 async fn receive(stream: Stream, connection: Arc<Connection>, terms: Terms) {
     match (stream, terms.tls.clone()) {
         (Stream::Unix(stream), _) => converse(stream, connection, Certified::default(), terms).await,
@@ -260,7 +260,7 @@ async fn receive(stream: Stream, connection: Arc<Connection>, terms: Terms) {
     }
 }
 
-/// Answers requests until the other side, the server, or a lack of room ends it.
+/// Answers requests until the peer closes, the server stops, or the connection is evicted.
 async fn converse<S>(stream: S, connection: Arc<Connection>, certified: Certified, terms: Terms)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -306,14 +306,14 @@ where
     }
 }
 
-/// A stream whose other side has to take what is written: one that takes nothing for long is gone. Every byte that is
-/// read passes [`Heads`], and is counted as long as it is part of a WebSocket's message.
+/// A stream with a timeout for writes: a peer that reads nothing for that long is disconnected. Bytes that are read
+/// pass through [`Heads`], and count while they belong to an incomplete WebSocket message.
 struct Taken<S> {
     stream: S,
     heads: Heads,
     arriving: Arc<Arriving>,
     patience: Duration,
-    /// Until when something has to be taken, while nothing is.
+    /// Runs while a write is pending.
     until: Option<Pin<Box<Sleep>>>,
 }
 
@@ -322,7 +322,7 @@ impl<S> Taken<S> {
         Self { stream, heads, arriving, patience, until: None }
     }
 
-    /// What became of writing, or that it took too long.
+    /// Returns the result of a write, or `TimedOut`.
     fn timed<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.until = None;
@@ -333,7 +333,7 @@ impl<S> Taken<S> {
         if until.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        tracing::info!(seconds = patience.as_secs(), "a connection is closed: its answers are not taken");
+        tracing::info!(seconds = patience.as_secs(), "a connection is closed: its answers are not read");
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -348,9 +348,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Taken<S> {
         let read = Pin::new(&mut self.stream).poll_read(cx, into);
         self.heads.check(into.filled_mut().get_mut(before..).unwrap_or_default());
         if let Err(error) = self.arriving.read(into.filled().len() - before) {
-            tracing::info!(
-                "a WebSocket is closed: what arrives over it has no room in its caller's share of memory"
-            );
+            tracing::info!("a WebSocket is closed: its caller's share of memory has no room for its message");
             return Poll::Ready(Err(error));
         }
         read

@@ -1,9 +1,9 @@
 //! HTTP and WebSocket on one port, for all doors.
 //!
-//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`, and the paths of each [`Doorway`]. A
-//! request whose `Host` or `Origin` is not one of ours is refused, so that no web page can talk to a loopback
-//! port; and so is one of a caller who is not known. Who its caller is, is asked again with every message of a
-//! WebSocket, and with every piece of an answer in pieces.
+//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`, and the paths of each [`Doorway`]. Requests
+//! with a foreign `Host` or `Origin` are refused, so that no web page can reach a loopback port, and so are
+//! unauthenticated ones. The caller is authenticated again with every message of a WebSocket and every chunk of a
+//! streamed answer. The port does that for all doors, because a door could forget it.
 
 use super::answers;
 use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
@@ -43,37 +43,37 @@ use time::OffsetDateTime;
 use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio::time::Instant;
 
-/// What is said to a caller who is not known.
+/// The answer to a request without valid credentials.
 pub(super) const NOT_KNOWN: &str =
     "show a token that this executor knows, as `Authorization: Bearer …`: see `a2g-executor caller`\n";
-/// The other place of a token, at the doors whose protocols have it.
+/// Another header for a token, at the doors whose protocols have it.
 const API_KEY: &str = "x-api-key";
-/// What stands before a token.
+/// The scheme before a token, in lower case.
 const BEARER: &[u8] = b"bearer ";
 
-/// Bytes of a client's frame beside its content: two, and a mask of four.
+/// Bytes of a client's frame besides its content: a header of two, and a mask of four.
 pub(super) const MIN_FRAME_BYTES: usize = 6;
-/// How many pings of one WebSocket there may be in a second.
+/// Pings that one WebSocket may send in a second.
 const MAX_PINGS_PER_SECOND: u32 = 20;
-/// The most bytes that wait for one WebSocket to take them: the longest answer, and no more.
+/// Bytes that wait to be written to one WebSocket: the longest answer, and no more.
 const MAX_UNREAD_BYTES: usize = 64 << 20;
-/// How much of a WebSocket is read at once. The buffer is filled with zeros before each attempt, so that all of it
-/// is in memory as long as the connection is, and filling it takes time; a longer message gets a longer one.
+/// Read buffer of a WebSocket. The library zeroes it before each read, so a larger one takes time and stays resident
+/// for as long as the connection is open. It grows for a longer message.
 const READ_AT_ONCE: usize = 8 << 10;
-/// How many messages of one WebSocket are worked on at once; more are not read until one is done.
+/// Messages of one WebSocket that are handled at once; further ones are not read until one is done.
 pub(super) const MAX_CONCURRENT: usize = 64;
 
-/// Who is known, for all doors and for whoever reads the list again.
+/// The list of callers, shared by all doors and by the reload.
 #[derive(Debug, Clone)]
 pub struct KnownCallers {
     callers: Arc<RwLock<Arc<Callers>>>,
     metrics: CallerMetrics,
-    /// Anybody can have lines written about what they show.
+    /// Limits the log: an unauthenticated client could otherwise fill it.
     lines: Arc<Lines>,
 }
 
 impl KnownCallers {
-    /// These.
+    /// Starts with this list.
     #[must_use]
     pub fn new(callers: Callers) -> Self {
         Self {
@@ -83,22 +83,22 @@ impl KnownCallers {
         }
     }
 
-    /// Others, from the next message on.
+    /// Replaces the list, from the next message on.
     pub fn renew(&self, callers: Callers) {
         *self.callers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(callers);
     }
 
-    /// Who shows this at that time. Why nobody does is in the log, and nowhere else.
+    /// Authenticates a credential at a time. The reason of a failure is logged, and never sent to the client. The
+    /// result is not cached: it would have to be invalidated by a reload and by a token's `exp`.
     pub(super) fn identify(&self, shown: &Credential, at: OffsetDateTime) -> Option<Arc<Caller>> {
         self.now().identify(shown, at).map_err(|reason| self.note(&reason)).ok()
     }
 
-    /// Whether whoever shows this is who it was, and may do the same.
+    /// Returns `true` if the credential still identifies the same caller with the same rights.
     fn is_still(&self, caller: &Caller, shown: &Credential, at: OffsetDateTime) -> bool {
         self.now().identify(shown, at).is_ok_and(|now| *now == *caller)
     }
 
-    /// The metrics of callers who were not known.
     fn metrics(&self) -> &CallerMetrics {
         &self.metrics
     }
@@ -110,9 +110,12 @@ impl KnownCallers {
         }
         let Some(left_out) = self.lines.one_more(Instant::now().into_std()) else { return };
         if left_out > 0 {
-            tracing::info!(left_out, "more callers were not known than there is room for in the log");
+            tracing::info!(
+                left_out,
+                "authentication failures were left out of the log: too many in one second"
+            );
         }
-        tracing::info!(%reason, "a caller is not known");
+        tracing::info!(%reason, "authentication failed");
     }
 
     fn now(&self) -> Arc<Callers> {
@@ -120,29 +123,29 @@ impl KnownCallers {
     }
 }
 
-/// Who may talk to the door, and what it offers beside its methods.
+/// Settings of the HTTP port.
 pub struct HttpSettings {
     /// `Host` names beside loopback names and the address listened on.
     pub allowed_hosts: Vec<String>,
     /// `Origin` values; a request without one is accepted.
     pub allowed_origins: Vec<String>,
-    /// Who is known.
+    /// The list of callers.
     pub callers: KnownCallers,
-    /// When a caller is no longer known.
+    /// The time at which credentials are checked.
     pub clock: Arc<dyn Clock>,
     /// TLS, if the port speaks it.
     pub tls: Option<Arc<Tls>>,
-    /// What connections may be.
+    /// Limits for connections.
     pub connections: ConnectionLimits,
-    /// What is pushed to every WebSocket, if anything.
+    /// Messages to every WebSocket, if there are any.
     pub pushes: Option<broadcast::Sender<Arc<str>>>,
-    /// Whose figures `GET /metrics` gives, if anybody's.
+    /// The source of `GET /metrics` and `GET /health`, if there is one.
     pub executor: Option<Arc<Executor>>,
-    /// The ways in of other protocols.
+    /// The routers of other protocols.
     pub doorways: Vec<Doorway>,
 }
 
-/// The paths of a doorway, behind what it asks of callers. Their handlers find a body that has arrived.
+/// Wraps the paths of a protocol in its authentication. Their handlers find the body in the request's extensions.
 fn guarded(Doorway { routes, gate }: Doorway, door: &Arc<Door>) -> Router<Arc<Door>> {
     let (open_to, refuses) = match gate {
         Gate::Port(open_to) => (open_to, Refuses::Port),
@@ -153,7 +156,7 @@ fn guarded(Doorway { routes, gate }: Doorway, door: &Arc<Door>) -> Router<Arc<Do
     routes.layer(middleware::from_fn_with_state(state, arrived)).with_state(())
 }
 
-/// A place that is bound and does not yet serve.
+/// A bound listener that does not serve yet.
 pub struct HttpDoor {
     listener: Listener,
     place: Listen,
@@ -169,13 +172,13 @@ struct Door {
 }
 
 impl HttpDoor {
-    /// Binds a place.
+    /// Binds an address.
     ///
     /// # Ambient Authority
-    /// Takes the port, or makes the socket.
+    /// Binds the port, or creates the socket.
     ///
     /// # Errors
-    /// When it cannot be bound.
+    /// If it cannot be bound.
     pub async fn bind(place: &Listen, rpc: Rpc, settings: HttpSettings) -> std::io::Result<Self> {
         let (listener, place) = Listener::bind(place).await?;
         let mut settings = settings;
@@ -195,7 +198,7 @@ impl HttpDoor {
         Ok(Self { listener, place, router, door })
     }
 
-    /// Where it listens, as a URL; a socket in a folder as `unix:` and its path.
+    /// The URL that it listens on; a Unix socket as `unix:` and its path.
     #[must_use]
     pub fn url(&self) -> String {
         match (&self.place, &self.door.settings.tls) {
@@ -213,7 +216,7 @@ impl HttpDoor {
     }
 }
 
-/// Says whether calls can be run: not while nothing can be recorded.
+/// Reports if calls can be run: they cannot while the journal accepts no writes.
 async fn health(State(door): State<Arc<Door>>) -> impl IntoResponse {
     let condition = door.settings.executor.as_ref().map(|executor| executor.journal().condition());
     let (status, text) = match condition {
@@ -229,17 +232,16 @@ async fn health(State(door): State<Arc<Door>>) -> impl IntoResponse {
     (status, [(header::CONTENT_TYPE, "application/json")], text)
 }
 
-/// What operators watch, as text for Prometheus. Nobody else sees it.
+/// Metrics as text for Prometheus, for operators only.
 async fn metrics(State(door): State<Arc<Door>>, Extension(caller): Extension<Arc<Caller>>) -> Response {
     let Some(executor) = &door.settings.executor else { return StatusCode::NOT_FOUND.into_response() };
     if !caller.is_any_of(&[Role::Operator]) {
-        return (StatusCode::FORBIDDEN, "the figures are for callers with the role `operator`\n")
-            .into_response();
+        return (StatusCode::FORBIDDEN, "metrics are for callers with the role `operator`\n").into_response();
     }
     match executor.figures(door.connections.open(), door.settings.callers.metrics()) {
         Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
         Err(fault) => {
-            tracing::error!(?fault, "the figures cannot be read");
+            tracing::error!(?fault, "the metrics cannot be collected");
             StatusCode::SERVICE_UNAVAILABLE.into_response()
         }
     }
@@ -261,7 +263,7 @@ async fn post(
         Ok(body) => body,
         Err(refusal) => return *refusal,
     };
-    // Asked again: the body may have taken its time.
+    // Authenticated again: the credential may have expired or been removed while the body arrived.
     let Some(caller) = door.caller(&shown) else { return not_known(&shown) };
     connection.known();
     let _work = connection.works();
@@ -300,7 +302,7 @@ async fn upgrade(
     })
 }
 
-/// The answer to `GET` or `HEAD` where a WebSocket is, the same for both.
+/// The answer to a plain `GET` or `HEAD` on a WebSocket path, the same for both.
 pub(super) fn not_an_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
     let asks_for_none = matches!(
         rejection,
@@ -316,15 +318,15 @@ pub(super) fn not_an_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
     (StatusCode::UPGRADE_REQUIRED, head, message).into_response()
 }
 
-/// A WebSocket with the limits that hold at every door.
+/// Applies the limits that hold at every door.
 pub(super) fn bounded(upgrade: WebSocketUpgrade, bounds: &JsonBounds) -> WebSocketUpgrade {
     let most = bounds.max_bytes;
     let upgrade = upgrade.read_buffer_size(READ_AT_ONCE).max_write_buffer_size(MAX_UNREAD_BYTES);
     upgrade.max_message_size(most).max_frame_size(most)
 }
 
-/// One WebSocket connection: messages are answered as they get done, in any order. Whatever it holds is gone
-/// with this future.
+/// Serves one WebSocket. Messages are answered as they complete, in any order. Dropping this future releases everything
+/// that the connection holds.
 async fn converse(door: Arc<Door>, connection: Arc<Connection>, shown: &Credential, socket: WebSocket) {
     let (sink, stream) = socket.split();
     let (answers, outgoing) = mpsc::channel(MAX_CONCURRENT);
@@ -338,8 +340,8 @@ async fn converse(door: Arc<Door>, connection: Arc<Connection>, shown: &Credenti
     }
 }
 
-/// Reads messages until the other side ends, nobody takes the answers any more, or its caller is not known:
-/// only then `false`.
+/// Reads messages until the peer closes or the writer has ended, or until the caller is no longer authenticated: only
+/// then it returns `false`.
 async fn listen(
     door: Arc<Door>,
     connection: Arc<Connection>,
@@ -368,14 +370,14 @@ async fn listen(
             Some(Ok(Message::Ping(_) | Message::Close(_)) | Err(_)) | None => return true,
         };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return true };
-        // Asked last of all: there may have been no place for as long as the other side liked.
+        // Authenticated after the wait for a permit, which the peer can make as long as it likes.
         let Some(caller) = door.caller(shown) else { return false };
         connection.arriving.is_whole();
         let (door, answers, work) = (Arc::clone(&door), answers.clone(), connection.works());
         tokio::spawn(async move {
             let followups = Arc::new(Followups::default());
             let answer = door.rpc.converse(&bytes, &caller, &followups).await;
-            // Whoever does not take the answer is not worked for.
+            // Dropped before the answer is sent: a client that does not read its answers has an idle connection.
             drop(work);
             let answer = answer.map(|Answered { text, held }| (Arc::from(text), held));
             let followups = followups.take().into_iter().map(|message| (message, Vec::new()));
@@ -387,10 +389,10 @@ async fn listen(
     }
 }
 
-/// An answer with what it counts for.
+/// An answer with its memory charge.
 type Answer = (Arc<str>, Vec<Held>);
 
-/// Writes answers and pushes until there are no more; `None` when the other side does not take them.
+/// Writes answers and pushes until there are no more; `None` if the peer does not read them in time.
 async fn speak(
     door: &Door,
     mut sink: SplitSink<WebSocket, Message>,
@@ -412,7 +414,7 @@ async fn speak(
     }
 }
 
-/// How many pings came of late. Each is answered, also when nobody takes the answer.
+/// Limits pings: the library answers each, also when the peer does not read the answers.
 #[derive(Default)]
 pub(super) struct Pings {
     since: Option<Instant>,
@@ -420,7 +422,6 @@ pub(super) struct Pings {
 }
 
 impl Pings {
-    /// Whether one more is in order.
     pub(super) fn one_more(&mut self) -> bool {
         let now = Instant::now();
         if self.since.is_none_or(|since| now.duration_since(since) >= Duration::from_secs(1)) {
@@ -438,7 +439,7 @@ async fn next_push(pushes: &mut Option<broadcast::Receiver<Arc<str>>>) -> Arc<st
             Some(receiver) => match receiver.recv().await {
                 Ok(pushed) => return pushed,
                 Err(broadcast::error::RecvError::Lagged(missed)) => {
-                    tracing::warn!(missed, "a connection is too slow for what is pushed to it");
+                    tracing::warn!(missed, "pushed messages are dropped: a connection reads too slowly");
                 }
                 Err(broadcast::error::RecvError::Closed) => *pushes = None,
             },
@@ -450,14 +451,14 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
     media_type(headers) == "application/json"
 }
 
-/// The media type of a body in lower case, without its parameters; empty when none is said.
+/// The media type of a body in lower case, without its parameters; empty without a `Content-Type`.
 pub(super) fn media_type(headers: &HeaderMap) -> String {
     let essence = |value: &str| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let said = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     said.map(essence).unwrap_or_default()
 }
 
-/// Refuses callers who are not known, and says to the others' handlers who calls.
+/// Middleware that refuses unauthenticated requests, and gives handlers the caller and its credential.
 async fn only_the_known(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
     let shown = credential(&request, token(request.headers()));
     let Some(caller) = door.caller(&shown) else { return not_known(&shown) };
@@ -466,8 +467,8 @@ async fn only_the_known(State(door): State<Arc<Door>>, mut request: Request, nex
     next.run(request).await
 }
 
-/// As [`only_the_known`], where a token may also be shown as `X-API-Key`. The body is read as well, so that a
-/// handler of another protocol has the whole of it, and its caller is known as of then.
+/// As [`only_the_known`], for the doors of other protocols: a token may also be in `X-API-Key`. The body is read as
+/// well, and the caller authenticated again after it, so that a handler gets the whole body with a current caller.
 async fn arrived(
     State((door, open_to, refuses)): State<(Arc<Door>, OpenTo, Refuses)>,
     Extension(connection): Extension<Arc<Connection>>,
@@ -513,15 +514,15 @@ async fn arrived(
     }
 }
 
-/// Who refuses those who are not known.
+/// The side that answers an unauthenticated request.
 #[derive(Debug, Clone, Copy)]
 enum Refuses {
     Port,
     Door,
 }
 
-/// An answer in pieces, such as events. It breaks off where its caller is no longer known, or may do something else
-/// than before: whoever asks again is told what it may know then.
+/// A streamed answer, such as events. It is aborted once its caller is no longer authenticated or has other rights than
+/// before, so that the client sees that something is missing. A new request gets what the caller may then see.
 struct WhileKnown {
     pieces: Body,
     door: Arc<Door>,
@@ -542,12 +543,14 @@ impl HttpBody for WhileKnown {
         if piece.is_none() || callers.is_still(&self.caller, &self.shown, clock.now()) {
             return Poll::Ready(piece);
         }
-        tracing::info!(caller = self.caller.name(), "an answer breaks off: its caller is not what it was");
-        Poll::Ready(Some(Err(axum::Error::new("the caller is no longer known"))))
+        tracing::info!(
+            caller = self.caller.name(),
+            "a streamed answer is aborted: its caller is no longer authenticated, or has other rights"
+        );
+        Poll::Ready(Some(Err(axum::Error::new("the caller is no longer authenticated"))))
     }
 }
 
-/// A body, counted as values.
 fn counted(body: Option<Bytes>, sender: &Caller) -> Arrived {
     let Some(body) = body else { return Arrived::TooLong };
     match charge(sender.name(), &body) {
@@ -556,10 +559,10 @@ fn counted(body: Option<Bytes>, sender: &Caller) -> Arrived {
     }
 }
 
-/// Reads a body, for which its caller's share has room from the start; `None` when it is too long.
+/// Reads a body, for which the caller's share must have room from the start; `None` if it is too long.
 ///
 /// # Errors
-/// The answer to one that takes too long, and to one for which there is no memory.
+/// The response if it takes too long, or if the memory budget has no room.
 async fn read_body(body: Body, door: &Door, caller: &Caller) -> Result<Option<Bytes>, Box<Response>> {
     let max_bytes = door.rpc.bounds().max_bytes;
     let announced = body.size_hint().upper().unwrap_or(u64::MAX).min(max_bytes as u64);
@@ -576,12 +579,12 @@ async fn read_body(body: Body, door: &Door, caller: &Caller) -> Result<Option<By
     }
 }
 
-/// Gathers the pieces of a body, as long as there is memory for each.
+/// Collects the chunks of a body while the memory budget has room.
 async fn gather(body: Body, max_bytes: usize) -> Result<Option<Bytes>, Box<Response>> {
     let mut pieces = body.into_data_stream();
     let mut whole = Vec::new();
     while let Some(piece) = pieces.next().await {
-        // A body that breaks off has the same answer as one that is too long: nobody reads it.
+        // An aborted body is treated as too long: its client is gone and reads no answer.
         let Ok(piece) = piece else { return Ok(None) };
         let gathered = whole.len() + piece.len();
         if gathered > max_bytes {
@@ -595,7 +598,7 @@ async fn gather(body: Body, max_bytes: usize) -> Result<Option<Bytes>, Box<Respo
     Ok(Some(whole.into()))
 }
 
-/// The answer to a request whose body is not read. Its connection is of no more use.
+/// The answer to a request whose body is not read, which makes the connection unusable.
 fn closing(status: StatusCode, message: impl IntoResponse) -> Box<Response> {
     Box::new((status, [(header::CONNECTION, "close")], message).into_response())
 }
@@ -616,16 +619,17 @@ fn not_known(shown: &Credential) -> Response {
     (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge(shown))], NOT_KNOWN).into_response()
 }
 
-/// What a caller who is not known is asked for, as RFC 6750 (section 3) has it: whoever has shown a token is told
-/// that it is not good, and not why.
+/// The challenge to an unauthenticated client, as in RFC 6750, section 3. A client that presented a token learns that
+/// it is not valid, and not why.
 pub(super) fn challenge(shown: &Credential) -> &'static str {
     if shown.shows_a_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
 }
 
-/// What is shown as a token and is none.
+/// Something was presented as a token that is not exactly one.
 struct NoToken;
 
-/// The token of a request, if one is shown. What is not exactly one token is never passed over.
+/// The bearer token of a request, if it has one. Anything but exactly one token is an error, so that no request with a
+/// bad token passes as one without.
 fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
     let mut shown = headers.get_all(header::AUTHORIZATION).iter();
     let Some(first) = shown.next() else { return Ok(None) };
@@ -634,7 +638,7 @@ fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
     if one { Ok(Some(token)) } else { Err(NoToken) }
 }
 
-/// The token of a request that is shown in one of the two ways, and not in both.
+/// The token of a request, from one of the two headers and not from both.
 fn token_or_key(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
     let mut keys = headers.get_all(API_KEY).iter();
     let (bearer, key) = (token(headers)?, keys.next());
@@ -645,7 +649,7 @@ fn token_or_key(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
     }
 }
 
-/// Refuses what a web page or a rebound name would send.
+/// Middleware that refuses requests of web pages, and of DNS names that were rebound to this address.
 async fn only_friends(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let mut hosts = headers.get_all(header::HOST).iter();

@@ -1,10 +1,10 @@
-//! Standard input as lines, for the transports that speak one message a line.
+//! Standard input as lines, for the transports with one message a line.
 
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
 
-/// Standard input, of which a pipe is watched by the runtime itself, without a thread between it and us.
+/// Opens standard input. A pipe is polled by the runtime; anything else is read on a blocking thread.
 pub(super) fn standard_input() -> std::io::Result<BufReader<Pin<Box<dyn AsyncRead + Send>>>> {
     let handle = std::io::stdin().as_fd().try_clone_to_owned()?;
     let input: Pin<Box<dyn AsyncRead + Send>> = match tokio::net::unix::pipe::Receiver::from_owned_fd(handle)
@@ -15,18 +15,18 @@ pub(super) fn standard_input() -> std::io::Result<BufReader<Pin<Box<dyn AsyncRea
     Ok(BufReader::with_capacity(64 << 10, input))
 }
 
-/// What was read of one line.
+/// One line of input.
 pub(super) enum Line {
-    /// All of it, without its end.
+    /// The whole line, without its line end.
     Whole(Vec<u8>),
-    /// It is longer than it may be, and was not kept.
+    /// The line is longer than allowed, and was dropped.
     TooLong,
-    /// There are no more.
+    /// End of input.
     End,
 }
 
-/// Reads one line of at most `most` bytes. The rest of a longer one is read and dropped, so that
-/// the next line is understood.
+/// Reads one line of at most `most` bytes. The rest of a longer one is read and dropped, so that the next line starts
+/// at its beginning.
 pub(super) async fn read_line(input: &mut (impl AsyncBufRead + Unpin), most: usize) -> std::io::Result<Line> {
     let mut line = Vec::new();
     let mut too_long = false;

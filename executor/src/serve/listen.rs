@@ -1,4 +1,4 @@
-//! Where a door is: a port, or a socket in a folder.
+//! Listening addresses: a TCP port, or a Unix socket in a folder.
 
 use std::fmt;
 use std::fs::Permissions;
@@ -9,31 +9,31 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
-/// What a path begins with, to tell it from an address.
+/// The prefix of a Unix socket's path.
 const UNIX: &str = "unix:";
-/// Who may connect to a socket in a folder: its owner and its group.
+/// Mode of a Unix socket: its owner and its group may connect.
 const MODE: u32 = 0o660;
-/// How many connections the system keeps until they are taken, as far as it lets us. When there is no room,
-/// whoever asks next is not heard for a second; the 128 of the standard library are full in a moment.
+/// Connections that the kernel queues until they are accepted, up to its own limit (`somaxconn`). A client that finds
+/// the queue full retries after a second, and a burst fills the standard library's 128 at once.
 const BACKLOG: u32 = 4096;
 
-/// Where to listen.
+/// A listening address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     /// A port.
     Tcp(SocketAddr),
-    /// A socket in a folder.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
 impl Listen {
-    /// Whether only this machine can connect.
+    /// Returns `true` if only this machine can connect.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.ip().is_none_or(|ip| ip.is_loopback())
     }
 
-    /// The address, when it is a port.
+    /// The IP address of a port; `None` for a Unix socket.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
@@ -55,8 +55,8 @@ impl fmt::Display for Listen {
 impl FromStr for Listen {
     type Err = &'static str;
 
-    /// Reads an address or a name with a port, or `unix:` and a path. A name is resolved; of its addresses,
-    /// IPv4 comes first, because not every machine has the other.
+    /// Parses an address or a name with a port, or `unix:` and a path. A name is resolved; IPv4 is preferred, because
+    /// not every machine has IPv6.
     fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
         if let Some(path) = text.strip_prefix(UNIX).filter(|path| !path.is_empty()) {
             return Ok(Self::Unix(path.into()));
@@ -69,31 +69,30 @@ impl FromStr for Listen {
     }
 }
 
-/// A place that is listened on.
+/// A bound listener.
 pub(super) enum Listener {
     Tcp(TcpListener),
     Unix(Socket),
 }
 
-/// A socket in a folder, which is gone with this value.
+/// A Unix socket. Dropping it removes its file.
 pub(super) struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Which file it is: another one at the same path is somebody else's.
+    /// Device and inode of the file: another file at the same path belongs to another process.
     file: Option<(u64, u64)>,
 }
 
-/// Somebody who connected.
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 impl Listener {
-    /// Binds a place, and says where it is: the system chooses a port for port 0.
+    /// Binds an address, and returns the actual one: the system chooses a port for port 0.
     ///
     /// # Ambient Authority
-    /// Takes the port; or makes the socket, in the place of one that nobody listens on any more.
+    /// Binds the port; or creates the socket, replacing one that no process listens on.
     pub(super) async fn bind(place: &Listen) -> Result<(Self, Listen)> {
         match place {
             Listen::Tcp(address) => {
@@ -131,16 +130,16 @@ impl Drop for Socket {
     }
 }
 
-/// Takes a port.
 fn port(address: SocketAddr) -> Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // As the standard library does: a port that was closed a moment ago is free.
+    // As the standard library does: a port with connections in TIME_WAIT can be bound.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Makes a socket to which nobody else could ever connect: it gets its mode where only we can look.
+/// Creates a socket that no other user can connect to at any time: it gets its mode in a private folder, and is then
+/// moved into place.
 fn private_socket(path: &Path) -> Result<UnixListener> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let hidden = tempfile::Builder::new().prefix(".a2g").tempdir_in(folder)?;
@@ -151,18 +150,18 @@ fn private_socket(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Which file is at a path, by its device and its number there.
+/// Device and inode of the file at a path.
 fn file_at(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Removes a socket that a process left which did not end by itself.
+/// Removes the socket of a process that was killed.
 async fn remove_stale(path: &Path) -> Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(metadata) if !metadata.file_type().is_socket() => {
-            Err(Error::new(ErrorKind::AlreadyExists, "something else than a socket is there"))
+            Err(Error::new(ErrorKind::AlreadyExists, "a file that is not a socket is there"))
         }
         Ok(_) => match UnixStream::connect(path).await {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path),
@@ -208,7 +207,7 @@ mod tests {
         assert_eq!(Listener::bind(&place).await.err().unwrap().kind(), ErrorKind::AlreadyExists);
     }
 
-    /// While nobody takes them: those who are not heard try again only after a second.
+    /// None is accepted meanwhile: a client that finds the queue full would retry only after a second.
     #[tokio::test]
     async fn many_may_ask_at_once() {
         let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();

@@ -1,9 +1,8 @@
 //! The doors, and the transports that they share: HTTP, WebSocket, server-sent events and stdio.
 //!
-//! A2G's transports hand whole messages to an [`Rpc`], which checks them strictly before jsonrpsee's method
-//! table sees them. What the methods do is in [`a2g`], the executor's door, and [`governor`], the door of the
-//! governor to pair with. The other doors ([`a2a`], [`a2e`], [`nexus`], [`sovereign`]) are each a [`Doorway`] on
-//! the same port.
+//! A2G's transports hand whole messages to an [`Rpc`], which checks them strictly before jsonrpsee's method table sees
+//! them. The methods are in [`a2g`], the executor's door, and [`governor`], the door of the bundled governor. The other
+//! doors ([`a2a`], [`a2e`], [`nexus`], [`sovereign`]) are each a [`Doorway`] on the same port.
 
 pub mod a2a;
 pub mod a2e;

@@ -1,8 +1,8 @@
 //! JSON-RPC 2.0 over any transport: one message in, one answer out.
 //!
-//! jsonrpsee keeps the methods and makes the responses. Messages are read here first, because a
-//! strict reader has to see the whole of one: jsonrpsee's own server accepts duplicate keys, and
-//! answers valid JSON without an `id` with a parse error.
+//! jsonrpsee has the method table and makes the responses. Messages are parsed here first, because a strict reader has
+//! to see the whole message: jsonrpsee's own server accepts duplicate keys, and answers valid JSON without an `id`,
+//! such as `{"a":1}`, with a parse error (-32700) where the specification wants -32600.
 
 use super::answers;
 use super::doorway::{charge, no_share};
@@ -23,11 +23,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Rpc {
     methods: Methods,
     bounds: JsonBounds,
-    /// The methods that also run when they are sent without an id.
+    /// The methods that also run as notifications.
     notifications: &'static [&'static str],
 }
 
-/// Notifications of a method to its caller, which follow its answer. Only a connection that stays open has them.
+/// Notifications of a method to its caller, sent after its answer. Only a connection that stays open has them.
 #[derive(Debug, Default)]
 pub struct Followups(Mutex<Vec<Arc<str>>>);
 
@@ -51,12 +51,12 @@ pub(super) fn notification(method: &str, params: &str) -> Arc<str> {
     format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).into()
 }
 
-/// An answer, and what it counts for in its caller's share of memory until it is taken.
+/// An answer, and its charge against the caller's share of memory until it is read.
 #[derive(Debug)]
 pub struct Answered {
     /// One response, or a batch of them.
     pub text: String,
-    /// A part for each long response.
+    /// One charge for each long response.
     pub(super) held: Vec<Held>,
 }
 
@@ -67,7 +67,7 @@ impl From<String> for Answered {
 }
 
 impl Answered {
-    /// The response to one request, or the news that its caller holds as much as it may.
+    /// The response to one request, or an error if the caller's share has no room for it.
     fn counted(text: String, id: &Id, caller: &Caller) -> Self {
         match answers::hold(caller, text.len() as u64) {
             Some(held) => Self { text, held: held.into_iter().collect() },
@@ -76,12 +76,12 @@ impl Answered {
     }
 }
 
-/// The other side of a message.
+/// The sender of a message.
 #[derive(Clone, Copy)]
 struct Peer<'a> {
     caller: &'a Arc<Caller>,
     followups: Option<&'a Arc<Followups>>,
-    /// The share of its caller's memory that the message takes; the fault when there is no room for it.
+    /// The message's charge against the caller's share of memory, or the fault if that has no room.
     charge: &'a Result<Charge, Fault>,
 }
 
@@ -92,13 +92,13 @@ impl Rpc {
         Self { methods, bounds, notifications }
     }
 
-    /// What a message may be.
+    /// Size and depth limits of a message.
     #[must_use]
     pub fn bounds(&self) -> &JsonBounds {
         &self.bounds
     }
 
-    /// Answers one message of a caller; `None` when there is nothing to answer.
+    /// Answers one message of a caller; `None` if it has no answer.
     pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<Answered> {
         self.answer_peer(message, caller, None).await
     }
@@ -150,7 +150,7 @@ impl Rpc {
                     let _nobody_asked = self.call(None, &method, params, peer).await;
                 } else {
                     let method = excerpt(&method);
-                    tracing::debug!(method, "a notification of a method that needs an id was dropped");
+                    tracing::debug!(method, "a notification was dropped: its method needs an id");
                 }
                 None
             }
@@ -170,8 +170,8 @@ impl Rpc {
             Ok(charge) => charge.clone(),
             Err(no_room) => return refusal(id, no_room),
         };
-        // jsonrpsee knows only some of the ids that JSON-RPC allows. It gets a stand-in, and the
-        // answer gets the id exactly as it came.
+        // jsonrpsee supports only some of the ids that JSON-RPC allows. It gets a stand-in, and the answer gets the id
+        // verbatim.
         let stand_in = jsonrpsee::types::Id::Null;
         let params = Params::new(params.map(RawValue::get)).into_owned();
         let mut extensions = Extensions::new();
@@ -186,15 +186,15 @@ impl Rpc {
             }
             MethodCallback::Sync(callback) => callback(stand_in, params, usize::MAX, extensions),
             MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_) => {
-                return refusal(id, &Fault::Internal("no door has subscriptions".to_owned()));
+                return refusal(id, &Fault::Internal("the method table has no subscriptions".to_owned()));
             }
         };
         with_id(id, response.as_json().get())
     }
 }
 
-/// Puts the caller's id in the place of the stand-in. jsonrpsee writes `jsonrpc`, `id`, and then
-/// the result or error, so the stand-in is at a known place at the start.
+/// Replaces the stand-in with the caller's id. jsonrpsee writes `jsonrpc`, `id`, and then the result or error, so the
+/// stand-in is at a known place at the start.
 fn with_id(id: Option<&Id>, response: &str) -> String {
     const STAND_IN: &str = r#"{"jsonrpc":"2.0","id":null,"#;
     match response.strip_prefix(STAND_IN) {
@@ -222,7 +222,7 @@ fn log(fault: &Fault, code: i64) {
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
             tracing::debug!(intent = %receipt.intent, "the tool failed");
         }
-        // Whoever refuses says so: the executor where all its refusals pass, the governor as it decides.
+        // Logged at the origin: by the executor for its refusals, by the governor for its decisions.
         Fault::Refused { intent, blocked_by, .. } => {
             let intent = intent.map(tracing::field::display);
             tracing::debug!(intent, blocked_by = blocked_by.as_str(), "answered with a refusal");
@@ -230,8 +230,10 @@ fn log(fault: &Fault, code: i64) {
         Fault::ToolUnavailable { tool, message } => tracing::warn!(%tool, "{message}"),
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => tracing::info!("{message}"),
         Fault::Busy { message, .. } => tracing::debug!("{message}"),
-        Fault::ReceiptPending { intent, .. } => tracing::debug!(%intent, "a receipt waits for room"),
-        // Their messages quote what was sent.
+        Fault::ReceiptPending { intent, .. } => {
+            tracing::debug!(%intent, "a receipt waits for room in the journal")
+        }
+        // Only the code is logged: the messages quote what the caller sent.
         Fault::Parse(_)
         | Fault::InvalidRequest(_)
         | Fault::MethodNotFound(_)

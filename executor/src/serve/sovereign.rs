@@ -28,7 +28,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// How many parts of a result wait for a client to take them. What comes when it takes none is left out.
+/// Partial results that wait for the client to read them. Further ones are dropped.
 const MAX_UNREAD_EVENTS: usize = 256;
 
 struct Sovereign {
@@ -37,7 +37,7 @@ struct Sovereign {
     bounds: JsonBounds,
 }
 
-/// This door.
+/// The router of this door.
 #[must_use]
 pub fn doorway(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBounds) -> Doorway {
     let open_to = settings.open_to;
@@ -89,13 +89,13 @@ async fn run(
     json(StatusCode::OK, answer)
 }
 
-/// The caller of a request, and what the request counts for in the caller's share of memory.
+/// The caller of a request, and the request's charge against the caller's share of memory.
 struct Sender {
     caller: Arc<Caller>,
     charge: Charge,
 }
 
-/// The answer as lines, of which the last is the result.
+/// The answer as lines, the last of which is the result.
 fn streamed(door: Arc<Sovereign>, sender: Sender, request: Request, reply: Reply, work: Work) -> Response {
     let (parts, taken) = mpsc::channel::<Line>(MAX_UNREAD_EVENTS);
     let last = parts.clone();
@@ -108,14 +108,14 @@ fn streamed(door: Arc<Sovereign>, sender: Sender, request: Request, reply: Reply
             Happening::Artifact(artifact) => Chunk::Artifact(artifact),
         };
         let index = index.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        // A client that takes nothing holds nobody up. The last line has all that was made.
+        // Never blocks the run. A dropped part costs nothing: the last line has the complete result.
         let _nobody_takes_it = parts.try_send(Line::Part(partial.partial(chunk, index)));
     });
     tokio::spawn(async move {
         let answer = door.answer(sender, request, &reply, watcher).await;
         let _nobody_reads = last.send(Line::Last(answer)).await;
     });
-    // A guest that is stuck may hold its end for longer than anybody waits: the last line ends the answer.
+    // Ends with the last line and not with the channel: a stuck guest may hold its sender for long.
     let lines = futures_util::stream::unfold(Some((taken, work)), async |taken| {
         let (mut taken, work) = taken?;
         let (line, rest) = match taken.recv().await? {

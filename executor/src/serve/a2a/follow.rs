@@ -1,4 +1,4 @@
-//! From a call to the end of its task, whoever goes away meanwhile.
+//! Follows a call to the end of its task. A client that disconnects does not end it.
 
 use super::A2a;
 use super::tasks::{Live, Record};
@@ -16,14 +16,15 @@ use serde_json::{Map, json};
 use std::sync::Arc;
 use time::OffsetDateTime;
 
-/// The source of a decision that came by `g2a/directive`.
+/// The `source` of a decision that arrived as `g2a/directive`.
 const BY_DIRECTIVE: &str = "directive";
 
 fn anybodys(_: &AgentDid) -> bool {
     true
 }
 
-/// Puts a task on the disk with the start and the receipt of its run.
+/// Persists a task in the two transactions that its run makes anyway: with STARTED, and with the receipt. Five writes
+/// of its own made a blocking `message/send` several times as slow as A2G's call.
 struct TaskKeeper {
     live: Arc<Live>,
     executor: Arc<Executor>,
@@ -43,7 +44,8 @@ impl Keeper for TaskKeeper {
     }
 }
 
-/// A task whose run is over that `verdict` allowed, when the governor was asked.
+/// Ends the task of a finished run. `verdict` is the one that allowed it, `None` when the governor was not asked in
+/// this call.
 fn end(
     record: &mut Record,
     id: IntentId,
@@ -57,7 +59,7 @@ fn end(
         record.governance.permission_decisions.push(decision);
         record.governance.governor_feedback.push(Feedback::of(verdict, now));
     }
-    // It ran without anybody having answered here.
+    // The prompt was answered through another door: only a directive can have approved the intent.
     if record.is_prompting() {
         let call = id.to_string();
         let decision = PermissionDecision::new(&call, BY_DIRECTIVE, true, now, "approved by a directive");
@@ -67,7 +69,7 @@ fn end(
 }
 
 impl A2a {
-    /// Runs a call as its task, in a task of this process.
+    /// Runs a call in a tokio task of its own.
     pub(super) fn begin(self: &Arc<Self>, live: Arc<Live>, call: Call) {
         let door = Arc::clone(self);
         tokio::spawn(async move { door.follow(&live, call).await });
@@ -77,7 +79,7 @@ impl A2a {
         let (tells, clock) = (Arc::clone(live), Arc::clone(self.executor.clock()));
         let keeper = Arc::new(TaskKeeper { live: Arc::clone(live), executor: Arc::clone(&self.executor) });
         let watcher = Watcher::new(move |happening| tells.happened(happening, clock.now())).kept_by(keeper);
-        // A call that is claimed goes on without whoever asked, so that nothing is lost here.
+        // A claimed call belongs to the executor, so dropping this future does not cancel the run.
         let answer = tokio::select! {
             answer = self.executor.intent(call, watcher) => answer,
             _by = live.stopped() => return self.wait(live).await,
@@ -90,7 +92,7 @@ impl A2a {
                 self.escalated(live, &verdict).await;
                 self.wait(live).await;
             }
-            // It ran, and its task ends with its receipt.
+            // The run has ended; the task ends once the journal has room for the receipt.
             Err(Fault::ReceiptPending { .. }) => {
                 live.wait_for_room(self.executor.clock().now());
                 self.wait(live).await;
@@ -99,13 +101,13 @@ impl A2a {
         }
     }
 
-    /// Waits for the end of an intent that this process has not begun, or no longer has at hand.
+    /// Waits for the end of an intent that another process started, or whose run this future no longer holds.
     async fn wait(&self, live: &Arc<Live>) {
         let outcome = tokio::select! {
             outcome = self.executor.outcome(live.id) => outcome,
             by = live.stopped() => {
                 if let Err(fault) = self.executor.cancel(live.id, &anybodys, &by).await {
-                    tracing::warn!(task = %live.id, ?fault, "a canceled task");
+                    tracing::warn!(task = %live.id, ?fault, "the run of a canceled task could not be cancelled");
                 }
                 self.executor.outcome(live.id).await
             }
@@ -115,14 +117,14 @@ impl A2a {
             Ok(Some(receipt)) => self.ran(live, &receipt, None).await,
             Ok(None) if stopped => self.ended(live, State::Canceled, "canceled before it ran").await,
             Ok(None) => {
-                let why = "it did not run: nobody approved it in time, or it was denied";
+                let why = "it did not run: it was denied, or not approved in time";
                 self.ended(live, State::Rejected, why).await;
             }
             Err(fault) => self.refused(live, &fault).await,
         }
     }
 
-    /// The task waits for a person.
+    /// Moves the task to `input-required` with a permission prompt.
     async fn escalated(&self, live: &Live, verdict: &Verdict) {
         let now = self.executor.clock().now();
         live.settle(self.executor.journal(), |record| {
@@ -152,8 +154,9 @@ impl A2a {
         .await;
     }
 
-    /// The run is over that `verdict` allowed, when the governor was asked just now. Its receipt is on the disk, mostly
-    /// with this; without, a restart gives the task the same end from it.
+    /// Ends the task of a finished run, with the `verdict` that allowed it if the governor was asked in this call. The
+    /// receipt is on the disk, usually in the same transaction as the task's end; if not, a restart derives the same
+    /// end from the receipt.
     async fn ran(&self, live: &Live, receipt: &Receipt, verdict: Option<&Verdict>) {
         if live.publish(true) {
             return;
@@ -164,7 +167,7 @@ impl A2a {
             Some(_) | None => Ok(None),
         };
         let found = found.unwrap_or_else(|fault| {
-            tracing::warn!(task = %live.id, ?fault, "what the governor said of a task");
+            tracing::warn!(task = %live.id, ?fault, "the verdict of a task cannot be read");
             None
         });
         let (verdict, now) = (verdict.or(found.as_ref()), self.executor.clock().now());
@@ -173,7 +176,7 @@ impl A2a {
 
     async fn refused(&self, live: &Live, fault: &Fault) {
         if let Fault::Internal(detail) = fault {
-            tracing::error!(task = %live.id, detail, "a task ended by an internal error");
+            tracing::error!(task = %live.id, detail, "a task ended with an internal error");
         }
         let now = self.executor.clock().now();
         live.settle(self.executor.journal(), |record| {
@@ -197,9 +200,9 @@ impl A2a {
         .await;
     }
 
-    /// Goes on with what an earlier process left open: what runs is followed, what is over is said.
+    /// Resumes the tasks that an earlier process left open: running ones are followed, finished ones get their end.
     pub(super) async fn resume(self: &Arc<Self>) -> Result<(), Fault> {
-        // One after the other: each may be long.
+        // One task at a time, because each record may be large.
         for task in self.board.open() {
             let Some(live) = self.board.find(task)? else { continue };
             let record = live.record();
@@ -212,7 +215,7 @@ impl A2a {
                     self.ran(&live, &receipt, None).await;
                 }
                 Some((_, Whereabouts::Finished(None))) => {
-                    self.ended(&live, State::Failed, "it ran, and its report is no longer kept here").await;
+                    self.ended(&live, State::Failed, "it ran, and its report is no longer stored here").await;
                 }
                 Some((_, Whereabouts::Escalated)) => {
                     if !record.is_prompting() {
@@ -226,7 +229,7 @@ impl A2a {
                     tokio::spawn(async move { door.wait(&live).await });
                 }
                 None if record.is_prompting() => {
-                    self.ended(&live, State::Rejected, "nobody approved it in time").await;
+                    self.ended(&live, State::Rejected, "it was not approved in time").await;
                 }
                 None => {
                     let why = "the executor ended before the tool ran: send the call again";
@@ -237,7 +240,8 @@ impl A2a {
         Ok(())
     }
 
-    /// As [`Self::escalated`], for what the governor decided in an earlier process that could not say so.
+    /// As [`Self::escalated`], for an escalation that an earlier process did not get to record. The prompt then has no
+    /// reason.
     async fn still_escalated(&self, live: &Live) {
         let verdict = Verdict {
             decision: crate::verdict::Decision::Escalate,

@@ -1,4 +1,4 @@
-//! How often a caller may ask: so many times a minute and an hour, and so many at once.
+//! Rate limits of the A2A door, for each caller: requests a minute, an hour, and at once.
 
 use crate::clock::Clock;
 use axum::http::{HeaderMap, HeaderValue};
@@ -8,18 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const MINUTE: i64 = 60;
 const HOUR: i64 = 3600;
 
-/// How often one caller may ask.
+/// The limits for one caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimits {
-    /// In a minute of the wall clock.
+    /// Requests in one minute of the wall clock.
     pub per_minute: u32,
-    /// In an hour of the wall clock.
+    /// Requests in one hour of the wall clock.
     pub per_hour: u32,
-    /// At once. A stream counts as long as it is open.
+    /// Requests at once. A stream counts while it is open.
     pub at_once: u32,
 }
 
-/// What one caller has used up.
 #[derive(Debug, Default)]
 struct Used {
     minute: Window,
@@ -27,7 +26,6 @@ struct Used {
     at_once: u32,
 }
 
-/// How often within one stretch of time.
 #[derive(Debug, Default)]
 struct Window {
     began: i64,
@@ -35,7 +33,7 @@ struct Window {
 }
 
 impl Window {
-    /// How many are left of `most` before one more is counted.
+    /// Returns how many of `most` requests remain in the window that `now` falls into.
     fn left(&mut self, most: u32, now: i64, length: i64) -> u32 {
         let began = now - now.rem_euclid(length);
         if self.began != began {
@@ -45,27 +43,27 @@ impl Window {
     }
 }
 
-/// The limits with what every caller has used up. Its callers are those of a list, so that there are not many.
+/// Counts the requests of every caller. Callers come from the operator's list, which bounds the map.
 pub(super) struct Limiter {
     limits: RateLimits,
     clock: Arc<dyn Clock>,
     used: Mutex<HashMap<Box<str>, Used>>,
 }
 
-/// One request that is let in. Others have room again once it is dropped.
+/// An admitted request. Dropping it releases its place among those at once.
 pub(super) struct Pass {
     limiter: Arc<Limiter>,
     caller: Box<str>,
 }
 
-/// Where a caller stands, as headers say it.
+/// The use of a caller's limits, as the `X-RateLimit` headers report it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Standing {
     limit: u32,
     remaining: u32,
-    /// In seconds since 1970.
+    /// Seconds since 1970.
     reset: i64,
-    /// In how many seconds it is worth coming again.
+    /// Seconds.
     retry: i64,
 }
 
@@ -78,7 +76,7 @@ impl Limiter {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a request in, or not.
+    /// Counts a request; `None` when it exceeds a limit.
     pub(super) fn enter(self: &Arc<Self>, caller: &str) -> (Standing, Option<Pass>) {
         let now = self.clock.now().unix_timestamp();
         let RateLimits { per_minute, per_hour, at_once } = self.limits;
@@ -113,7 +111,6 @@ impl Drop for Pass {
 }
 
 impl Standing {
-    /// Adds the headers that say it.
     pub(super) fn say(self, headers: &mut HeaderMap) {
         let Self { limit, remaining, reset, retry } = self;
         headers.insert("x-ratelimit-limit", HeaderValue::from(limit));
@@ -124,7 +121,7 @@ impl Standing {
         }
     }
 
-    /// In how many milliseconds it is worth coming again.
+    /// Milliseconds until a retry can succeed.
     pub(super) fn retry_after_ms(self) -> u64 {
         u64::try_from(self.retry).unwrap_or_default().saturating_mul(1000)
     }

@@ -1,4 +1,4 @@
-//! The A2A door: `POST /a2a/rpc`, the agent card, and what is known of a task's governance.
+//! The A2A door: `POST /a2a/rpc`, the agent card, and the governance history of a task.
 //!
 //! Errors of the protocol are answered with HTTP 200. A request without an `id` is answered with `null`: the known
 //! clients send such requests and wait for an answer.
@@ -44,43 +44,41 @@ use std::time::Duration;
 use stream::{Beginning, Stream};
 use tasks::{Board, Hooks, Live, Record};
 
-/// The most messages of one task.
 const MAX_MESSAGES: usize = 100;
-/// The most bytes of the messages of a task that waits for one which calls a tool.
+/// Bytes of the messages of a task that waits for a message with a tool call.
 const MAX_HISTORY_BYTES: usize = 256 << 10;
-/// The most webhooks of one task.
 const MAX_WEBHOOKS: usize = 8;
-/// How long the end of a canceled run is waited for.
+/// Wait for the end of a canceled run before `tasks/cancel` is answered.
 const UNTIL_CANCELED: Duration = Duration::from_secs(10);
-/// Who may ask for the tasks of others.
+/// Roles that may read the tasks of other callers.
 const SEES_ALL: [Role; 3] = [Governor, Approver, Operator];
 
 const SEND_A_CALL: &str = "This executor runs tools. Send a `data` part {\"tool\": name, \"arguments\": {…}} with this \
                            `taskId`; the skills of the agent card are the tools.";
 
-/// What the operator decided about this door.
+/// The operator's settings of the A2A door.
 #[derive(Debug, Clone)]
 pub struct A2aSettings {
-    /// What is decided about every door.
+    /// Access and default agent.
     pub door: DoorSettings,
-    /// In whose shapes it answers.
+    /// The shapes of its answers.
     pub dialect: Dialect,
-    /// How often a caller may ask.
+    /// Rate limits for each caller.
     pub limits: RateLimits,
 }
 
-/// What this door has to know of the port that it is served on.
+/// The properties of the HTTP port that the A2A door is served on.
 #[derive(Debug, Clone, Copy)]
 pub struct Port {
-    /// What a message may be.
+    /// Size and depth limits of a message.
     pub bounds: JsonBounds,
-    /// Whether it speaks TLS.
+    /// `true` if the port speaks TLS: the agent card then has `https` URLs.
     pub tls: bool,
-    /// Whether callers are listed.
+    /// `true` if the operator has a list of callers.
     pub lists_callers: bool,
-    /// Whether any of them may show a JSON Web Token.
+    /// `true` if any listed caller may present a JSON Web Token.
     pub takes_jwts: bool,
-    /// How long a stream may go unread.
+    /// Time that a stream may go unread before it is closed.
     pub patience: Duration,
 }
 
@@ -92,10 +90,11 @@ struct A2a {
     board: Board,
 }
 
-/// This door: its paths for callers, and the one for everybody. Tasks that an earlier process left open go on.
+/// The routers of this door: its paths for authenticated callers, and the public agent card. Tasks that an earlier
+/// process left open are resumed.
 ///
 /// # Errors
-/// When the journal cannot be read.
+/// If the journal cannot be read.
 pub async fn doorways(
     executor: Arc<Executor>,
     settings: A2aSettings,
@@ -119,7 +118,7 @@ pub async fn doorways(
     Ok([Doorway { routes, gate: Gate::Port(open_to) }, Doorway { routes: public, gate: Gate::Open }])
 }
 
-/// Counts a request of a caller, and says in headers where it stands.
+/// Middleware that counts a request and adds the `X-RateLimit` headers.
 async fn limited(
     State((limiter, dialect)): State<(Arc<Limiter>, Dialect)>,
     Extension(caller): Extension<Arc<Caller>>,
@@ -133,7 +132,7 @@ async fn limited(
             next.run(request).await
         }
         None => {
-            let message = "you ask too often: see the `X-RateLimit` headers".to_owned();
+            let message = "too many requests: see the `X-RateLimit` headers".to_owned();
             let fault = Fault::Busy { message, retry_after_ms: standing.retry_after_ms() };
             let text = fault::of(&fault.into(), dialect).response(&Id::null(), dialect);
             json(StatusCode::TOO_MANY_REQUESTS, text)
@@ -162,7 +161,7 @@ async fn governor_history(
     }
 }
 
-/// Where clients of the document's dialect read what `message/stream` began.
+/// The event stream that `message/stream` names in the ACP dialect.
 async fn task_stream(
     State(door): State<Arc<A2a>>,
     Extension(caller): Extension<Arc<Caller>>,
@@ -176,13 +175,13 @@ async fn task_stream(
     }
 }
 
-/// Who asks, and what a stream of the answer holds on to.
+/// The caller of a request, and the guards that a streamed answer keeps.
 struct Asker {
     caller: Arc<Caller>,
     connection: Arc<Connection>,
     pass: Arc<Pass>,
     place: Place,
-    /// The share of its caller's memory that the request takes.
+    /// The request's share of its caller's memory budget.
     charge: Charge,
 }
 
@@ -211,13 +210,13 @@ async fn rpc(
     let streaming = request.streaming();
     let (place, charge) = (door.place(&uri, &headers), body.charge());
     let asker = Asker { caller, connection, pass, place, charge };
-    // What was begun goes on when the client goes away, so that no task is left without its follower.
+    // In a task of its own: a client that disconnects must not leave a task without its follower.
     let answer_id = id.clone();
     let answered = tokio::spawn(async move { door.answer(asker, &answer_id, request).await });
     let problem = match answered.await {
         Ok(Ok(response)) => return response,
         Ok(Err(problem)) => problem,
-        Err(panicked) => Fault::Internal(format!("an answer ended early: {panicked}")).into(),
+        Err(panicked) => Fault::Internal(format!("the task of an answer panicked: {panicked}")).into(),
     };
     if let Problem::Core(Fault::Internal(detail)) = &problem {
         tracing::error!(detail, "internal error at the A2A door");
@@ -225,7 +224,7 @@ async fn rpc(
     failed(&id, &problem, streaming, dialect)
 }
 
-/// The answer to a request that has no result: where the method streams, an event.
+/// The error response; an event where the method streams, because such clients read nothing else.
 fn failed(id: &Id, problem: &Problem, streaming: Option<Streaming>, dialect: Dialect) -> Response {
     let response = fault::of(problem, dialect).response(id, dialect);
     match streaming {
@@ -307,7 +306,7 @@ impl A2a {
                 keeping.await.map_err(|error| tasks::broken(&error))?;
                 ok(push::delete_response(id))
             }
-            // The document's clients are given one whoever they are.
+            // In the ACP dialect every client gets the extended card.
             Request::ExtendedCard if dialect == Dialect::A2a && !asker.place.asks => {
                 return Err(Problem::NoExtendedCard);
             }
@@ -318,7 +317,7 @@ impl A2a {
         })
     }
 
-    /// Where this door is, as its caller knows it: the name was checked before anybody came here.
+    /// The URL of this door as its caller addressed it. `Host` was checked before the handler ran.
     fn place(&self, uri: &Uri, headers: &HeaderMap) -> Place {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let authority = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
@@ -328,21 +327,21 @@ impl A2a {
         Place { url: format!("{scheme}://{authority}/a2a/rpc"), asks, jwts: self.port.takes_jwts, pushes }
     }
 
-    /// A task that a caller may know of. Another's is not there.
+    /// A task that the caller may read. The task of another caller is reported as not found.
     fn visible(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
         self.changeable(caller, task, &SEES_ALL)
     }
 
-    /// A task of the caller's own, or any for a caller with one of these roles.
+    /// A task of the caller, or any task for a caller with one of these roles.
     fn changeable(&self, caller: &Caller, task: &str, roles: &[Role]) -> Result<Arc<Live>, Problem> {
-        // Its id is a UUID, so that a text that is none names nothing.
+        // Task ids are UUIDs: any other text names no task.
         let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
         let live = self.board.find(id)?.ok_or(Problem::TaskNotFound)?;
         let theirs = caller.speaks_for(&live.record().owner) || caller.is_any_of(roles);
         if theirs { Ok(live) } else { Err(Problem::TaskNotFound) }
     }
 
-    /// A task of the caller's own, of which somebody may be told.
+    /// A task of the caller, if webhooks are enabled.
     fn pushing(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
         match self.webhooks {
             Some(_) => self.changeable(caller, task, &[]),
@@ -350,7 +349,7 @@ impl A2a {
         }
     }
 
-    /// A webhook that can be told, with a name and the time.
+    /// Checks the URL of a webhook, and adds an id and the time of creation.
     fn named(&self, config: PushConfig, at: &str) -> Result<PushConfig, Problem> {
         let webhooks = self.webhooks.as_ref().ok_or(Problem::PushUnsupported)?;
         webhooks.check(&config.url).map_err(|why| Problem::invalid(at, &why))?;
@@ -376,7 +375,7 @@ impl A2a {
         Ok(ok(push::set_response(id, task, &config, self.settings.dialect)))
     }
 
-    /// In whose name a caller makes tasks.
+    /// The agent that owns the tasks of a caller.
     fn agent(&self, caller: &Caller) -> Result<AgentDid, Problem> {
         let agent = self.settings.door.agent_of(Door::A2a, caller, None)?;
         if caller.speaks_for(&agent) {
@@ -386,8 +385,8 @@ impl A2a {
         Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into())
     }
 
-    /// Runs a call as its task until that has settled, which is on the disk then; if it is not over, it is followed
-    /// on.
+    /// Runs a call until its task has settled, which is then on the disk. A task that has settled without having ended
+    /// is followed further in the background.
     async fn until_settled(self: &Arc<Self>, live: &Arc<Live>, call: Call) -> Arc<Record> {
         let (door, follows) = (Arc::clone(self), Arc::clone(live));
         let mut follow = Box::pin(async move { door.follow(&follows, call).await });
@@ -400,14 +399,15 @@ impl A2a {
         }
     }
 
-    /// Takes a message: a new task, or one that goes on. Its caller is told of it at once, or when it settles.
+    /// Accepts a message for a new task or an existing one. `at_once`: the caller gets an answer before the task
+    /// settles.
     async fn sent(&self, asker: &Asker, sent: Sent, at_once: bool) -> Result<Begun, Problem> {
         let caller = &asker.caller;
         let Sent { message, call, blocking: _, history: _, accepts, push } = sent;
         let push = push.map(|config| self.named(*config, "/configuration/pushNotificationConfig/url"));
         let push = push.transpose()?;
         if !encode::takes(&accepts) {
-            let message = "results are `application/json` or `text/plain`: take one of them".to_owned();
+            let message = "results are `application/json` or `text/plain`: accept one of them".to_owned();
             return Err(Problem::ContentType(message));
         }
         let agent = self.agent(caller)?;
@@ -466,7 +466,7 @@ impl A2a {
             }
         }
         let live = self.board.add(id, record)?;
-        // What is told when its call settles goes to the disk with whatever the call comes to.
+        // A task that is reported when it settles is written with its run, which saves a transaction.
         if at_once || call.is_none() {
             live.keep(self.executor.journal()).await.map_err(|error| tasks::broken(&error))?;
         }
@@ -498,9 +498,9 @@ impl A2a {
             record.task.history.push(message);
             Ok::<_, Problem>(vec![update])
         })?;
-        // What is not on the disk yet is tried on, and the task goes on.
+        // The journal retries the write; the task continues meanwhile.
         if let Err(error) = keeping.await {
-            tracing::error!(task = %live.id, %error, "a task could not be kept");
+            tracing::error!(task = %live.id, %error, "a task could not be written to the journal");
         }
         Ok(live)
     }
@@ -515,7 +515,7 @@ impl A2a {
     ) -> Result<Response, Problem> {
         let owner = if caller.is_any_of(&SEES_ALL) { None } else { Some(self.agent(caller)?) };
         let mut unkept = self.unkept(owner.as_ref(), context);
-        // As many more are read as may come before the first of the page.
+        // Tasks that only memory has may sort before the page, so the journal is read from that much earlier.
         let before = offset.min(u64::try_from(unkept.len()).unwrap_or(u64::MAX));
         let listed = self.executor.journal().tasks(owner.as_ref(), context, limit + before, offset - before);
         let (mut tasks, kept) = listed.map_err(|error| tasks::broken(&error))?;
@@ -530,7 +530,7 @@ impl A2a {
         Ok(ok(encode::list(id, &listed, total, more)))
     }
 
-    /// The tasks that the journal does not have yet, of an owner and a conversation.
+    /// The tasks of an owner and a context that are not in the journal yet.
     fn unkept(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<ListedTask> {
         let unkept = self.board.unkept().into_iter().map(|live| (live.id, live.record()));
         let meant = unkept.filter(|(_, record)| {
@@ -546,7 +546,7 @@ impl A2a {
         meant.map(listed).collect()
     }
 
-    /// A task of a list, as it is now.
+    /// A list item with the current status of its task.
     fn listed(&self, kept: &ListedTask) -> serde_json::Value {
         let ListedTask { task, context, created, status } = kept;
         let status = match self.board.at_hand(*task) {
@@ -568,7 +568,7 @@ impl A2a {
         match waits_for_a_message {
             Ok(keeping) => {
                 if let Err(error) = keeping.await {
-                    tracing::error!(task = %live.id, %error, "a task could not be kept");
+                    tracing::error!(task = %live.id, %error, "a task could not be written to the journal");
                 }
             }
             Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),
@@ -583,7 +583,7 @@ impl A2a {
         }
         let record = live.record();
         match record.state() {
-            // It may have ended by itself just before.
+            // The run may have ended just before the cancellation.
             state @ (TaskState::Completed | TaskState::Failed | TaskState::Rejected) => {
                 Err(Problem::NotCancelable(state))
             }
@@ -593,7 +593,7 @@ impl A2a {
         }
     }
 
-    /// To cancel what waits for a person is to deny it.
+    /// Records that cancelling a task with a pending permission prompt denies it.
     async fn note_canceled(&self, caller: &Caller, live: &Live) {
         let now = self.executor.clock().now();
         live.change(self.executor.journal(), |record| {
@@ -661,14 +661,14 @@ impl A2a {
         Stream { id, dialect, patience, _pass: pass, _work: connection.works() }
     }
 
-    /// A task as a stream from here on: one that waits for a person, until that person has decided.
+    /// Streams a task from now on. The stream stays open while the task waits for a permission.
     fn streamed(&self, live: &Live, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> Response {
         let (record, updates) = live.subscribe();
         let beginning = Beginning { record, updates, waits_for_a_person: true };
         self.stream(id, pass, connection).response(beginning)
     }
 
-    /// A problem outside of JSON-RPC.
+    /// The response to a failed request that is not JSON-RPC.
     fn http_problem(&self, problem: &Problem) -> Response {
         let failure = fault::of(problem, self.settings.dialect);
         let status = match problem {
@@ -686,23 +686,26 @@ impl A2a {
     }
 }
 
-/// A task that took a message, with the call to run.
+/// A task that accepted a message, with the call to run.
 struct Begun {
     live: Arc<Live>,
     call: Option<Call>,
 }
 
-/// Takes the webhook in, in the place of one of the same name.
+/// Adds a webhook; one with the same id is replaced.
 fn set_in(record: &mut Record, config: PushConfig) -> Result<(), Problem> {
     record.pushes.retain(|before| before.id != config.id);
     if record.pushes.len() >= MAX_WEBHOOKS {
-        return Err(Problem::invalid("/pushNotificationConfig", "the task has as many of them as it may"));
+        return Err(Problem::invalid(
+            "/pushNotificationConfig",
+            "the task has as many webhooks as it may have: delete one first",
+        ));
     }
     record.pushes.push(config);
     Ok(())
 }
 
-/// Whether a task takes a message now.
+/// Checks that a task accepts this message in its current state.
 fn takes(record: &Record, message: &Message) -> Result<(), Problem> {
     let refused = |why: String| Err(Problem::TakesNoMessage(why));
     if message.context_id.as_ref().is_some_and(|context| *context != record.task.context_id) {
@@ -715,7 +718,7 @@ fn takes(record: &Record, message: &Message) -> Result<(), Problem> {
         }
         state @ (TaskState::Submitted | TaskState::Working) => {
             return refused(format!(
-                "the task is {}, and takes no message until it asks for one",
+                "the task is {}, and accepts no message until it asks for one",
                 state.as_str()
             ));
         }
@@ -728,12 +731,14 @@ fn takes(record: &Record, message: &Message) -> Result<(), Problem> {
     }
     let all = record.task.history.iter().chain([message]).collect::<Vec<_>>();
     if all.len() > MAX_MESSAGES || !fits(&all) {
-        return refused("the task has too long a history: send a new message without a `taskId`".to_owned());
+        return refused(
+            "the history of the task is too long: send a new message without a `taskId`".to_owned(),
+        );
     }
     Ok(())
 }
 
-/// Whether a task that waits may have these messages. It is kept while it waits, and costs its owner nothing.
+/// A waiting task stays in memory without counting against its owner's share, so its messages are bounded.
 fn fits(messages: &[&Message]) -> bool {
     serde_json::to_string(messages).is_ok_and(|text| text.len() <= MAX_HISTORY_BYTES)
 }

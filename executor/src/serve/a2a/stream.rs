@@ -1,4 +1,4 @@
-//! A task as server-sent events: the task as it is, and then what changes, until nothing more happens by itself.
+//! A task as server-sent events: its current state, then each change, until it has settled.
 
 use super::limits::Pass;
 use super::tasks::Record;
@@ -15,16 +15,15 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc};
 
-/// How many events are written ahead of what the client takes.
+/// Events that are buffered ahead of the client.
 const AHEAD: usize = 2;
-/// After how long without an event a comment shows that the stream is there.
+/// Interval of the comments that keep a stream without events open.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// What a stream is of, and to whom it goes.
 pub(super) struct Stream {
     pub(super) id: Id,
     pub(super) dialect: Dialect,
-    /// How long an event may wait to be taken.
+    /// Time that an event may wait for the client to read it.
     pub(super) patience: Duration,
     /// Held while the stream is open.
     pub(super) _pass: Arc<Pass>,
@@ -32,17 +31,15 @@ pub(super) struct Stream {
     pub(super) _work: Work,
 }
 
-/// The beginning of a stream.
 pub(super) struct Beginning {
-    /// The task as it is.
+    /// The task at the start of the stream.
     pub(super) record: Arc<Record>,
-    /// Its changes after that.
     pub(super) updates: broadcast::Receiver<Arc<Update>>,
-    /// `true` when the stream stays open while the task waits for a person.
+    /// `true` keeps the stream open while the task waits for a permission.
     pub(super) waits_for_a_person: bool,
 }
 
-/// A response instead of a stream, as its one event: clients of a streaming method read nothing else.
+/// An error response as the single event of a stream: clients of a streaming method read nothing else.
 pub(super) fn refusal(response: &str) -> Response {
     (EVENTS, data(response)).into_response()
 }
@@ -51,7 +48,6 @@ const EVENTS: [(header::HeaderName, &str); 2] =
     [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
 
 impl Stream {
-    /// The answer.
     pub(super) fn response(self, beginning: Beginning) -> Response {
         let (lines, taken) = mpsc::channel::<Bytes>(AHEAD);
         tokio::spawn(self.pump(beginning, lines));
@@ -74,7 +70,7 @@ impl Stream {
                 update = updates.recv() => match update {
                     Ok(update) => (self.event(&update), update.is_final()),
                     Err(RecvError::Lagged(missed)) => {
-                        tracing::warn!(missed, "a stream is dropped: it is read too slowly");
+                        tracing::warn!(missed, "a stream is closed: the client reads too slowly");
                         (self.too_slow(), true)
                     }
                     Err(RecvError::Closed) => return,
@@ -88,13 +84,13 @@ impl Stream {
         }
     }
 
-    /// Whether it was taken.
+    /// Returns `false` if the client did not read the event in time.
     async fn send(&self, lines: &mpsc::Sender<Bytes>, event: Bytes) -> bool {
         match tokio::time::timeout(self.patience, lines.send(event)).await {
             Ok(sent) => sent.is_ok(),
             Err(_late) => {
                 let seconds = self.patience.as_secs();
-                tracing::warn!(seconds, "a stream is dropped: nobody reads it");
+                tracing::warn!(seconds, "a stream is closed: the client has read nothing for too long");
                 false
             }
         }
@@ -106,14 +102,14 @@ impl Stream {
 
     fn too_slow(&self) -> Bytes {
         let fault = crate::fault::Fault::Busy {
-            message: "this stream was read too slowly: `tasks/resubscribe` goes on with the task".to_owned(),
+            message: "this stream was read too slowly: continue with `tasks/resubscribe`".to_owned(),
             retry_after_ms: 0,
         };
         data(&fault::of(&fault.into(), self.dialect).response(&self.id, self.dialect))
     }
 }
 
-/// One event. JSON has no line ends of its own.
+/// One event. Compact JSON has no line feeds, so it is a single `data` line.
 fn data(json: &str) -> Bytes {
     Bytes::from(format!("data: {json}\n\n"))
 }

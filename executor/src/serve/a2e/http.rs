@@ -1,7 +1,7 @@
 //! A2E over HTTP: `POST /a2e/session`, `POST /a2e/send`, `GET /a2e/stream`, `GET /a2e/health`.
 //!
-//! What is wrong with a message is said on the stream; HTTP says only what is wrong with a request. A session
-//! belongs to the caller who made it: to any other it is not there.
+//! Errors in a message are reported on the stream, and only errors in a request by HTTP. A session belongs to the
+//! caller that opened it; for any other caller it does not exist.
 
 use super::session::{Session, Who};
 use super::{A2eSettings, Host};
@@ -25,17 +25,15 @@ use std::time::Duration;
 
 /// The header that names a session.
 const SESSION: &str = "x-session-id";
-/// How many messages one body may hold.
 const MAX_LINES: usize = 16;
-/// How often the sessions are looked after.
+/// Interval at which abandoned sessions are ended.
 const ROUND: Duration = Duration::from_millis(250);
-/// How often a stream without news shows that it is there.
+/// Interval of the comments that keep a stream without events open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What is wrong with a request.
+/// The status and text for a request that is refused.
 type Refusal = (StatusCode, &'static str);
 
-/// All sessions of this door.
 struct Sessions {
     host: Arc<Host>,
     all: Mutex<Vec<Entry>>,
@@ -46,7 +44,7 @@ struct Entry {
     session: Arc<Session>,
 }
 
-/// This door.
+/// The router of this door. It spawns the task that ends abandoned sessions.
 #[must_use]
 pub fn doorway(
     executor: Arc<Executor>,
@@ -96,8 +94,8 @@ async fn send(
     Extension(body): Extension<Arrived>,
     headers: HeaderMap,
 ) -> Response {
-    // Clients of the protocol's own library send `text/plain`. No web page gets here with it: the header
-    // that names the session is not one that a page may send by itself.
+    // Clients of the protocol's own library send `text/plain`. A web page cannot use that to get here: `X-Session-Id`
+    // is not a header that a page may send without a CORS preflight.
     let is_readable =
         matches!(&*media_type(&headers), "application/json" | "application/x-ndjson" | "text/plain");
     if !is_readable {
@@ -109,7 +107,7 @@ async fn send(
         Err(refusal) => return refusal.into_response(),
     };
     if !session.out.has_room() {
-        let message = "take what waits on `/a2e/stream` first: nothing of this was read\n";
+        let message = "too many answers wait: read `/a2e/stream` first, then send this again\n";
         return (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "1")], message).into_response();
     }
     match &body {
@@ -121,8 +119,7 @@ async fn send(
             let lines = bytes.split(|&byte| byte == b'\n');
             let lines = lines.filter(|line| !line.iter().all(u8::is_ascii_whitespace)).collect::<Vec<_>>();
             if lines.len() > MAX_LINES {
-                let message =
-                    format!("a body holds at most {MAX_LINES} messages: nothing of this was read\n");
+                let message = format!("a body holds at most {MAX_LINES} messages: none of these was read\n");
                 return (StatusCode::PAYLOAD_TOO_LARGE, message).into_response();
             }
             lines.into_iter().for_each(|line| session.receive(Some(line), Ok(charge.clone())));
@@ -151,15 +148,15 @@ async fn stream(
         Some((Ok::<_, Infallible>(Bytes::from(event)), reading))
     });
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    // A session ends when its caller is not known any more, and a handshake may have shown another token.
+    // The session checks its caller itself, because a later handshake may have presented another token.
     (Extension(AsksAgain), head, Body::from_stream(events)).into_response()
 }
 
-/// A stream that is open.
+/// An open stream.
 struct Reading {
     session: Arc<Session>,
     reader: u64,
-    /// Its connection is not idle: that another one comes ends no calls.
+    /// Marks the connection as busy, so that a new connection does not evict it and cancel calls.
     _work: Work,
 }
 
@@ -174,8 +171,8 @@ impl Sessions {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new session, if need be in the place of the one that has been idle for longest: of the same caller,
-    /// when it has as many as it may. `None` when all that could make room have calls.
+    /// Opens a session, if necessary in place of the one that has been idle for longest: of the same caller, if that
+    /// has as many as it may. `None` if all candidates have calls.
     fn begin(&self, owner: &str, who: Who) -> Option<Arc<Session>> {
         let settings = &self.host.settings;
         let mut all = self.lock();
@@ -192,7 +189,7 @@ impl Sessions {
         Some(session)
     }
 
-    /// The session that a request names, when it is the caller's.
+    /// The session that a request names, if it is the caller's.
     fn named(&self, headers: &HeaderMap, caller: &Caller) -> Result<Arc<Session>, Refusal> {
         let mut ids = headers.get_all(SESSION).iter();
         let (Some(id), None) = (ids.next(), ids.next()) else {
@@ -206,22 +203,22 @@ impl Sessions {
         found.map(|entry| Arc::clone(&entry.session)).ok_or((StatusCode::NOT_FOUND, message))
     }
 
-    /// Ends sessions whose agents are gone, or are not known any more, and forgets those that are over.
+    /// Ends sessions that are abandoned or whose caller is no longer authenticated, and removes those that have ended.
     fn round(&self) {
         self.lock().retain(|Entry { owner, session }| {
             if session.is_deserted() || !session.is_known() {
-                tracing::debug!(owner, "a session ends, and its calls with it");
+                tracing::debug!(owner, "a session is ended, and its calls are cancelled");
                 session.desert();
                 return false;
             }
-            // Its calls may be waiting because of another session of the same caller.
+            // Another session of the same caller may have used up the share of memory that its calls wait for.
             session.start_waiting();
             !session.is_over()
         });
     }
 }
 
-/// Until the door is gone.
+/// Runs until the door is dropped.
 async fn look_after(sessions: Weak<Sessions>) {
     loop {
         tokio::time::sleep(ROUND).await;
@@ -232,7 +229,7 @@ async fn look_after(sessions: Weak<Sessions>) {
     }
 }
 
-/// When the executor takes no more calls, every session answers those that it has, and ends.
+/// Once the executor accepts no more calls, every session answers the calls that it has, and ends.
 async fn drain_at_the_end(sessions: Weak<Sessions>, executor: Arc<Executor>) {
     executor.closed().await;
     let Some(sessions) = sessions.upgrade() else { return };

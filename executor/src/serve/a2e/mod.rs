@@ -23,32 +23,31 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the operator decided about this door.
+/// The operator's settings of the A2E door.
 #[derive(Debug, Clone)]
 pub struct A2eSettings {
-    /// Whom it is open to, and in whose name.
+    /// Access and default agent.
     pub door: DoorSettings,
-    /// How many calls of one session run at once.
+    /// Calls of one session that run at once.
     pub max_parallel: usize,
-    /// How many sessions there may be.
+    /// Sessions at once, of all callers.
     pub max_sessions: usize,
-    /// Of which may be one caller's.
+    /// Sessions at once of one caller.
     pub max_sessions_per_caller: usize,
-    /// How long a session with calls may be without a stream before they are cancelled.
+    /// Time that a session with calls may be without a stream before they are cancelled.
     pub reconnect: Duration,
-    /// How long one without calls may be.
+    /// Time that a session without calls may be without a stream before it is ended.
     pub idle: Duration,
 }
 
-/// What all sessions share.
 struct Host {
     executor: Arc<Executor>,
     settings: A2eSettings,
     bounds: JsonBounds,
     known: KnownCallers,
     started: Instant,
-    /// How many calls wait for each intent: one that a second session asks for again is not cancelled with
-    /// the first.
+    /// The number of calls that wait for each intent. An intent that two sessions wait for is not cancelled when one of
+    /// them ends.
     asked: Mutex<HashMap<IntentId, usize>>,
 }
 
@@ -63,7 +62,7 @@ impl Host {
         Arc::new(Self { executor, settings, bounds, known, started, asked: Mutex::default() })
     }
 
-    /// Seconds since 1970, as the protocol writes times.
+    /// Seconds since 1970: the protocol's unit of time.
     fn ts(&self) -> f64 {
         let now = self.executor.clock().now();
         time::Duration::nanoseconds_i128(now.unix_timestamp_nanos()).as_seconds_f64()
@@ -82,7 +81,7 @@ impl Host {
     }
 }
 
-/// A call that waits for an intent.
+/// Counts a call that waits for an intent.
 struct Asking<'a> {
     host: &'a Host,
     intent: IntentId,
@@ -94,7 +93,7 @@ impl<'a> Asking<'a> {
         Self { host, intent }
     }
 
-    /// Whether nobody else waits for it.
+    /// Returns `true` if no other call waits for the intent.
     fn is_alone(&self) -> bool {
         self.host.asked().get(&self.intent) == Some(&1)
     }

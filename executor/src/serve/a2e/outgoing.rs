@@ -1,7 +1,7 @@
-//! What waits for the agent of one session to take it: lines, in order, under a bound.
+//! The bounded queue of lines to the agent of one session.
 //!
-//! Every line here counts against its caller's share of memory. An answer always finds room, and no new call is begun
-//! while there is none. An event is dropped when there is no room: a slow agent holds no run up.
+//! Every line counts against its caller's share of memory. An answer is always queued, but no new call begins while the
+//! queue is full. An event is dropped when the queue is full, so that a slow agent never blocks a run.
 
 use crate::memory::{self, Held};
 use std::collections::VecDeque;
@@ -10,12 +10,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How many bytes may wait before nothing new is begun: a long answer and its events.
+/// Bytes above which no new call begins: room for a long answer and its events.
 const MAX_QUEUED_BYTES: usize = 16 << 20;
-/// How many lines may wait.
+/// Lines above which no new call begins.
 const MAX_QUEUED_LINES: usize = 4096;
 
-/// The lines of one session.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     queue: Mutex<Queue>,
@@ -26,25 +25,25 @@ pub(super) struct Outgoing {
 struct Queue {
     lines: VecDeque<String>,
     bytes: usize,
-    /// The bytes, in the share of the session's caller.
+    /// The bytes, held in the share of the session's caller.
     held: Held,
-    /// Nothing more comes.
+    /// `true` once no more lines are added.
     closed: bool,
-    /// Who takes the lines now: each newcomer takes the place of the one before.
+    /// The current reader. A new reader replaces the one before.
     reader: u64,
     attached: bool,
-    /// Since when somebody is there, or nobody.
+    /// The time of the last attach or detach.
     since: Instant,
-    /// When the last line was taken, or the first came that is not.
+    /// The time when a line was last taken, or when the oldest waiting line was added, if that is later.
     moved: Instant,
 }
 
-/// Who is there to take the lines.
+/// The presence of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// Somebody, who has taken nothing for so long although something waits.
+    /// A reader is attached and has taken nothing for this long although lines wait.
     There(Duration),
-    /// Nobody for so long.
+    /// No reader has been attached for this long.
     Away(Duration),
 }
 
@@ -68,13 +67,13 @@ impl Outgoing {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an answer.
+    /// Adds an answer, also when the queue is full.
     pub(super) fn push(&self, line: String) {
         self.lock().add(line);
         self.changed.notify_waiters();
     }
 
-    /// Adds lines that belong together, all or none: none when there is no room.
+    /// Adds all of these lines, or none if they do not fit. Returns `true` if they were added.
     pub(super) fn offer(&self, lines: Vec<String>) -> bool {
         let mut queue = self.lock();
         let more: usize = lines.iter().map(String::len).sum();
@@ -89,17 +88,17 @@ impl Outgoing {
         fits
     }
 
-    /// Whether something new may be begun.
+    /// Returns `true` if a new call may begin.
     pub(super) fn has_room(&self) -> bool {
         self.lock().has_room()
     }
 
-    /// Waits until something new may be begun, or nothing is begun any more.
+    /// Waits until a new call may begin, or the queue is closed.
     pub(super) async fn room(&self) {
         self.until(|queue| (queue.has_room() || queue.closed).then_some(())).await;
     }
 
-    /// Somebody comes to take the lines; whoever took them before gets no more.
+    /// Attaches a reader in place of the previous one, and returns its number.
     pub(super) fn attach(&self) -> u64 {
         let mut queue = self.lock();
         let now = Instant::now();
@@ -111,7 +110,7 @@ impl Outgoing {
         reader
     }
 
-    /// Somebody goes. It changes nothing when another has come meanwhile.
+    /// Detaches a reader, unless another has replaced it.
     pub(super) fn detach(&self, reader: u64) {
         let mut queue = self.lock();
         if queue.reader == reader {
@@ -128,7 +127,7 @@ impl Outgoing {
         }
     }
 
-    /// The next line, in time; `None` when there will be no more for this reader.
+    /// Waits for the next line; `None` if there will be no more for this reader.
     pub(super) async fn next(&self, reader: u64) -> Option<String> {
         let line = self.until(|queue| {
             if queue.reader != reader {
@@ -148,13 +147,13 @@ impl Outgoing {
         line
     }
 
-    /// Nothing more comes; what waits can still be taken.
+    /// Closes the queue. Lines that wait can still be taken.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_waiters();
     }
 
-    /// Nothing more comes, and nothing waits any longer.
+    /// Closes the queue and drops its lines.
     pub(super) fn discard(&self) {
         let mut queue = self.lock();
         queue.lines.clear();
@@ -164,12 +163,11 @@ impl Outgoing {
         self.changed.notify_waiters();
     }
 
-    /// Whether nothing more comes.
     pub(super) fn is_closed(&self) -> bool {
         self.lock().closed
     }
 
-    /// Whether nothing waits and nothing more comes.
+    /// Returns `true` if the queue is closed and empty.
     pub(super) fn is_over(&self) -> bool {
         let queue = self.lock();
         queue.closed && queue.lines.is_empty()

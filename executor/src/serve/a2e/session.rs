@@ -1,12 +1,12 @@
-//! One session: who speaks, what was negotiated, and the calls that wait and run.
+//! One session: its caller, the result of its handshake, and its waiting and running calls.
 //!
 //! ```text
 //! Open ─ shutdown, end of input, the executor closes ─▶ Draining ─ all calls answered ─▶ over
 //!   └──────────── its agent is gone ────────────▶ Gone: its calls are cancelled
 //! ```
-//! Messages are worked on in the order in which they arrive. A call is checked at once and begins in its turn,
-//! so that a `ping` behind it is answered while it runs. Every run goes through [`Executor::intent`]: what is
-//! dropped of it when the agent is gone has not begun, and what has begun is cancelled by its intent.
+//! Messages are handled in the order in which they arrive. A call is checked at once and begins in its turn, so that a
+//! `ping` behind it is answered while it runs. Every run goes through [`Executor::intent`]. When the agent is gone,
+//! calls that have not begun are dropped, and runs are cancelled by their intent.
 //!
 //! [`Executor::intent`]: crate::run::Executor::intent
 
@@ -32,16 +32,16 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How many calls of one session may wait for their turn.
+/// Calls of one session that may wait for their turn.
 const MAX_WAITING: usize = 64;
-/// How long calls that were cancelled may still take to be answered.
+/// Grace period for the answers of cancelled calls.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// How long somebody may take nothing of what waits before they count as gone.
+/// Time without reading a waiting line after which an agent counts as gone.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// What agents can be asked to take, and this executor gives them; no capability of its own.
+/// The parts of an answer that an agent may list among its capabilities. They grant nothing.
 const FEATURES: [&str; 2] = ["streaming", "artifacts"];
 
-/// How a call that did not run is answered.
+/// The error for a call that did not run.
 fn failed(fault: &Fault, tool: &ToolName, known: &[Descriptor]) -> Failure {
     let unknown = matches!(fault, Fault::InvalidParams { pointer, .. } if pointer == "/tool");
     if unknown { unknown_tool(tool.as_str(), known) } else { fault::of(fault) }
@@ -51,23 +51,22 @@ fn unknown_tool(name: &str, known: &[Descriptor]) -> Failure {
     fault::unknown_tool(name, known.iter().map(|tool| tool.name.as_str()))
 }
 
-/// Who speaks in a session.
+/// The caller of a session.
 pub(super) enum Who {
-    /// Whoever it is, at a door that is open to everybody.
+    /// Any caller, where the door is public.
     Open(Arc<Caller>),
-    /// Whoever shows this, asked again with every message.
+    /// The caller that presented this credential, authenticated again with every message.
     Shown(Credential),
 }
 
-/// One session.
 pub(super) struct Session {
     host: Arc<Host>,
     id: Box<str>,
     pub(super) out: Outgoing,
     state: Mutex<State>,
-    /// Whether the agent is gone.
+    /// `true` once the agent is gone.
     gone: watch::Sender<bool>,
-    /// How many calls wait or run.
+    /// The number of calls that wait or run.
     open: watch::Sender<usize>,
 }
 
@@ -78,11 +77,10 @@ struct State {
     waiting: VecDeque<Queued>,
     running: BTreeMap<u64, (IntentId, AgentDid)>,
     next: u64,
-    /// When it last had anything to do.
+    /// The time of the last message, or of the end of the last call.
     active: Instant,
 }
 
-/// What a handshake came to.
 struct Agreed {
     agent: AgentDid,
     tools: bool,
@@ -95,21 +93,19 @@ enum Phase {
     Gone,
 }
 
-/// A call that was checked.
 struct Queued {
     req_id: String,
     call: Call,
     streaming: bool,
 }
 
-/// Why a handshake does not hold.
 enum NoHandshake {
     Refused(Reason),
     Wrong(Failure),
 }
 
 impl Session {
-    /// A session whose memory counts against the share of `owner`.
+    /// Creates a session whose queue counts against the share of `owner`.
     pub(super) fn new(host: Arc<Host>, owner: &str, who: Who) -> Arc<Self> {
         let state = State {
             who,
@@ -138,18 +134,18 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether whoever made it is still known.
+    /// Returns `true` while its caller is authenticated.
     pub(super) fn is_known(&self) -> bool {
         self.caller(&self.lock().who).is_some()
     }
 
-    /// For how long it has had nothing to do; `None` while calls wait or run.
+    /// The time without calls; `None` while calls wait or run.
     pub(super) fn idle(&self) -> Option<Duration> {
         let state = self.lock();
         (state.open() == 0).then(|| state.active.elapsed())
     }
 
-    /// Whether its agent has been away, or has taken nothing, for longer than is waited.
+    /// Returns `true` if its agent has been away, or has read nothing, for longer than the limits allow.
     pub(super) fn is_deserted(&self) -> bool {
         let settings = &self.host.settings;
         match self.out.presence() {
@@ -161,7 +157,7 @@ impl Session {
         }
     }
 
-    /// Whether it has ended, and its last answers are taken or nobody comes for them.
+    /// Returns `true` if it has ended and its last answers were read, or no reader has come for them in time.
     pub(super) fn is_over(&self) -> bool {
         let abandoned = match self.out.presence() {
             Presence::There(_) => false,
@@ -177,7 +173,8 @@ impl Session {
         }
     }
 
-    /// Takes one line; `None` is one that was too long to be kept. `room` is the share of memory that its values take.
+    /// Handles one line; `None` stands for a line that was too long to read. `room` is the share of memory for its
+    /// values.
     pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>, room: Result<Charge, Fault>) {
         let bounds = &self.host.bounds;
         let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| strict_json::check(line, bounds));
@@ -189,7 +186,7 @@ impl Session {
         match text.map(decode::message) {
             Ok(Ok(message)) => self.handle(&mut state, message, room),
             Ok(Err(Malformed::Ignored { kind })) => {
-                tracing::debug!(kind, "a message that has no answer");
+                tracing::debug!(kind, "a message without an answer is ignored");
             }
             Ok(Err(Malformed::Refused { id: Some(id), handshake: true, failure: _ })) => {
                 self.no_handshake(&id, Reason::VersionMismatch);
@@ -243,17 +240,19 @@ impl Session {
                 }
             }
             Body::Other { kind, capability: Some(capability) } => {
-                let message = format!("`{kind}` needs the capability `{capability}`, which is not here");
+                let message = format!(
+                    "`{kind}` needs the capability `{capability}`, which this executor does not have"
+                );
                 self.fail(Some(&id), &Failure::new(Code::CapabilityMissing, message).of(capability));
             }
             Body::Other { kind, capability: None } => {
-                let message = format!("`{}` is no type that is read here", crate::ident::excerpt(&kind));
+                let message = format!("`{}` is not a known message type", crate::ident::excerpt(&kind));
                 self.fail(Some(&id), &Failure::new(Code::InvalidMessage, message));
             }
         }
     }
 
-    /// A handshake binds the session to one agent; a later one of the same agent negotiates anew.
+    /// Binds the session to one agent; a later handshake of the same agent negotiates again.
     fn shake_hands(&self, state: &mut State, handshake: &Handshake) -> Result<(), NoHandshake> {
         let Handshake { agent_id, agent_caps, auth_token } = handshake;
         let auth_failed = || NoHandshake::Refused(Reason::AuthFailed);
@@ -267,7 +266,7 @@ impl Session {
         } else {
             let credential = Credential::new(Some(auth_token.as_bytes()), Arc::default());
             let caller = self.host.identify(&credential);
-            // Whom the transport knows is not somebody else here.
+            // A token in the handshake must belong to the caller that the transport has authenticated.
             let another = match (&state.who, &known, &caller) {
                 (Who::Shown(_), Some(known), Some(caller)) => known.name() != caller.name(),
                 (Who::Shown(_) | Who::Open(_), _, _) => false,
@@ -297,14 +296,15 @@ impl Session {
         Ok(())
     }
 
-    /// Who asks for something that needs the capability.
+    /// The caller and the agent of a request that needs the `tools` capability.
     fn agreed(&self, state: &State) -> Result<(Arc<Caller>, AgentDid), Failure> {
         let nobody = |message: &str| Failure::new(Code::Unauthorized, message).of(TOOLS);
         let agreed = state
             .agreed
             .as_ref()
-            .ok_or_else(|| nobody("send `handshake/req` first: no handshake holds in this session"))?;
-        let caller = self.caller(&state.who).ok_or_else(|| nobody("the caller is not known any more"))?;
+            .ok_or_else(|| nobody("send `handshake/req` first: this session has no handshake"))?;
+        let caller =
+            self.caller(&state.who).ok_or_else(|| nobody("the caller is no longer authenticated"))?;
         if !agreed.tools {
             let message = "the handshake did not ask for `tools` in `agent_caps`";
             return Err(Failure::new(Code::CapabilityMissing, message).of(TOOLS));
@@ -332,7 +332,7 @@ impl Session {
         let tool =
             ToolName::parse(&tool_name).map_err(|_| unknown_tool(&tool_name, &self.host.executor.tools()))?;
         if state.waiting.len() >= MAX_WAITING {
-            return busy("too many calls of this session wait already: take their results first");
+            return busy("too many calls of this session wait already: read their results first");
         }
         let context = (!correlation_id.is_empty())
             .then(|| Map::from_iter([("correlation_id".to_owned(), correlation_id.into())]));
@@ -349,7 +349,7 @@ impl Session {
             charge: room.map_err(|no_room| fault::of(&no_room))?,
         };
         in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::of(&fault))?;
-        // What cannot run takes no room until its turn.
+        // Checked before queueing, so that a call that cannot run takes no place in the queue.
         let executor = &self.host.executor;
         executor.check_tool(&call).map_err(|fault| failed(&fault, &call.tool, &executor.tools()))?;
         state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming });
@@ -357,7 +357,8 @@ impl Session {
         Ok(())
     }
 
-    /// The intent of an id that is no UUID: the same for the same message of this session, and no other's.
+    /// Derives the intent id from a message id that is not a UUID. The same message of this session gives the same id,
+    /// so that a repeat does not run twice; the session's id keeps other sessions apart.
     fn intent_of(&self, req_id: &str) -> IntentId {
         let Digest(digest) = Digest::of(format!("a2e/{}/{req_id}", self.id).as_bytes());
         let mut bytes = [0; 16];
@@ -365,7 +366,7 @@ impl Session {
         IntentId::from_bytes(bytes)
     }
 
-    /// Begins calls in the order in which they came, as many as may run and find their results taken.
+    /// Begins calls in their order of arrival, while the session may run more and its queue has room.
     pub(super) fn start_waiting(self: &Arc<Self>) {
         let mut started = Vec::new();
         let mut state = self.lock();
@@ -379,7 +380,7 @@ impl Session {
             state.running.insert(turn, (queued.call.intent, queued.call.agent.clone()));
             started.push((Place { session: Arc::clone(self), turn }, queued));
         }
-        // A task may be dropped as soon as it is made, and its place with it.
+        // The lock is released first: a spawned task may be dropped at once, and dropping its slot takes the lock.
         drop(state);
         for (place, queued) in started {
             tokio::spawn(async move { place.session.run(queued).await });
@@ -418,23 +419,23 @@ impl Session {
             Err(fault) => {
                 let failure = failed(&fault, &tool, &self.host.executor.tools());
                 if let Fault::Internal(detail) = &fault {
-                    tracing::error!(%intent, detail, "a call could not be run");
+                    tracing::error!(%intent, detail, "a call failed with an internal error");
                 }
                 told.answer(|req_id, _| encode::error(Some(req_id), &failure, self.host.ts()));
             }
         }
     }
 
-    /// The next line for whoever takes them.
+    /// Waits for the next line for a reader.
     pub(super) async fn next(self: &Arc<Self>, reader: u64) -> Option<String> {
         let line = self.out.next(reader).await;
-        // There may be room for another call now.
+        // The line that was taken may make room for another call.
         self.start_waiting();
         line
     }
 
-    /// Takes no more calls, answers those that it has, and says that there will be no more. What still runs
-    /// after `limit` is cancelled.
+    /// Accepts no more calls, answers those that it has, and closes the queue. Runs that have not ended after `limit`
+    /// are cancelled.
     pub(super) async fn drained(self: Arc<Self>, limit: Option<Duration>) {
         {
             let mut state = self.lock();
@@ -458,7 +459,7 @@ impl Session {
         self.out.close();
     }
 
-    /// Cancels what runs, and answers what waits.
+    /// Cancels running calls, and answers waiting ones with an error.
     async fn cancel_all(self: &Arc<Self>) {
         let (waiting, running) = {
             let mut state = self.lock();
@@ -476,7 +477,8 @@ impl Session {
         }
     }
 
-    /// Its agent is gone: what runs is cancelled, what waits never begins, and nothing is answered any more.
+    /// Ends the session of an agent that is gone: running calls are cancelled, waiting ones dropped, and none is
+    /// answered.
     pub(super) fn desert(&self) {
         let mut state = self.lock();
         state.phase = Phase::Gone;
@@ -489,13 +491,13 @@ impl Session {
 }
 
 impl State {
-    /// How many calls wait or run.
+    /// The number of calls that wait or run.
     fn open(&self) -> usize {
         self.waiting.len() + self.running.len()
     }
 }
 
-/// The place of a running call, which is another's when it is over, however it ends.
+/// The slot of a running call. Dropping it, also on a panic, lets the next call begin.
 struct Place {
     session: Arc<Session>,
     turn: u64,
@@ -512,17 +514,17 @@ impl Drop for Place {
     }
 }
 
-/// What an agent was told of one call: events while it runs, then one answer, and nothing after that.
+/// Sends the events of one call to its agent, then one answer, and nothing after that.
 struct Told {
     session: Arc<Session>,
     req_id: String,
     heard: Mutex<Heard>,
 }
 
-/// The events that were taken.
+/// The events that were queued.
 #[derive(Default)]
 struct Heard {
-    /// The `seq` of the next.
+    /// The `seq` of the next event.
     next: u64,
     logs: usize,
     artifacts: usize,
@@ -544,7 +546,7 @@ impl Told {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called by the run itself: it must not wait for the agent.
+    /// Queues an event. The run's own thread calls this, so it must not block.
     fn tell(&self, happening: &Happening) {
         let mut heard = self.lock();
         if heard.answered {

@@ -1,4 +1,4 @@
-//! A2E on standard input and output: nothing but messages on the one, logs on standard error.
+//! A2E on standard input and output. Standard output has messages only; logs go to standard error.
 
 use super::session::{Session, Who};
 use super::{A2eSettings, Host};
@@ -12,15 +12,15 @@ use crate::wire::strict_json::JsonBounds;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt as _;
 
-/// The name for which the session's memory is counted.
+/// The owner that the session's memory is counted for.
 const OWNER: &str = "stdio";
 
-/// Serves one session until standard input ends, the agent shuts it down, or the executor takes no more
-/// calls; and then until every call is answered. Where callers are listed, the handshake has to show the token
-/// of one; otherwise whoever holds the other ends is the one caller.
+/// Serves one session until standard input ends, the agent shuts it down, or the executor accepts no more calls; and
+/// then until every call is answered. With a list of callers, the handshake has to present the token of one; without,
+/// the process at the other end is the only caller.
 ///
 /// # Errors
-/// When standard input cannot be read, or standard output is gone; then its calls are cancelled.
+/// If standard input cannot be read or standard output is closed; the calls are then cancelled.
 pub async fn serve_a2e_stdio(
     executor: Arc<Executor>,
     settings: A2eSettings,
@@ -31,7 +31,7 @@ pub async fn serve_a2e_stdio(
     let host = Host::new(Arc::clone(&executor), settings, bounds, known);
     let session = Session::new(host, OWNER, Who::Shown(Credential::default()));
     let reader = session.out.attach();
-    // What was read to its end is still answered: only the writer says that all is done.
+    // The end of input does not end the session: the writer does, once all calls are answered.
     let reading = async {
         read(&session, input, bounds, &executor).await?;
         std::future::pending().await
@@ -42,7 +42,7 @@ pub async fn serve_a2e_stdio(
     }
 }
 
-/// Writes lines until there will be no more.
+/// Writes lines until the queue is closed.
 async fn write(session: &Arc<Session>, reader: u64) -> std::io::Result<()> {
     let mut output = tokio::io::stdout();
     while let Some(mut line) = session.next(reader).await {
@@ -59,7 +59,7 @@ async fn write(session: &Arc<Session>, reader: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reads messages for as long as there may be any, and then lets the session end.
+/// Reads messages until the end of input, and then drains the session.
 async fn read(
     session: &Arc<Session>,
     mut input: impl tokio::io::AsyncBufRead + Unpin,
@@ -67,7 +67,7 @@ async fn read(
     executor: &Executor,
 ) -> std::io::Result<()> {
     loop {
-        // Whoever takes no answers is asked for none.
+        // Backpressure: an agent that reads no answers gets no further message read.
         session.out.room().await;
         let line = tokio::select! {
             line = read_line(&mut input, bounds.max_bytes) => line?,

@@ -1,6 +1,6 @@
-//! What is known of each agent: how much it sends, which ids it used, and what it wants to be told.
+//! The state of each agent: its message rate, its used ids, and its subscriptions.
 //!
-//! Agents are those of the key file, so that there are never more than it has.
+//! Agents come from the key file, which bounds the map.
 
 use super::ids::{Purpose, Rate, Use, UsedIds};
 use super::mailbox::{Mailbox, Outgoing, Subscription};
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// All agents that have sent something.
+/// The agents that have sent a message.
 #[derive(Debug, Default)]
 pub(super) struct Hub(Mutex<HashMap<Box<str>, Agent>>);
 
@@ -36,12 +36,12 @@ impl Hub {
         change(agents.entry(name.into()).or_default())
     }
 
-    /// Counts a message of an agent. `false` when there are too many.
+    /// Counts a message of an agent. Returns `false` if it exceeds the rate limit.
     pub(super) fn one_more(&self, name: &str, now: Instant) -> bool {
         self.agent(name, |agent| agent.rate.one_more(now))
     }
 
-    /// Uses an id of an agent.
+    /// Marks an id of an agent as used until `until_ms`, in milliseconds since 1970.
     pub(super) fn spend(
         &self,
         name: &str,
@@ -53,12 +53,12 @@ impl Hub {
         self.agent(name, |agent| agent.used.spend(id, purpose, now_ms, until_ms))
     }
 
-    /// Lets an agent's events go over a connection, when they go over no other.
+    /// Sends an agent's events over a connection, unless they go over another.
     pub(super) fn attach(&self, name: &str, line: &Line) {
         self.agent(name, |agent| agent.mailbox.attach(line.id, &line.wake));
     }
 
-    /// A connection is gone.
+    /// Removes a connection that has ended.
     pub(super) fn detach(&self, line: &Line, now: Instant) {
         let mut agents = self.lock();
         for name in line.agents() {
@@ -68,7 +68,7 @@ impl Hub {
         }
     }
 
-    /// Adds a subscription. `false` when there are too many.
+    /// Adds a subscription. Returns `false` if the agent has as many as it may.
     pub(super) fn subscribe(
         &self,
         name: &str,
@@ -82,19 +82,19 @@ impl Hub {
         })
     }
 
-    /// Ends a subscription. `false` when there is none.
+    /// Ends a subscription. Returns `false` if it does not exist.
     pub(super) fn unsubscribe(&self, name: &str, id: IntentId) -> bool {
         self.agent(name, |agent| agent.mailbox.unsubscribe(id))
     }
 
-    /// An event arrived at an agent.
+    /// Handles an agent's acknowledgement of an event.
     pub(super) fn acknowledged(&self, name: &str, id: IntentId) {
         if !self.agent(name, |agent| agent.mailbox.acknowledged(id)) {
-            tracing::debug!(agent = name, event = %id, "an acknowledgement of no event that is kept");
+            tracing::debug!(agent = name, event = %id, "an acknowledgement of an unknown event");
         }
     }
 
-    /// What a connection is to send now, with the names of its agents.
+    /// The events that a connection has to send now, with the names of their agents.
     pub(super) fn due(
         &self,
         line: &Line,
@@ -111,7 +111,7 @@ impl Hub {
         due
     }
 
-    /// Tells all who want to know. It is called on a run's own thread, and waits for nobody.
+    /// Queues an event for all its subscribers. The run's own thread calls this, so it never blocks.
     pub(super) fn publish(&self, subject: &Subject, news: News<'_>, now: Instant) {
         let name = match &news {
             News::Happened(Happening::Started) => EventName::Started,
@@ -131,7 +131,7 @@ impl Hub {
     }
 }
 
-/// What is told of it. An artifact's content and a result come with the response.
+/// The data of an event. An artifact's content and a result are in the response only.
 fn data(subject: &Subject, news: News<'_>) -> Value {
     let Subject { agent, intent, tool } = subject;
     let mut data = json!({

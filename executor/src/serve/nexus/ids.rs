@@ -1,35 +1,33 @@
-//! Which ids an agent has used, and how many messages it sent of late.
+//! The ids that an agent has used, and its message rate.
 
 use crate::ident::IntentId;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-/// How many messages one agent may send in a second.
 const MAX_REQUESTS_PER_SECOND: u32 = 100;
-/// How many ids of one agent are remembered at once.
+/// Ids of one agent that are remembered at once.
 const MAX_IDS: usize = 100_000;
 
-/// What an id was used for.
+/// The use of an id, which decides if it may come again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To run a tool. The journal knows whether it is the same again.
+    /// Runs a tool. The journal detects repeats.
     Execute,
-    /// To tell something, which may be told again.
+    /// Reports an event, which may be sent again.
     Event,
-    /// For something that is asked for once.
+    /// Asks for something that is done once.
     Once,
 }
 
-/// Whether an id may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// For the first time.
+    /// The id is new.
     First,
-    /// For what it was used for before, which may come again.
+    /// The id was used for the same purpose, which may come again.
     Again,
-    /// It was used before.
+    /// The id was used before, and may not come again.
     Spent,
-    /// As many are remembered as there may be.
+    /// The table of ids is full.
     Full,
 }
 
@@ -41,7 +39,7 @@ pub(super) struct UsedIds {
 }
 
 impl UsedIds {
-    /// Uses an id, which is remembered `until_ms`, in milliseconds since 1970.
+    /// Marks an id as used. It is remembered until `until_ms`, in milliseconds since 1970.
     pub(super) fn spend(&mut self, id: IntentId, purpose: Purpose, now_ms: u64, until_ms: u64) -> Use {
         while let Some((_, gone)) = self.until_ms.first().copied().filter(|(until, _)| *until < now_ms) {
             self.until_ms.pop_first();
@@ -61,7 +59,7 @@ impl UsedIds {
     }
 }
 
-/// How many messages came of late.
+/// Counts the recent messages of an agent.
 #[derive(Debug, Default)]
 pub(super) struct Rate {
     since: Option<Instant>,
@@ -69,7 +67,6 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Whether one more is in order.
     pub(super) fn one_more(&mut self, now: Instant) -> bool {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1)) {
             (self.since, self.count) = (Some(now), 0);

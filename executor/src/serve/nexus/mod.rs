@@ -3,8 +3,9 @@
 //! ```text
 //! text ─ signature ─ rate ─ time ─ payload opened ─ id not used before ─▶ ack, if asked for ─▶ done ─▶ response
 //! ```
-//! Whoever shows a bad token is answered in the words of this protocol. Whose a message is, its signature
-//! says; the caller of the token has to speak for that agent as well.
+//! A bad token is answered in this protocol's error format. The signature determines the agent of a message, and the
+//! caller of the token must be allowed to act for that agent as well. A signature covers five members of the header
+//! only, so that ids are remembered for the longest `ttl` and not for the one in the message.
 
 mod hub;
 mod ids;
@@ -46,33 +47,33 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
-/// How far a `timestamp` may be ahead of the executor's clock, in milliseconds.
+/// Milliseconds that a `timestamp` may be ahead of the executor's clock.
 const MAX_CLOCK_SKEW_MS: u64 = 60_000;
-/// To whom a message goes that does not say from whom it is.
+/// The addressee of an answer to a message without a readable sender.
 const UNKNOWN: &str = r#"{"id":"unknown","type":"nexus","version":"1.0.0","capabilities":[]}"#;
 
-/// What the operator decided about this door.
+/// The operator's settings of the Nexus door.
 #[derive(Debug, Clone)]
 pub struct NexusSettings {
-    /// Whom it is open to.
+    /// The callers that may use it.
     pub open_to: OpenTo,
     /// Its own id, in `to`; `None` is the executor's DID.
     pub id: Option<String>,
-    /// The file with what agents and the executor share.
+    /// The file with the secrets that agents and the executor share.
     pub key_file: PathBuf,
-    /// How much a signature covers.
+    /// The members that a signature covers.
     pub scope: SignatureScope,
-    /// How often a WebSocket is pinged. After three times as long without a word it is closed.
+    /// Interval of pings on a WebSocket. After three intervals without a message it is closed.
     pub heartbeat: Duration,
 }
 
-/// What the door shares with the others on its port.
+/// The properties of the HTTP port that the door is served on.
 pub struct Port {
-    /// What a message may be.
+    /// Size and depth limits of a message.
     pub bounds: JsonBounds,
-    /// Who is known.
+    /// The list of callers.
     pub callers: KnownCallers,
-    /// What connections may be.
+    /// Limits for connections.
     pub connections: ConnectionLimits,
 }
 
@@ -82,23 +83,23 @@ struct Nexus {
     port: Port,
     keys: Keyring,
     id: String,
-    /// The executor's identity, and that of whoever is not known.
+    /// The executor's identity, and that of an unknown sender.
     identity: Box<RawValue>,
     unknown: Box<RawValue>,
     hub: Arc<Hub>,
-    /// When this process began to remember ids, in milliseconds since 1970.
+    /// The time since which this process remembers ids, in milliseconds since 1970.
     started_ms: u64,
 }
 
 /// The agent of an id in the key file.
 ///
 /// # Errors
-/// [`Fault::InvalidRequest`] when the id cannot be a DID's.
+/// [`Fault::InvalidRequest`] if the id does not fit into a DID.
 pub fn agent_of(id: &str) -> Result<AgentDid, Fault> {
     named(Door::Nexus, id)
 }
 
-/// This door. `id` is its own where the settings name none.
+/// The router of this door. `id` is its own id where the settings name none.
 #[must_use]
 pub fn doorway(
     executor: Arc<Executor>,
@@ -120,20 +121,20 @@ pub fn doorway(
     Doorway { routes, gate: Gate::Door(open_to) }
 }
 
-/// A message to the other side, and whether it is the last that answers its message.
+/// An answer; `last` if no further answer to the same message follows.
 struct Told {
     text: String,
     last: bool,
 }
 
-/// How a message came.
+/// The transport that a message arrived over.
 #[derive(Clone, Copy)]
 enum Way<'a> {
     Post,
     Socket(&'a socket::Line),
 }
 
-/// Who sent a message, and how it is answered.
+/// The verified sender of a message, and the form of its answer.
 struct Sender<'a> {
     caller: &'a Caller,
     agent: AgentDid,
@@ -148,13 +149,13 @@ struct Sender<'a> {
     charge: Charge,
 }
 
-/// A message that has passed the strict reader, or why not, and what it counts for in its caller's share of memory.
+/// A message that has passed the strict reader, or the fault, and its charge against the caller's share of memory.
 struct Received<'a> {
     text: Result<&'a str, Fault>,
     charge: Charge,
 }
 
-/// What became of a command or a query.
+/// The result of a command or a query.
 type Outcome = Result<(Status, Box<RawValue>, Option<Failure>), Failure>;
 
 async fn post(
@@ -176,7 +177,7 @@ async fn post(
         return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
     };
     let (out, mut told) = mpsc::channel(2);
-    // Whoever does not take the answer is not worked for.
+    // Held by this response and not by the task: once the client stops reading, its connection is idle.
     let work = connection.works();
     tokio::spawn(async move {
         let message = Received { text: body.text(&door.port.bounds), charge: body.charge() };
@@ -202,7 +203,7 @@ async fn post(
 }
 
 impl Nexus {
-    /// Who shows this, as of now.
+    /// Authenticates a credential, as of now.
     fn caller(&self, shown: &Credential) -> Option<Arc<Caller>> {
         match self.settings.open_to {
             OpenTo::Callers => self.port.callers.identify(shown, self.executor.clock().now()),
@@ -214,11 +215,11 @@ impl Nexus {
         milliseconds(self.executor.clock().now())
     }
 
-    /// What makes the next message, with this id. Without randomness nothing is sent.
+    /// Id, time and random IV of the next message. `None` if the system has no random bytes: then nothing is sent.
     fn stamp(&self, id: IntentId) -> Option<Stamp> {
         let mut iv = [0; 12];
         if let Err(error) = getrandom::fill(&mut iv) {
-            tracing::error!(%error, "the system gives no random bytes");
+            tracing::error!(%error, "the system has no random bytes");
             return None;
         }
         Some(Stamp { id, timestamp_ms: self.now_ms(), iv })
@@ -228,7 +229,7 @@ impl Nexus {
         self.stamp(IntentId::random()).map_or(String::new(), |stamp| letter.write(&stamp, body))
     }
 
-    /// An error to somebody who has not shown who they are.
+    /// An unsigned error for a sender that is not authenticated.
     fn to_nobody(&self, of: Option<(IntentId, &RawValue)>, failure: Failure) -> String {
         let (id, to) = of.map_or((None, &*self.unknown), |(id, to)| (Some(id), to));
         self.unsigned(id, to, failure)
@@ -246,7 +247,7 @@ impl Nexus {
         self.write(letter, Body::Error(id, failure))
     }
 
-    /// An event, sealed and signed for its agent.
+    /// Encodes an event, encrypted if requested, and signed for its agent.
     fn event(&self, agent: &str, event: &Outgoing) -> Option<String> {
         let letter = Letter {
             from: &self.identity,
@@ -260,12 +261,12 @@ impl Nexus {
         Some(letter.write(&self.stamp(event.id)?, body))
     }
 
-    /// Whether a caller may still be told of an agent's runs.
+    /// Returns `true` if a caller may see an agent's runs.
     fn may_know(caller: &Caller, agent: &AgentDid) -> bool {
         caller.speaks_for(agent) || caller.is_any_of(&[Role::Operator])
     }
 
-    /// Takes one message, and answers it.
+    /// Handles one message, and sends its answers to `out`.
     async fn take(&self, caller: &Caller, message: Received<'_>, way: Way<'_>, out: &mpsc::Sender<Told>) {
         let Received { text, charge } = message;
         let last = async |text| drop(out.send(Told { text, last: true }).await);
@@ -297,13 +298,13 @@ impl Nexus {
             priority: verified.priority(),
         };
         let accepted = self.accept(caller, &verified, &name, keys, way);
-        // Whoever sealed what cannot be opened could not open the answer.
+        // A sender whose key does not decrypt the request cannot decrypt an encrypted reply, so the reply is in clear.
         let opened = accepted.as_ref().map_or_else(|unaccepted| unaccepted.opened, |_| true);
         letter.sealed = verified.is_sealed() && opened;
         let (agent, content, again) = match accepted {
             Ok(accepted) => accepted,
             Err(Unaccepted { failure, opened: _ }) => {
-                // Two who answer each other's errors would never stop.
+                // Errors are never answered: two peers that did so would not stop.
                 if verified.envelope().kind() != Kind::Error {
                     last(self.write(letter, Body::Error(Some(id), failure))).await;
                 }
@@ -312,7 +313,7 @@ impl Nexus {
         };
         let answers = match &content {
             Content::Event(head) => {
-                tracing::debug!(agent = name, kind = head.kind, event = head.name, again, "an event came");
+                tracing::debug!(agent = name, kind = head.kind, event = head.name, again, "event received");
                 if verified.requires_ack() || head.guarantee != Guarantee::AtMostOnce {
                     last(self.write(letter, Body::Ack(id))).await;
                 }
@@ -323,7 +324,7 @@ impl Nexus {
                 false
             }
             Content::Response | Content::Error => {
-                tracing::debug!(agent = name, "an answer came to what nobody asked");
+                tracing::debug!(agent = name, "an answer without a request is ignored");
                 false
             }
             Content::Execute(_)
@@ -359,7 +360,8 @@ impl Nexus {
         last(self.write(letter, Body::Response { request: id, status, data, error, processing_ms })).await;
     }
 
-    /// Checks all that makes a message one to act on: its agent, what it asks for, and whether it came before.
+    /// Checks the rate, addressee, time, agent, payload and id of a verified message. Returns the agent, the content,
+    /// and `true` if it is a permitted repeat.
     fn accept(
         &self,
         caller: &Caller,
@@ -400,15 +402,15 @@ impl Nexus {
             Content::Cancel(_) | Content::Subscribe(_) | Content::Unsubscribe(_) | Content::Query(..) => {
                 Some(Purpose::Once)
             }
-            // They change nothing when they come again.
+            // Repeats of these change nothing.
             Content::Response | Content::Ack(_) | Content::Error => None,
         };
-        // Not the message's own `ttl`, which the signature does not cover.
+        // The maximum, not the message's own `ttl`, which the signature does not cover.
         let until_ms = verified.timestamp_ms().saturating_add(MAX_TTL_MS);
         let id = verified.envelope().id();
         let opened = |failure| Err(Unaccepted { failure, opened: true });
         if purpose == Some(Purpose::Once) && verified.timestamp_ms() < self.started_ms {
-            let message = "the message was made before this executor started, which does not know whether it was \
+            let message = "the message was created before this executor started, which cannot tell if it was \
                            used: send it again";
             return opened(Failure::new(Code::ValidationError, message).with("pointer", "/timestamp"));
         }
@@ -442,7 +444,7 @@ impl Nexus {
             }
             Content::Query(question, Resource::Executor) => self.about_itself(sender, question),
             Content::Query(question, Resource::Intent(intent)) => self.about(sender, question, intent).await,
-            // They are not answered.
+            // These have no answer.
             Content::Event(_) | Content::Response | Content::Ack(_) | Content::Error => done(Value::Null),
         }
     }
@@ -525,7 +527,7 @@ impl Nexus {
         Err(Failure::new(Code::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
     }
 
-    /// What a query about the executor is answered with. Its load is for operators.
+    /// Answers a query about the executor. Its load is for operators only.
     fn about_itself(&self, sender: &Sender<'_>, question: Question) -> Outcome {
         let load = || {
             let (running, queued) = self.executor.load();
@@ -550,13 +552,13 @@ impl Nexus {
                 done(json!({ "resourceId": "executor", "metrics": load() }))
             }
             Question::Metrics => {
-                let message = "the executor's figures are for callers with the role `operator`".to_owned();
+                let message = "the executor's metrics are for callers with the role `operator`".to_owned();
                 Err(failed(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message)))
             }
         }
     }
 
-    /// What a query about an intent is answered with. What another agent asked for is not known to an agent.
+    /// Answers a query about an intent. To an agent, the intents of other agents do not exist.
     async fn about(&self, sender: &Sender<'_>, question: Question, intent: IntentId) -> Outcome {
         let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]);
         let found = self.executor.status(intent).await.map_err(failed)?;
@@ -568,7 +570,7 @@ impl Nexus {
             Some(Whereabouts::Running) => ("running", None),
             Some(Whereabouts::Finished(receipt)) => ("finished", receipt),
             None => {
-                let message = format!("the intent `{intent}` is not known here");
+                let message = format!("unknown intent `{intent}`");
                 return Err(Failure::new(Code::NotFound, message).with("pointer", "/payload/resourceId"));
             }
         };
@@ -596,13 +598,13 @@ fn milliseconds(at: OffsetDateTime) -> u64 {
     u64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
 }
 
-/// Why a message is not acted on, and whether its payload could be opened.
+/// The reason why a message is refused; `opened` if its payload was decrypted.
 struct Unaccepted {
     failure: Failure,
     opened: bool,
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "it is one of the ways in which a message is answered")]
+#[allow(clippy::unnecessary_wraps, reason = "all branches of `perform` have this type")]
 fn done(data: Value) -> Outcome {
     Ok((Status::Success, encode::answer(&data), None))
 }

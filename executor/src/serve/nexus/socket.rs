@@ -1,4 +1,4 @@
-//! The WebSocket of this door: messages are answered as they get done, and events go out as they come.
+//! The WebSocket of this door: messages are answered as they complete, and events are sent as they occur.
 
 use super::{Nexus, Received, Told, Way};
 use crate::govern::Credential;
@@ -22,18 +22,18 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{Instant, interval_at, timeout};
 
-/// The code with which a WebSocket of nobody is closed.
+/// The close code for an unauthenticated caller.
 const NOT_KNOWN_CODE: u16 = 4001;
-/// How often it is asked whether an event has to be sent again.
+/// Interval of the check for events to send again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How many heartbeats may go by without a word.
+/// Heartbeats without a message after which the connection is closed.
 const MAX_MISSED_BEATS: u32 = 3;
 
-/// One connection, as the events know it.
+/// A connection as the target of events.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) id: u64,
-    /// That there is something to send.
+    /// Notified when there is something to send.
     pub(super) wake: Arc<Notify>,
     agents: Mutex<BTreeSet<Box<str>>>,
 }
@@ -44,7 +44,7 @@ impl Line {
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), wake: Arc::default(), agents: Mutex::default() }
     }
 
-    /// A message of this agent came over it.
+    /// Adds an agent whose message arrived over it.
     pub(super) fn is_of(&self, agent: &str) {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if !agents.contains(agent) {
@@ -52,7 +52,7 @@ impl Line {
         }
     }
 
-    /// Whose messages came over it.
+    /// The agents whose messages arrived over it.
     pub(super) fn agents(&self) -> BTreeSet<Box<str>> {
         self.agents.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -83,7 +83,7 @@ pub(super) async fn upgrade(
     })
 }
 
-/// Takes a connection from the events when it ends, however it does.
+/// Detaches a connection from the events when it ends, also on a panic.
 struct Gone {
     door: Arc<Nexus>,
     line: Arc<Line>,
@@ -119,8 +119,8 @@ async fn converse(
     }
 }
 
-/// Reads messages until the other side ends or says nothing for too long, or its caller is not known: only then
-/// `false`.
+/// Reads messages until the peer closes or is silent for too long, or until the caller is no longer authenticated: only
+/// then it returns `false`.
 async fn listen(
     door: &Arc<Nexus>,
     connection: &Arc<Connection>,
@@ -134,7 +134,7 @@ async fn listen(
     let mut pings = Pings::default();
     loop {
         let Ok(message) = timeout(stale, stream.next()).await else {
-            tracing::debug!("a WebSocket said nothing for too long");
+            tracing::debug!("a WebSocket is closed: it was silent for too long");
             return true;
         };
         let bytes = match message {
@@ -151,7 +151,7 @@ async fn listen(
             Some(Ok(Message::Ping(_) | Message::Close(_)) | Err(_)) | None => return true,
         };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return true };
-        // Asked last of all: there may have been no place for as long as the other side liked.
+        // Authenticated after the wait for a permit, which the peer can make as long as it likes.
         let Some(caller) = door.caller(shown) else { return false };
         connection.arriving.is_whole();
         let (door, line, answers) = (Arc::clone(door), Arc::clone(line), answers.clone());
@@ -167,8 +167,8 @@ async fn listen(
     }
 }
 
-/// Writes answers and events until the other side does not take them, or its caller is not known: only then
-/// `false`.
+/// Writes answers and events until the peer does not read them in time, or until the caller is no longer authenticated:
+/// only then it returns `false`.
 async fn speak(
     door: &Nexus,
     shown: &Credential,
@@ -211,7 +211,7 @@ async fn speak(
     }
 }
 
-/// Whether the other side takes a message in time.
+/// Sends a message. Returns `false` if the peer does not read it in time.
 async fn taken(door: &Nexus, sink: &mut SplitSink<WebSocket, Message>, message: Message) -> bool {
     matches!(timeout(door.port.connections.request, sink.send(message)).await, Ok(Ok(())))
 }
