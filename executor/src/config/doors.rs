@@ -1,4 +1,4 @@
-//! The doors of the other protocols, as the operator wants them.
+//! The configuration of the doors of the other protocols.
 
 use super::{Wrong, file, size, within, wrong};
 use crate::call::Door;
@@ -12,12 +12,12 @@ use crate::wire::nexus::message::SignatureScope;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The doors that are served beside A2G; `None` is one that is switched off.
+/// The doors that are served besides A2G; `None`: the door is disabled.
 #[derive(Debug, Clone)]
 pub struct Doors {
     /// A2A 0.3.0.
     pub a2a: Option<A2aSettings>,
-    /// Whose webhooks it tells; nobody's when empty.
+    /// The hosts of webhooks that A2A tasks may be posted to; empty: webhooks are disabled.
     pub webhook_domains: Vec<HostPattern>,
     /// A2E 1.0.
     pub a2e: Option<A2eSettings>,
@@ -42,7 +42,7 @@ impl Doors {
         })
     }
 
-    /// A door that is open to everybody is for local callers only.
+    /// Checks that a door without authentication is reachable from this machine only.
     pub(super) fn check_reach(&self, listen: &Listen) -> Result<(), Wrong> {
         let Self { a2a, webhook_domains: _, a2e, nexus, sovereign } = self;
         let doors = [
@@ -54,7 +54,7 @@ impl Doors {
         let open = doors.into_iter().find(|(_, open_to)| *open_to == Some(OpenTo::Everybody));
         match open {
             Some((key, _)) if !listen.is_local() => Err(wrong(key)(&format_args!(
-                "is `everybody`, and others can call {listen}: only a loopback address or a socket is opened like that"
+                "is `everybody`, and other machines can call {listen}: this needs a loopback address or a Unix socket"
             ))),
             Some(_) | None => Ok(()),
         }

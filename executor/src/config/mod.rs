@@ -1,7 +1,7 @@
-//! The configuration: a TOML file as written, then checked, with every limit present.
+//! The configuration: a TOML file, parsed and checked, with every limit present.
 //!
-//! An unknown key, a wrong type or a number out of range is refused with its line and key; nothing
-//! starts on a configuration that was only half understood.
+//! An unknown key, a wrong type or a number out of range is refused with its line and key: no command starts with a
+//! configuration that was only partly understood.
 
 mod doors;
 mod file;
@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Why a configuration was refused.
+/// The configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -33,7 +33,8 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said. Part of the sentence, so no `source`, which a chain would say again.
+        /// The error of the system. It is part of the message and therefore not a `source`, which an error chain would
+        /// print twice.
         error: std::io::Error,
     },
     /// The file is not TOML, or has an unknown key or a wrong type. Names line and column.
@@ -41,19 +42,19 @@ pub enum ConfigError {
     Syntax {
         /// The file.
         path: PathBuf,
-        /// What the parser said, with the line.
+        /// The parser's message, with line and column.
         reason: String,
     },
-    /// A value that cannot be.
+    /// A value is not valid.
     #[error("`{path}`{line}: `{key}` {reason}")]
     Value {
         /// The file.
         path: PathBuf,
-        /// ` line N`, when the key stands in the file.
+        /// ` line N`, if the key is in the file.
         line: String,
         /// The key.
         key: String,
-        /// What is wrong with it.
+        /// The reason, as the rest of a sentence that begins with the key.
         reason: String,
     },
 }
@@ -63,61 +64,61 @@ pub enum ConfigError {
 pub struct Config {
     /// The executor's own DID.
     pub did: AgentDid,
-    /// Where the HTTP door listens.
+    /// The address of the HTTP port.
     pub listen: Listen,
-    /// The list of callers; `None`: nobody is told apart.
+    /// The list of callers; `None`: callers are not authenticated.
     pub callers: Option<PathBuf>,
-    /// Whose JSON Web Tokens callers may show.
+    /// Issuers of the JSON Web Tokens that callers may present.
     pub issuers: Vec<IssuerSettings>,
-    /// The TLS of the HTTP door.
+    /// The TLS files of the HTTP port.
     pub tls: Option<TlsSettings>,
-    /// What a body may be.
+    /// Size and depth limits of a message.
     pub bounds: JsonBounds,
-    /// `Host` names that are accepted beside loopback names and the address listened on.
+    /// `Host` names that are accepted besides loopback names and the address of the port.
     pub allowed_hosts: Vec<String>,
-    /// `Origin` values that are accepted. A request without one is no web page's.
+    /// `Origin` values that are accepted. A request without one does not come from a web page.
     pub allowed_origins: Vec<String>,
-    /// What connections to the HTTP door may be.
+    /// Limits for connections to the HTTP port.
     pub connections: ConnectionLimits,
-    /// Where tools run that are not named in [`Self::inline_tools`].
+    /// Isolation of the tools that are not in [`Self::inline_tools`].
     pub isolation: Isolation,
     /// The tools that run on a thread of the server.
     pub inline_tools: BTreeSet<ToolName>,
-    /// The answer to a control of the process ring that the kernel lacks; `None`: as [`Self::containment_at`] says.
+    /// Policy for protections that the kernel lacks; `None`: [`Self::containment_at`] decides.
     pub containment: Option<Containment>,
     /// The user of every run, where the server is root; `None`: the owner of its folders.
     pub run_as: Option<User>,
-    /// How many processes wait ahead of time for a guest.
+    /// Child processes that are forked ahead of time.
     pub waiting: usize,
-    /// The lifetime of an address layout that processes of guests share.
+    /// The lifetime of an address layout that children share.
     pub layout: Layout,
-    /// How many executions run and wait at once.
+    /// Executions that run and wait at once.
     pub capacity: Capacity,
-    /// How long running work may go on after SIGTERM.
+    /// Time that runs may take to end after SIGTERM.
     pub drain: Duration,
-    /// The remote governor; `None` is the one inside.
+    /// The remote governor; `None`: the built-in one.
     pub governor: Option<GovernorUrl>,
-    /// The policies of the governor inside; `None` is the built-in policy.
+    /// The policies of the built-in governor; `None`: the built-in policy.
     pub policies: Option<PathBuf>,
-    /// Where the governor inside records reports.
+    /// The file in which the built-in governor records reports.
     pub reports: Option<PathBuf>,
-    /// The journal.
+    /// The journal's file.
     pub journal: PathBuf,
     /// The event that a commit of the journal waits for.
     pub durability: Durability,
     /// The key that signs the journal's checkpoints; without one they are not signed.
     pub journal_key: Option<PathBuf>,
-    /// How many reports may wait for the governor before nothing more is run.
+    /// Undelivered reports above which no further intent runs.
     pub most_undelivered: usize,
-    /// How often a heartbeat goes to the governor.
+    /// Interval of heartbeats to the governor.
     pub heartbeat: Duration,
-    /// Whose proofs are believed, and how intents have to be signed.
+    /// The keys that verdicts' proofs are verified with, and the signature that intents need.
     pub trust: TrustSettings,
     /// The folder of tools.
     pub catalog: PathBuf,
     /// The private folder of compiled tools.
     pub cache: PathBuf,
-    /// Heap memory above which nothing more is taken in.
+    /// Heap memory above which new calls are refused.
     pub memory: MemoryLimit,
     /// Limits on the compilation of one module.
     pub compile_limits: CompileLimits,
@@ -125,35 +126,35 @@ pub struct Config {
     pub ceilings: Ceilings,
     /// The map from guest paths to host folders.
     pub mounts: Mounts,
-    /// The way out, for runs with a network.
+    /// Egress settings, for runs with a network.
     pub egress: EgressSettings,
-    /// Certificates that are trusted beside the machine's own.
+    /// Certificates that are trusted besides the machine's own.
     pub ca_file: Option<PathBuf>,
     /// The doors of the other protocols.
     pub doors: Doors,
 }
 
-/// The answer to a control of the process ring that the kernel lacks.
+/// Policy for protections that the kernel lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Containment {
-    /// The log says so, and tools run without it.
+    /// Tools run without it, and a warning is logged.
     BestEffort,
-    /// Nothing starts.
+    /// The executor does not start.
     Required,
 }
 
-/// The lifetime of an address layout that processes of guests share.
+/// The lifetime of an address layout that children share.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
-    /// The most runs.
+    /// Runs after which the zygote, and with it the layout, is replaced.
     pub renew_runs: u64,
-    /// The longest time.
+    /// Time after which it is replaced.
     pub renew_after: Duration,
-    /// Not at all: each has one of its own.
+    /// `true` gives every child a layout of its own.
     pub fresh: bool,
 }
 
-/// The configuration file that is read when none is named.
+/// The configuration file that is read if none is named and it exists.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
 impl Config {
@@ -168,37 +169,38 @@ impl Config {
         Self::parse(&text, path, base)
     }
 
-    /// The bytes of memory that one caller may make the server hold: a quarter of the budget, or half where callers are
-    /// not told apart.
+    /// Bytes of memory that one caller may make the server hold: a quarter of the budget, or half where callers are not
+    /// authenticated. The share is a caller's and not an agent's, because a caller may name any number of agents.
     #[must_use]
     pub fn caller_share(&self) -> u64 {
         self.memory.bytes() / if self.callers.is_some() { 4 } else { 2 }
     }
 
-    /// The bytes that all runs together may hand out at once.
+    /// Bytes of output that all concurrent runs together may produce.
     #[must_use]
     pub fn max_expected_output(&self) -> u64 {
         (self.capacity.concurrent as u64).saturating_mul(self.ceilings.output.bytes())
     }
 
-    /// The configuration without a file: every default.
+    /// The default configuration.
     ///
     /// # Errors
-    /// [`ConfigError`] when the defaults do not fit this machine, such as without a home folder.
+    /// [`ConfigError`] if the defaults do not fit this machine, such as without a home folder.
     pub fn without_file() -> Result<Self, ConfigError> {
         Self::parse("", Path::new("the defaults"), Path::new("."))
     }
 
-    /// The containment for calls that come by `listen`: the configured one, or else [`Containment::Required`] where
-    /// others than this machine can call.
+    /// The containment for calls that arrive at `listen`: the configured one, or else [`Containment::Required`] where
+    /// other machines can call: their callers are not the developer, and a missing protection would be one line in a
+    /// log. On loopback it is best effort, so that a developer without Landlock can start.
     #[must_use]
     pub fn containment_at(&self, listen: Option<&Listen>) -> Containment {
         let is_local = listen.is_none_or(Listen::is_local);
         self.containment.unwrap_or(if is_local { Containment::BestEffort } else { Containment::Required })
     }
 
-    /// Checks again that nothing of the executor's own lies where guests are let in: after a command
-    /// line moved something.
+    /// Checks again that no file of the executor is in a folder that guests can reach, after options of the command
+    /// line changed paths.
     ///
     /// # Errors
     /// [`ConfigError::Value`] names the two folders.
@@ -209,7 +211,7 @@ impl Config {
         self.check_private_places().map_err(|wrong| wrong.at(said_by, "", 0))
     }
 
-    /// What is the executor's own, by the key that names it, must not lie where a guest could be let in.
+    /// Checks that no file of the executor, by its configuration key, is in a folder that a guest could reach.
     fn check_private_places(&self) -> Result<(), Wrong> {
         let tls = self.tls.as_ref();
         let socket = match &self.listen {
@@ -240,11 +242,11 @@ impl Config {
         check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers))
     }
 
-    /// Checks that the folders and the tools are there which the file at `path` names. A server needs
-    /// them later: this is for whoever asks whether it will find them.
+    /// Checks that the folders and tools that the file at `path` names exist. For `config check`: a server would fail
+    /// on them only later.
     ///
     /// # Ambient Authority
-    /// Looks at the folders, and reads the file again for its lines.
+    /// Looks at the folders, and reads the file again for its line numbers.
     ///
     /// # Errors
     /// [`ConfigError::Value`] names the first that is missing.
@@ -266,7 +268,7 @@ impl Config {
             Some(("executor.inline_tools", 0, reason))
         };
         let Some((key, nth, reason)) = missing.or_else(no_tool) else { return Ok(()) };
-        // Without a file, which is no fault, there is no line to name.
+        // The defaults have no file, and so no line number.
         let text = std::fs::read_to_string(path).unwrap_or_default();
         Err(Wrong { key, reason }.at(path, &text, nth))
     }
@@ -280,8 +282,8 @@ impl Config {
     }
 }
 
-/// The parser's reason, with the nearest of the expected names beside the unknown one. The parser says both in one
-/// line: ``unknown field `lisen`, expected one of `listen`, …``.
+/// The parser's message with the nearest of the expected names added. The message has both in one line: ``unknown field
+/// `lisen`, expected one of `listen`, …``.
 fn with_nearest(reason: &str) -> String {
     let line = |line: &str| {
         let mut quoted = line.split('`').skip(1).step_by(2);
@@ -294,14 +296,14 @@ fn with_nearest(reason: &str) -> String {
     reason.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A value that cannot be, by its dotted key.
+/// An invalid value, by its dotted key.
 struct Wrong {
     key: &'static str,
     reason: String,
 }
 
 impl Wrong {
-    /// As an error of a file with this text, in which the key may stand more than once.
+    /// Converts it to an error of a file with this text. `nth` selects one of several occurrences of the key.
     fn at(self, path: &Path, text: &str, nth: usize) -> ConfigError {
         let line = line_of(text, self.key, nth).map(|line| format!(" line {line}")).unwrap_or_default();
         ConfigError::Value { path: path.to_owned(), line, key: self.key.to_owned(), reason: self.reason }
@@ -367,8 +369,8 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     let trust = who_is_trusted(trust, at)?;
     if trust.keys.is_some() && executor.did == file::Executor::default().did {
         return Err(wrong("executor.did")(
-            &"has to be set where `trust.keys` is: a proof is for the executor with this DID, and every executor that \
-              has none of its own has the same",
+            &"has to be set where `trust.keys` is: a proof names the executor by this DID, and all executors without \
+              one of their own share the default",
         ));
     }
     let doors = Doors::check(doors, at)?;
@@ -500,21 +502,23 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
     Ok(config)
 }
 
-/// What a door needs that is more than a local one.
+/// Checks that client certificates have a list of callers, and that TLS has a port.
 fn check_door(listen: &Listen, callers: Option<&Path>, tls: Option<&TlsSettings>) -> Result<(), Wrong> {
     let asks_for_certificates = tls.is_some_and(|tls| tls.client_ca.is_some());
     if asks_for_certificates && callers.is_none() {
         return Err(wrong("server.tls.client_ca")(
-            &"needs `server.callers`, which says whose certificate is good for what",
+            &"needs `server.callers`, which maps certificates to roles and agents",
         ));
     }
     if tls.is_some() && listen.ip().is_none() {
-        return Err(wrong("server.tls")(&"is for a port, and `server.listen` is a socket in a folder"));
+        return Err(wrong("server.tls")(&"is for a TCP port, and `server.listen` is a Unix socket"));
     }
     Ok(())
 }
 
-/// Whose JSON Web Tokens callers may show: of each issuer, the file of its keys and for whom its tokens have to be.
+/// The issuers of JSON Web Tokens: for each the file of its keys and the required audience. They are tables of the
+/// configuration because a JWK Set does not name its issuer. Keys are never fetched from a `jwks_uri`: the executor
+/// would trust any host that answers there, and could start only while it does.
 fn whose_tokens_are_shown(
     written: Vec<file::Issuer>,
     callers: Option<&Path>,
@@ -524,7 +528,7 @@ fn whose_tokens_are_shown(
     let wrong = wrong("server.issuer");
     if !written.is_empty() && callers.is_none() {
         return Err(wrong(
-            &"needs `server.callers`, which says about whom its tokens have to be, and what they may do",
+            &"needs `server.callers`, which maps the subjects of its tokens to roles and agents",
         ));
     }
     let mut issuers = Vec::<IssuerSettings>::new();
@@ -538,8 +542,8 @@ fn whose_tokens_are_shown(
             Some(audience) => audience,
             None if did == file::Executor::default().did => {
                 return Err(wrong(
-                    &"needs an `audience`, or an `executor.did` of this executor's own, which is the audience \
-                      otherwise: a token for the default one would be good at every executor that has it",
+                    &"needs an `audience`, or an `executor.did` of this executor's own, which is the default \
+                      audience: a token for the default DID would be valid at every executor that has it",
                 ));
             }
             None => did.to_owned(),
@@ -549,8 +553,8 @@ fn whose_tokens_are_shown(
     Ok(issuers)
 }
 
-/// How many run and wait. An agent may have three quarters of what runs and a quarter of what waits, so that
-/// there is always room for another.
+/// Concurrent and queued executions. By default an agent may have three quarters of the running and a quarter of the
+/// queued ones, so that there is always room for another agent.
 fn how_much_at_once(executor: &file::Executor) -> Result<Capacity, Wrong> {
     let concurrent = match executor.concurrent {
         Some(given) => within("executor.concurrent", given, 4096)?,
@@ -590,7 +594,7 @@ fn who_is_trusted(trust: file::Trust, at: impl Fn(PathBuf) -> PathBuf) -> Result
     })
 }
 
-/// Whom runs may reach at all, and how much.
+/// The hosts that runs may reach, and their network budgets.
 fn whom_runs_may_reach(network: &file::Network) -> Result<(HostClaims, NetworkBudgets), Wrong> {
     let patterns = |key: &'static str, texts: &[String]| {
         let parsed = texts.iter().map(|text| HostPattern::parse(text)).collect::<Result<Vec<_>, _>>();
@@ -626,14 +630,14 @@ fn way_out(network: &file::Network) -> Result<EgressSettings, Wrong> {
     })
 }
 
-/// Nothing of `own` may lie in a folder that guests are let in to, and no such folder in another.
+/// Checks that no path of `own` is in a folder that guests can reach, and that no such folder is inside another.
 fn check_apart<'a>(
     areas: &[Area],
     mounts: &Mounts,
     own: impl Iterator<Item = (&'static str, &'a PathBuf)>,
 ) -> Result<(), Wrong> {
     let resolved = |path: &Path| {
-        // The path itself may not exist yet; what counts is the nearest folder that does.
+        // The path itself may not exist yet: its nearest existing ancestor is resolved.
         let nearest = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));
         nearest.map_or_else(
             || path.to_owned(),
@@ -641,8 +645,7 @@ fn check_apart<'a>(
         )
     };
     let own = own.map(|(key, path)| (key, resolved(path))).collect::<Vec<_>>();
-    // Every folder from which a guest's paths may start: of each area, and of each mount that an
-    // area lets guests into.
+    // Every host folder that a guest's path may start in: that of each area, and each mount that an area covers.
     let mounted =
         mounts.as_slice().iter().filter(|mount| areas.iter().any(|area| area.root().covers(&mount.guest)));
     let bases = areas.iter().filter_map(|area| mounts.host_path(area.root(), areas));
@@ -653,15 +656,15 @@ fn check_apart<'a>(
     for host in &bases {
         if let Some((key, inside)) = own.iter().find(|(_, path)| path.starts_with(host)) {
             return Err(wrong("ceilings.filesystem_scope")(&format_args!(
-                "lets guests into `{}`, where the executor keeps `{}` (`{key}`): move one of the two",
+                "lets guests into `{}`, which contains the executor's own `{}` (`{key}`): move one of the two",
                 host.display(),
                 inside.display()
             )));
         }
-        // A guest that may change the outer folder could put something else in the place of the inner.
+        // A guest that may change the outer folder could replace the inner one.
         if let Some(outer) = bases.iter().find(|outer| *outer != host && host.starts_with(outer)) {
             return Err(wrong("ceilings.filesystem_scope")(&format_args!(
-                "lets guests into `{}` and, by another way, into `{}` inside it: keep the two apart",
+                "lets guests into `{}` and, by another mount, into `{}` inside it: make them separate folders",
                 outer.display(),
                 host.display()
             )));
@@ -674,18 +677,18 @@ fn size(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// Two for each core, so that one is made while another is used, in an eighth of memory at most.
+/// Two for each core, so that one is prepared while another runs, and at most what an eighth of memory has room for.
 fn default_waiting() -> u32 {
     default_concurrent().div_ceil(8)
 }
 
-/// Memory for messages and answers, beside the output of runs: a sixty-fourth of the machine's, but at least 64 MB and
+/// Memory for messages and answers, besides the output of runs: a sixty-fourth of the machine's, but at least 64 MB and
 /// at most 128 MB.
 fn default_memory_mb() -> u64 {
     (machine_memory() >> 26).clamp(64, 128)
 }
 
-/// Bytes of memory that the machine has.
+/// Bytes of memory of the machine.
 fn machine_memory() -> u64 {
     sysinfo::System::new().map_or(0, |mut system| {
         system.refresh_memory();
@@ -693,7 +696,7 @@ fn machine_memory() -> u64 {
     })
 }
 
-/// Sixteen for each core, but no more than the machine has room for at 64 MB each.
+/// Sixteen for each core, but at most what memory has room for at 64 MB each.
 fn default_concurrent() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let room = machine_memory() >> 26;
@@ -711,8 +714,8 @@ fn default_folder(variable: &str, at_home: &str) -> Option<PathBuf> {
     base.map(|base| base.join("a2g-executor"))
 }
 
-/// The line on which a dotted key stands for the nth time, from 0. The file was parsed already, so
-/// this only has to find it.
+/// The line number of the nth occurrence of a dotted key, from 0. A search by text is enough: the file has been parsed
+/// already.
 fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
     let (table, last) = key.split_once('.')?;
     let mut here = "";
@@ -722,7 +725,7 @@ fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
             let line = line.trim();
             if let Some(name) = line.strip_prefix('[') {
                 here = name.trim_matches(['[', ']', ' ']);
-                // A table can be the value itself.
+                // The key can name a table.
                 return here == key;
             }
             let named = line.split('=').next().unwrap_or_default().trim();

@@ -1,5 +1,5 @@
-//! What the executor sends to its governor by itself: registration, heartbeats and reports; and
-//! what the governor pushes back over the same connection.
+//! Messages that the executor sends to its governor on its own: registration, heartbeats and reports; and the messages
+//! that the governor pushes over the same connection.
 
 mod webhook;
 
@@ -18,22 +18,22 @@ use tokio::sync::{Semaphore, mpsc};
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
-/// How many reports are on their way at once.
+/// Reports that are in flight at once.
 const MAX_IN_FLIGHT: usize = 16;
-/// The first and the longest pause before something is sent again.
+/// The first and the longest delay before a retry.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
-/// The name on record for decisions that come over the executor's own connection to its governor.
+/// The recorded source of decisions that arrive over the executor's own connection to its governor.
 const GOVERNOR: &str = "the governor";
 
-/// Delivers reports for as long as the process lives, each at least once.
+/// Delivers reports until the process ends, each at least once.
 pub async fn deliver_reports(executor: Arc<Executor>) {
     let places = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (due, receipt) = match executor.journal().next_report().await {
             Ok(next) => next,
-            Err(error) => return tracing::error!(%error, "no more reports are delivered"),
+            Err(error) => return tracing::error!(%error, "the delivery of reports has stopped"),
         };
         let executor = Arc::clone(&executor);
         tokio::spawn(async move {
@@ -44,7 +44,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
                 span.in_scope(|| tracing::debug!("delivered"));
                 return executor.journal().delivered(&due);
             };
-            // A pause takes no place away from others.
+            // A report that waits for its retry does not occupy a delivery slot.
             drop(place);
             let refused = matches!(error, RemoteError::Refused(_));
             let due = executor.journal().failed(due, refused);
@@ -53,7 +53,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             span.record("failed", true);
             span.in_scope(|| {
                 let (tries, pause_ms) = (due.tries, pause.as_millis());
-                tracing::warn!(governor, %error, tries, pause_ms, "the report is sent again");
+                tracing::warn!(governor, %error, tries, pause_ms, "the delivery of a report failed, and is retried");
             });
             drop((receipt, span));
             tokio::time::sleep(pause).await;
@@ -62,31 +62,32 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
     }
 }
 
-/// The span of one try to deliver a report.
+/// The span of one delivery attempt.
 fn span(receipt: &Receipt) -> Span {
     let Receipt { agent, intent, tool, approved_by: _, durability: _, outcome: _ } = receipt;
     let (agent, tool) = (agent.as_str(), tool.as_str());
+    // Level `error`, so that warnings have these fields at `RUST_LOG=warn`, too.
     tracing::error_span!("delivery", %intent, agent, tool, failed = Empty)
 }
 
-/// The pause after so many tries: twice as long each time.
+/// The delay after `tries` attempts, which doubles each time.
 fn pause_before(tries: u32) -> Duration {
     let factor = 2_u32.saturating_pow(tries.saturating_sub(1));
     FIRST_PAUSE.saturating_mul(factor).min(MAX_RETRY_DELAY)
 }
 
-/// A pause of half to all of `pause`, so that many senders do not come back at once.
+/// A random delay between half and all of `pause`, so that many senders do not retry at once.
 fn jittered(pause: Duration) -> Duration {
     let random = uuid::Uuid::new_v4().as_u128() % 1000;
     let share = u32::try_from(random).unwrap_or(0);
     pause / 2 + pause / 2 * share / 1000
 }
 
-/// Registers the executor, again whenever the governor has forgotten it, and sends heartbeats.
+/// Registers the executor, sends heartbeats, and registers again when the governor reports the session as expired.
 ///
-/// A heartbeat carries the journal's checkpoint, signed by `key` when there is one, and the registration carries
-/// `public_key`. The first heartbeat, right after the registration, carries the checkpoint `at_start`, before
-/// anything ran: it shows a restored older copy even if that has since grown longer than the history that it lost.
+/// A heartbeat has the journal's checkpoint, signed if there is a `key`, and the registration has `public_key`. The
+/// first heartbeat, right after the registration, has the checkpoint `at_start`, from before any run: a restored older
+/// copy of the journal is detected even if it has since grown longer than the history that it lost.
 pub async fn stay_registered(
     executor: Arc<Executor>,
     did: AgentDid,
@@ -113,7 +114,7 @@ pub async fn stay_registered(
                 Pulse { agent: did.clone(), uptime_seconds: uptime.as_secs(), running, queued, checkpoint };
             match executor.governor().heartbeat(&pulse).await {
                 Ok(()) => untold = None,
-                // Who forgets at once is not asked again at once.
+                // A governor that rejects the first heartbeat would otherwise cause a loop of registrations.
                 Err(RemoteError::Refused(Fault::SessionExpired(_))) if !just_registered => break,
                 Err(error) => {
                     tracing::warn!(governor = executor.governor().place(), %error, "the heartbeat failed");
@@ -138,7 +139,7 @@ async fn register(executor: &Executor, introduction: &Introduction) {
                 return;
             }
             Err(error) => {
-                tracing::warn!(governor, %error, pause_ms = pause.as_millis(), "not registered yet");
+                tracing::warn!(governor, %error, pause_ms = pause.as_millis(), "the registration failed, and is retried");
                 tokio::time::sleep(jittered(pause)).await;
                 pause = (pause * 2).min(MAX_RETRY_DELAY);
             }
@@ -146,12 +147,17 @@ async fn register(executor: &Executor, introduction: &Introduction) {
     }
 }
 
-/// Follows what the governor pushes over the executor's own connection to it.
+/// Applies the messages that the governor pushes over the executor's own connection to it.
 pub async fn follow(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
     while let Some(push) = pushes.recv().await {
         if let Err(fault) = obey(&executor, &push).await {
             let governor = executor.governor().place();
-            tracing::warn!(governor, method = push.method, ?fault, "a push of the governor was refused");
+            tracing::warn!(
+                governor,
+                method = push.method,
+                ?fault,
+                "a pushed message of the governor was refused"
+            );
         }
     }
 }
@@ -165,7 +171,7 @@ async fn obey(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
             executor.revoke(agent.as_ref(), intent, GOVERNOR).await?;
         }
         "g2a/directive" => executor.direct(&decode::directive(params)?, GOVERNOR).await?,
-        other => tracing::warn!(method = other, "a push of an unknown method"),
+        other => tracing::warn!(method = other, "a pushed message has an unknown method"),
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Notices to the webhooks of A2A tasks, each in the order in which it came, tried again for a while, and never
-//! waited for by anybody.
+//! Posts notifications to the webhooks of A2A tasks, in order for each webhook and with a few retries. Neither runs nor
+//! callers wait for them.
 //!
-//! Every webhook of a task has a line of its own, so that one that does not answer keeps no other waiting. What
-//! finds no room is dropped, and the log says so: a client that has to know asks for the task.
+//! Every webhook of a task has its own queue, so that one that does not answer delays no other. A notification that
+//! does not fit is dropped and logged: a client can always query the task.
 
 use crate::egress::Courier;
 use crate::wire::a2a::push::{Notice, Webhooks};
@@ -11,29 +11,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How many webhooks are told at once.
+/// Webhooks with a queue at once.
 const MAX_CONCURRENT: usize = 256;
-/// How many of them may be one owner's.
+/// Webhooks of one owner with a queue at once.
 const MAX_CONCURRENT_PER_OWNER: usize = MAX_CONCURRENT / 4;
-/// How many notices wait for one webhook.
+/// Notifications that wait for one webhook.
 const MAX_WAITING: usize = 64;
-/// The pauses before a notice is sent again. After the last it is dropped.
+/// The delays before the retries of a notification. After the last one it is dropped.
 const PAUSES: [Duration; 4] =
     [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(8), Duration::from_secs(30)];
-/// The longest that one try may take.
+/// Timeout of one attempt.
 const ONE_TRY: Duration = Duration::from_secs(20);
 
 type Key = (String, String);
 type Lines = Arc<Mutex<HashMap<Key, (String, mpsc::Sender<Notice>)>>>;
 
-/// Posts notices.
+/// Posts notifications.
 pub struct Post {
     courier: Arc<Courier>,
     lines: Lines,
 }
 
 impl Post {
-    /// With this courier.
+    /// Posts with this client.
     #[must_use]
     pub fn new(courier: Courier) -> Self {
         Self { courier: Arc::new(courier), lines: Lines::default() }
@@ -43,7 +43,9 @@ impl Post {
 impl Webhooks for Post {
     fn check(&self, url: &str) -> Result<(), String> {
         self.courier.check(url).map_err(|refusal| {
-            format!("nothing is posted there ({refusal}): `doors.a2a.webhook_domains` lists who is told")
+            format!(
+                "nothing is posted there ({refusal}): `doors.a2a.webhook_domains` lists the allowed hosts"
+            )
         })
     }
 
@@ -52,14 +54,14 @@ impl Webhooks for Post {
         let key = notice.of.clone();
         if let Some((_, line)) = lines.get(&key) {
             if line.try_send(notice).is_err() {
-                dropped(&key, "too many wait for this webhook");
+                dropped(&key, "too many notifications wait for this webhook");
             }
             return;
         }
         let owner = notice.owner.to_string();
         let theirs = lines.values().filter(|(of, _)| *of == owner).count();
         if lines.len() >= MAX_CONCURRENT || theirs >= MAX_CONCURRENT_PER_OWNER {
-            return dropped(&key, "too many webhooks are told at once");
+            return dropped(&key, "too many webhooks have notifications that wait");
         }
         let (line, waiting) = mpsc::channel(MAX_WAITING);
         let _there_is_room = line.try_send(notice);
@@ -69,13 +71,13 @@ impl Webhooks for Post {
     }
 }
 
-/// Posts what waits, and goes when nothing does.
+/// Posts the queued notifications, and ends when the queue is empty.
 async fn post_all(courier: Arc<Courier>, lines: Lines, key: Key, mut waiting: mpsc::Receiver<Notice>) {
     loop {
         let next = {
             let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
             let next = waiting.try_recv();
-            // Nobody can say anything in between.
+            // Removed under the lock of `notify`, so that no notification is added to a queue without a reader.
             if next.is_err() {
                 lines.remove(&key);
             }
@@ -92,22 +94,22 @@ async fn post(courier: &Courier, notice: Notice) {
     loop {
         let posted = courier.post(&owner, &url, &headers, body.clone());
         let why = match tokio::time::timeout(ONE_TRY, posted).await {
-            Ok(Ok(200..=299)) => return tracing::debug!(task = of.0, webhook = of.1, "told"),
-            // What the other side does not want is not sent again.
+            Ok(Ok(200..=299)) => return tracing::debug!(task = of.0, webhook = of.1, "posted"),
+            // A rejected notification is not retried.
             Ok(Ok(status @ 300..=499)) if ![408, 429].contains(&status) => {
                 return dropped(&of, &format!("it was answered with {status}"));
             }
             Ok(Ok(status)) => format!("it was answered with {status}"),
             Ok(Err(crate::egress::Refusal::Denied(reason))) => return dropped(&of, reason.as_str()),
             Ok(Err(refusal @ crate::egress::Refusal::Failed(_))) => refusal.to_string(),
-            Err(_late) => "it took too long".to_owned(),
+            Err(_late) => "it timed out".to_owned(),
         };
         let Some(pause) = pauses.next() else { return dropped(&of, &why) };
-        tracing::debug!(task = of.0, webhook = of.1, why, "a notice is sent again");
+        tracing::debug!(task = of.0, webhook = of.1, why, "a notification is retried");
         tokio::time::sleep(pause).await;
     }
 }
 
 fn dropped(of: &Key, why: &str) {
-    tracing::warn!(task = of.0, webhook = of.1, why, "a notice is dropped");
+    tracing::warn!(task = of.0, webhook = of.1, why, "a notification is dropped");
 }
