@@ -1,6 +1,6 @@
-//! `caller new`, `caller list`, `caller remove`: who may call this executor.
+//! `caller new`, `caller list`, `caller remove`: the list of callers.
 //!
-//! A token is printed once, on standard output alone, and kept nowhere.
+//! A token is printed once, on standard output only, and stored nowhere.
 
 use super::Usage;
 use super::arguments::{Caller, CallersFile, Setup};
@@ -42,17 +42,20 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
             callers.add(entry)?;
             if let Some(token) = &token {
                 print(token.reveal());
-                note("This is its token, shown once: it goes into `Authorization: Bearer …`.");
+                note("This is its token, which is not shown again. It goes into `Authorization: Bearer …`.");
             }
             note(format_args!(
-                "`{}` is known to every executor with this list from its next start or SIGHUP on.",
+                "Executors with this list accept `{}` from their next start or SIGHUP on.",
                 one_line(name)
             ));
         }
         Caller::List { list, json } => self::list(CallerList::read(&Place::of(list)?.path)?.entries(), json),
         Caller::Remove { name, list } => {
             CallerList::to_change(&Place::of(list)?.path)?.remove(&name)?;
-            note(format_args!("`{}` is unknown from the next SIGHUP or start on.", one_line(name)));
+            note(format_args!(
+                "Executors with this list refuse `{}` from their next start or SIGHUP on.",
+                one_line(name)
+            ));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -69,15 +72,15 @@ fn subject_of(issuer: &str, subject: String) -> Result<JwtSubject, Usage> {
     Ok(JwtSubject { issuer, subject })
 }
 
-/// Where the list of callers is.
+/// The path of the list of callers.
 struct Place {
     path: PathBuf,
-    /// Whose tokens are believed there, when the configuration says it.
+    /// The issuers of the configuration, if it was read.
     issuers: Option<Vec<Issuer>>,
 }
 
 impl Place {
-    /// Of the command line, or of the configuration.
+    /// From the command line, or from the configuration.
     fn of(given: CallersFile) -> anyhow::Result<Self> {
         let CallersFile { config: file, callers } = given;
         if let Some(path) = callers {
@@ -109,11 +112,11 @@ fn list(entries: &[CallerEntry], json: bool) {
             Ok(Shows::Token(_)) => "a token".to_owned(),
             Ok(Shows::Certificate(name)) => format!("a certificate for {name}"),
             Ok(Shows::Jwt(JwtSubject { issuer, subject })) => format!("a JWT of {issuer} about {subject}"),
-            Err(wrong) => format!("is known by nothing: it {wrong}"),
+            Err(wrong) => format!("invalid: it {wrong}"),
         };
         let over = expires_at.is_some_and(|at| at <= now);
         let until = expires_at.map_or_else(String::new, |at| here.shown(at));
-        let until = if over { format!("{until} (over)") } else { until };
+        let until = if over { format!("{until} (expired)") } else { until };
         listing.row([text(name), text(roles), text(agents), text(shows), text(until)]);
     }
     listing.show(std::io::stdout());

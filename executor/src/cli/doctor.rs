@@ -1,4 +1,4 @@
-//! `doctor`: what this machine has to contain tools with.
+//! `doctor`: the protections of this machine against tools.
 
 use super::arguments::Setup;
 use super::layout::{Listing, judged, text};
@@ -36,24 +36,24 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
         }
         let (state, how) = match durability {
             Ok(detail) => (judged("available", true), detail),
-            Err(unknown) => (text("not known"), unknown),
+            Err(unknown) => (text("unknown"), unknown),
         };
-        listing.row([text(DURABILITY), state, text("what was answered is not lost"), text(how)]);
+        listing.row([text(DURABILITY), state, text("answered calls are not lost"), text(how)]);
         listing.show(std::io::stdout());
     }
     Ok(if support.missing().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The name of the row that is no control of the kernel.
+/// The name of the row that is not a protection of the kernel.
 const DURABILITY: &str = "journal-durability";
 
-/// The event that loses nothing that was answered, by the configuration; or the reason why it is not known.
+/// The durability of the configuration in words, or the error if the configuration cannot be read.
 fn durability(setup: &Setup) -> Result<String, String> {
     let durability = config(setup).map_err(|error| one_line(format_args!("{error:#}")))?.durability;
     let why = match durability {
-        Durability::PowerLoss => "every commit waits for the disk, and a power cut loses nothing",
+        Durability::PowerLoss => "every commit waits for the disk, and a power failure loses nothing",
         Durability::ProcessCrash => {
-            "a commit waits for the kernel: the end of the process loses nothing, and a power cut may lose the last moments"
+            "a commit waits for the kernel: a crash of the process loses nothing, and a power failure may lose the last calls"
         }
     };
     Ok(format!("{}: {why}", durability.as_str()))

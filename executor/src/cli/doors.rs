@@ -1,4 +1,4 @@
-//! The doors of the other protocols, put together as the configuration says.
+//! Builds the doors of the other protocols from the configuration.
 
 use crate::capability::HostPattern;
 use crate::config::{Config, Doors};
@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Those that are switched on.
+/// Builds the doors that are enabled.
 pub(super) async fn doorways(
     config: &Config,
     known: &KnownCallers,
@@ -33,7 +33,9 @@ pub(super) async fn doorways(
         };
         let webhooks = webhooks(config, executor, webhook_domains)?;
         let a2a = a2a::doorways(Arc::clone(executor), settings, port, webhooks).await;
-        doorways.extend(a2a.map_err(|fault| anyhow::anyhow!("the tasks of the A2A door: {fault:?}"))?);
+        doorways.extend(
+            a2a.map_err(|fault| anyhow::anyhow!("the tasks of the A2A door cannot be read: {fault:?}"))?,
+        );
     }
     if let Some(settings) = a2e {
         doorways.push(a2e::doorway(Arc::clone(executor), settings, bounds, known.clone()));
@@ -49,12 +51,12 @@ pub(super) async fn doorways(
     Ok(doorways)
 }
 
-/// The keys of the agents of Genesis Nexus.
+/// Reads the keys of the Genesis Nexus agents.
 pub(super) fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Result<Keyring> {
     let secrets = AgentSecret::read(&settings.key_file)?;
     let own = settings.id.as_deref().unwrap_or(did.as_str());
     if secrets.iter().any(|secret| &*secret.agent == own) {
-        // What the executor signed itself would come back as an agent's word.
+        // A message that the executor signed itself could be sent back to it as an agent's.
         bail!(super::Usage(format!(
             "`doors.nexus.key_file` has an agent with the executor's own id `{own}`"
         )));
@@ -62,8 +64,9 @@ pub(super) fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Resul
     let mut agents = HashSet::new();
     for AgentSecret { agent, .. } in &secrets {
         let did = nexus::agent_of(agent);
-        let did =
-            did.map_err(|_| super::Usage(format!("`doors.nexus.key_file`: no agent can be `{agent}`")))?;
+        let did = did.map_err(|_| {
+            super::Usage(format!("`doors.nexus.key_file`: `{agent}` is not a valid agent id"))
+        })?;
         if !agents.insert(did) {
             bail!(super::Usage(format!("`doors.nexus.key_file` has the agent `{agent}` under two ids")));
         }
@@ -75,7 +78,7 @@ pub(super) fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Resul
     Ok(Keyring::new(keys.collect::<anyhow::Result<Vec<_>>>()?))
 }
 
-/// Who tells the webhooks of these hosts, when there are any.
+/// The client for webhooks on these hosts; `None` if there are none.
 fn webhooks(
     config: &Config,
     executor: &Executor,

@@ -1,4 +1,4 @@
-//! `governor`: the governor to pair with, in a process of its own.
+//! `governor`: the bundled governor in a process of its own.
 
 use super::Usage;
 use super::arguments::Governor;
@@ -13,14 +13,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::broadcast;
 
-/// The largest message that it reads: a report holds what a tool gave back.
+/// Bytes of a message: a report contains the tool's result.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     let Governor { listen, policies, reports, key } = arguments;
     if !listen.is_local() {
         bail!(Usage(format!(
-            "this governor knows no users and obeys whoever reaches it, so it listens on loopback addresses and \
+            "this governor has no users and accepts any caller, so it listens on loopback addresses and \
              sockets only, and {listen} is neither"
         )));
     }

@@ -30,9 +30,9 @@ use std::process::ExitCode;
 use time::format_description::well_known::Rfc3339;
 use time::{Date, Duration, OffsetDateTime};
 
-/// How many of a call's arguments a table shows.
+/// Arguments of a call that a table shows.
 const MAX_SHOWN: usize = 16;
-/// How many characters it shows of each.
+/// Characters of each that it shows.
 const MAX_SHOWN_CHARS: usize = 60;
 
 pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
@@ -114,11 +114,11 @@ fn filter(which: &Which) -> Result<Filter, Usage> {
     })
 }
 
-/// A time as people type it: a date, a moment, or how long ago.
+/// Parses a date, a timestamp, or a duration ago.
 fn moment(text: &str) -> Result<OffsetDateTime, Usage> {
     let wrong = || {
         Usage(format!(
-            "`{text}` is no time: write `2026-11-21`, `2026-11-21T09:30:00Z`, or `90m`, `12h`, `30d` ago"
+            "`{text}` is not a valid time: write `2026-11-21`, `2026-11-21T09:30:00Z`, or `90m`, `12h`, `30d` ago"
         ))
     };
     if let Ok(moment) = OffsetDateTime::parse(text, &Rfc3339) {
@@ -138,9 +138,8 @@ fn moment(text: &str) -> Result<OffsetDateTime, Usage> {
     ago.and_then(|ago| SystemClock.now().checked_sub(ago)).ok_or_else(wrong)
 }
 
-/// A checkpoint as it is printed.
 fn head(text: &str) -> Result<Head, Usage> {
-    // As `journal verify` prints it, or without the word before it.
+    // `journal verify` prints the word `checkpoint` first.
     let checkpoint = text.strip_prefix("checkpoint").unwrap_or(text).trim();
     let parse = || {
         let (number, hash) = checkpoint.split_once(':')?;
@@ -152,7 +151,7 @@ fn head(text: &str) -> Result<Head, Usage> {
     })
 }
 
-/// The receipt of an intent, which may be named by the first block of its id.
+/// Shows the receipt of an intent, by its id or the first block of it.
 fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
     let history = History::open(journal)?;
     let intent = match first_block(intent) {
@@ -179,8 +178,8 @@ fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The other lists that may have an intent.
-const ELSEWHERE: &str = "`journal list --refused` has what did not run, and `--waiting` what waits";
+/// Points to the other lists that may have the intent.
+const ELSEWHERE: &str = "`journal list --refused` lists refused intents, and `--waiting` those that wait";
 
 /// The first block of an intent's id, as the list shows it.
 fn first_block(text: &str) -> Option<[u8; 4]> {
@@ -194,7 +193,7 @@ fn short_of(intent: IntentId, agent: &str) -> [String; 2] {
     [one_line(agent.rsplit(':').next().unwrap_or(agent)), block]
 }
 
-/// One line for each row, below the titles. Of the narrow list, agent and tool are cut where they are too long.
+/// One line for each row, below the titles. In a narrow list, long agents and tools are truncated.
 fn lines(titles: &[&str], rows: impl Iterator<Item = Vec<String>>, wide: bool) -> Vec<String> {
     const TOOL: (usize, usize) = (2, 12);
     const AGENT: (usize, usize) = (3, 8);
@@ -254,7 +253,7 @@ fn list_refusals(refusals: &[Refused], wide: bool, json: bool) {
     }
 }
 
-/// What waits and has not expired.
+/// Reads the waiting intents that have not expired, in the order in which they expire.
 fn waiting(journal: &Path, limit: u64) -> anyhow::Result<Vec<Escalated>> {
     let now = SystemClock.now();
     let held = History::open(journal)?.waiting()?;
@@ -295,7 +294,7 @@ fn list_waiting(waiting: &[Escalated], json: bool) {
     listing.show_blocks(std::io::stdout());
 }
 
-/// Every argument, so that a long one does not hide the others, and as much of each as a table has room for.
+/// Shows the start of every argument, so that a long one does not hide the others.
 fn in_short(arguments: &Map<String, Value>) -> String {
     let short = |(name, value): (&String, &Value)| {
         let value = value.to_string();
@@ -319,7 +318,7 @@ fn short(entry: &Entry) -> Value {
     })
 }
 
-/// With the report as the governor got it.
+/// The entry with the report as the governor got it.
 fn whole(entry: &Entry) -> anyhow::Result<Value> {
     let mut whole = short(entry);
     let receipt = entry.receipt()?;

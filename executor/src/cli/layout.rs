@@ -1,8 +1,8 @@
-//! Lists of the command line on a screen: as a table where it fits; otherwise with the last column of each entry below
-//! it; and where that does not fit either, with each column on a line of its own.
+//! Layout of lists: a table where it fits; otherwise the last column of each entry below it; and where that does not
+//! fit either, each column on a line of its own.
 //!
-//! Lines are broken at spaces only, so that a path, an id or a name can be copied whole. What is wider than the screen
-//! by itself is left to the terminal.
+//! Lines are broken at spaces only, so that a path, an id or a name can be copied whole. A single word that is wider
+//! than the screen is left to the terminal.
 
 use super::output::{colours, columns, one_line};
 use comfy_table::{
@@ -12,43 +12,41 @@ use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
-/// Columns between the margin and the lines below a heading.
+/// Indent of the lines below a heading, in columns.
 const INDENT: usize = 4;
 
-/// The cell of one entry in one column: any text, without characters that steer a terminal.
+/// A cell: text with terminal control characters escaped.
 pub(super) struct Text {
     text: String,
     color: Option<Color>,
 }
 
-/// Any text.
+/// A cell with plain text.
 pub(super) fn text(text: impl Display) -> Text {
     Text { text: one_line(text), color: None }
 }
 
-/// A word that is green when things are well and red when they are not.
+/// A cell that is green if `good`, and red otherwise.
 pub(super) fn judged(text: &str, good: bool) -> Text {
     Text { text: one_line(text), color: Some(if good { Color::Green } else { Color::Red }) }
 }
 
-/// Entries with the same columns, of which the first names the entry.
+/// Entries with the same columns; the first column names the entry.
 pub(super) struct Listing {
     header: Vec<&'static str>,
     rows: Vec<Vec<Text>>,
 }
 
 impl Listing {
-    /// One without entries.
     pub(super) fn new(header: &[&'static str]) -> Self {
         Self { header: header.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds an entry.
     pub(super) fn row(&mut self, row: impl IntoIterator<Item = Text>) {
         self.rows.push(row.into_iter().collect());
     }
 
-    /// Prints it at the width of the stream's terminal. A reader that went away is no failure.
+    /// Prints the list at the width of the stream's terminal. A closed stream is not an error.
     pub(super) fn show(&self, mut stream: impl IsTerminal + AsFd + Write) {
         let (width, is_coloured) = (columns(&stream), colours(&stream));
         let fits = |shown: &str| shown.lines().all(|line| line.chars().count() <= width);
@@ -61,7 +59,7 @@ impl Listing {
         let _reader_went_away = writeln!(stream, "{shown}");
     }
 
-    /// Prints one entry below the other, however much room there is.
+    /// Prints each column on a line of its own, at any width.
     pub(super) fn show_blocks(&self, mut stream: impl IsTerminal + AsFd + Write) {
         let shown = self.blocks(columns(&stream), colours(&stream));
         let _reader_went_away = writeln!(stream, "{shown}");
@@ -70,7 +68,7 @@ impl Listing {
     fn table(&self, width: usize, is_coloured: bool) -> String {
         let mut table = Table::new();
         table.load_style(UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-        // Left to itself, it would look at standard output, whatever the stream.
+        // By default comfy-table takes the width of standard output, also for another stream.
         table.set_width(u16::try_from(width).unwrap_or(u16::MAX)).force_no_tty();
         if is_coloured {
             table.enforce_styling();
@@ -88,7 +86,8 @@ impl Listing {
         table.to_string()
     }
 
-    /// The width that a column needs for no word of it to be broken, with the space on both sides.
+    /// The width of the longest word of a column, plus padding. comfy-table would break a longer word, and a broken
+    /// path or id can be neither read nor copied.
     fn longest_word(&self, nth: usize) -> u16 {
         let cells = self.rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.text.as_str());
         let words = cells.chain(self.header.get(nth).copied()).flat_map(str::split_whitespace);
@@ -96,7 +95,7 @@ impl Listing {
         u16::try_from(longest.saturating_add(2)).unwrap_or(u16::MAX)
     }
 
-    /// The columns but the last side by side, and the last one below them.
+    /// All columns but the last side by side, and the last one below them.
     fn stacked(&self, width: usize) -> String {
         let count = self.header.len().saturating_sub(1);
         let titles = self.header.iter().take(count).map(|title| (*title).to_owned()).collect();
@@ -113,7 +112,7 @@ impl Listing {
         shown
     }
 
-    /// The entries one below the other, each with its columns as labelled lines.
+    /// Entries below each other, with their columns as labelled lines.
     fn blocks(&self, width: usize, is_coloured: bool) -> String {
         let longest = self.header.iter().skip(1).map(|label| label.len()).max().unwrap_or(0);
         let block = |row: &Vec<Text>| {
@@ -122,7 +121,7 @@ impl Listing {
             for (label, cell) in cells.filter(|(_, cell)| !cell.text.is_empty()) {
                 let start = format!("{:INDENT$}{label:longest$}  ", "");
                 let text = wrapped(&start, &cell.text, width);
-                // Writing to a string cannot fail. A colour is for a word, which is not broken.
+                // Writing to a string cannot fail. Coloured cells are single words, which are never broken.
                 let text = text.replacen(&cell.text, &cell.painted(is_coloured), 1);
                 let _ = write!(block, "\n{text}");
             }
@@ -142,7 +141,8 @@ impl Text {
     }
 }
 
-/// A text after `start` in lines of at most `width` columns, broken at spaces, with what follows below where it starts.
+/// Wraps text after `start` at spaces, in lines of at most `width` columns, with continuation lines aligned to the
+/// first word.
 pub(super) fn wrapped(start: &str, text: &str, width: usize) -> String {
     let indent = start.chars().count();
     let mut lines = String::from(start);
@@ -162,8 +162,8 @@ pub(super) fn wrapped(start: &str, text: &str, width: usize) -> String {
     lines
 }
 
-/// Rows with their columns aligned, each on one line that fits `width` if possible: the columns in `flexible` are cut
-/// with an ellipsis, in that order, as far as is needed, each to no fewer characters than it says there.
+/// Aligns the columns of rows, one line each, within `width` if possible: the columns in `flexible` (index, minimum
+/// width) are truncated with an ellipsis, in that order and as far as necessary.
 pub(super) fn aligned(rows: &[Vec<String>], flexible: &[(usize, usize)], width: usize) -> String {
     const GAP: usize = 2;
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);

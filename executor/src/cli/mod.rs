@@ -1,4 +1,4 @@
-//! The command line: one file a command.
+//! The command line: one file for each command.
 
 mod arguments;
 mod caller;
@@ -30,7 +30,7 @@ use std::process::ExitCode;
 /// Runs one command.
 ///
 /// # Errors
-/// What stopped it, for people.
+/// The reason why the command failed, as a message for the user.
 pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(arguments) => Ok(service(|| serve::main(arguments))),
@@ -54,12 +54,13 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A command line that cannot be followed. Exit code 2, as for what clap refuses.
+/// A command line that is not valid. Exit code 2, as for an error of clap.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
-/// Says why a command failed, and gives the exit code.
+/// Prints the error of a command, and returns its exit code: 2 for a command line, a configuration or a file that is
+/// not valid, otherwise 1.
 #[must_use]
 pub fn fail(error: &anyhow::Error) -> ExitCode {
     output::note(format_args!("error: {error:#}"));

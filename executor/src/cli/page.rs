@@ -4,14 +4,14 @@ use super::layout::wrapped;
 use super::output::one_line;
 use serde_json::{Map, Value};
 
-/// Members that the report says again of its receipt.
+/// Members of the report that the receipt has as well.
 const SAID_ALREADY: [&str; 3] = ["agent_did", "intent_id", "status"];
-/// Members that are a tool's own words, whose form means something.
+/// Members with a tool's own JSON, which is printed as JSON.
 const AS_JSON: [&str; 3] = ["result", "detail", "arguments"];
-/// Columns between a label and the lines below it.
+/// Indent of the lines below a label, in columns.
 const STEP: usize = 2;
 
-/// A receipt, as JSON has it, and the moment at which it ended in words.
+/// Formats a receipt, given as JSON, with the formatted time of its end.
 pub(super) fn page(receipt: Value, ended: String, width: usize) -> String {
     let Value::Object(mut receipt) = receipt else { return String::new() };
     if let Some(Value::Object(report)) = receipt.remove("report") {
@@ -47,7 +47,7 @@ fn put(members: &Map<String, Value>, indent: usize, width: usize, lines: &mut Ve
     }
 }
 
-/// A value that one line can say: a word, a number, or a few of them.
+/// A value in one line, if it is a scalar or a few scalars.
 fn plain(value: &Value) -> Option<String> {
     match value {
         Value::Null => Some("none".to_owned()),

@@ -1,5 +1,4 @@
-//! `run`: one tool under limits that the operator names, or any module with its standard streams
-//! passed through.
+//! `run`: one tool under limits from the command line, or any module with its standard streams passed through.
 
 use super::Usage;
 use super::arguments::Run;
@@ -34,15 +33,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// How long the verdict of a command line holds.
+/// Validity of the verdict made from the command line.
 const VALIDITY: time::Duration = time::Duration::minutes(5);
 
 pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
-    // A refusal is this command's own answer, not news for a log.
+    // The command prints a refusal as its answer, so that the log need not have it.
     start_logging("warn,a2g_executor::run::refusals=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
-    // A module is the operator's own try, inside this process.
+    // A module is run by the operator for a trial, and inside this process.
     let run_as = if is_path { RunAs::Server } else { contain(&config, None)? };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let code = if is_path {
@@ -54,7 +53,7 @@ pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     code
 }
 
-/// Limits as the options name them.
+/// The limits of the options.
 struct Limits {
     memory: Option<MemoryLimit>,
     cpu: Option<CpuPercent>,
@@ -108,19 +107,19 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         accept_unsigned: arguments.policy.is_none().then(AcceptUnsigned::given_on_the_command_line),
         signatures: None,
     };
-    // No proof comes from a command line.
+    // No proofs: the command line cannot carry one.
     let trust = Trust::of_nobody(config.did.clone());
     let governor = Governor::Local(Arc::new(local), Arc::default());
     let loaded = workshop.load(&config, 1).await?;
     let egress = workshop.egress(&config)?;
-    // Nobody asks again for what a command ran, and its report goes to the one who typed it.
+    // In memory: no caller can repeat the intent later, and the report is printed.
     let journal = Journal::in_memory();
     let clock = Arc::clone(&workshop.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
     let ran = if arguments.policy.is_some() {
         executor.intent(call, Watcher::nobody()).await.map(|answer| (Some(answer.verdict), answer.receipt))
     } else {
-        // Whoever types the limits is the governor of this one call.
+        // In `run`, the limits of the command line take the place of a verdict.
         let verdict = typed_verdict(arguments, &call, workshop.clock.now())?;
         executor.execute(call, verdict, None).await.map(|receipt| (None, Some(receipt)))
     };
@@ -128,7 +127,7 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         Ok((_, Some(receipt))) => show(&receipt, arguments, &config.ceilings),
         Ok((verdict, None)) => {
             let decision = verdict.map_or("no verdict", |verdict| verdict.decision.as_str());
-            note(format_args!("refused: the verdict is {decision}, which waits for a person"));
+            note(format_args!("refused: the verdict is {decision}, and a person would have to approve it"));
             ExitCode::from(3)
         }
         Err(Fault::Failed(receipt) | Fault::LimitReached(receipt, _)) => {
@@ -146,14 +145,12 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
     })
 }
 
-/// What the protocol's sentence leaves to a pointer, or says in the words of another door.
+/// Rewords a fault whose message relies on the JSON pointer, or names another door's method.
 fn refusal(refused: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
     let Fault::InvalidParams { message, pointer } = refused else { return None };
     if pointer == "/tool" {
         let nearest = did_you_mean(tool, tools.iter().map(|known| known.name.as_str()));
-        return Some(format!(
-            "there is no tool `{tool}`{nearest}: `a2g-executor tool list` shows what there is"
-        ));
+        return Some(format!("there is no tool `{tool}`{nearest}: `a2g-executor tool list` lists the tools"));
     }
     let argument = pointer.strip_prefix("/arguments/")?;
     Some(format!("{message} (argument `{}`)", one_line(argument)))
@@ -166,7 +163,7 @@ fn policy(path: &Path, workshop: &Workshop) -> anyhow::Result<LocalGovernor> {
     Ok(LocalGovernor::new(PolicySet::load_file(path)?, Arc::clone(&workshop.clock)))
 }
 
-/// The arguments: JSON as given, from a file, or from standard input.
+/// Reads the arguments: JSON, a file with it, or standard input.
 fn tool_arguments(given: &str) -> anyhow::Result<Map<String, Value>> {
     let text = match given.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path).with_context(|| format!("`{path}` cannot be read"))?,
@@ -204,7 +201,7 @@ fn typed_verdict(arguments: &Run, call: &Call, now: time::OffsetDateTime) -> Res
     })
 }
 
-/// Prints a report: the result on standard output, the measurements beside it on standard error.
+/// Prints a report: the result on standard output, the measurements on standard error.
 fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
     if arguments.json {
         print(encode::report(receipt));
@@ -257,7 +254,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
     }
 }
 
-/// What to change when a tool reached for a path outside of its scope and the command line set it.
+/// Advice for a tool that was denied a path outside the scope of the command line.
 fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
     let outside = used.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
     if !outside || arguments.policy.is_some() {
@@ -268,13 +265,13 @@ fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
     }
     let areas = ceilings.areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ");
     Some(if arguments.scope.is_empty() {
-        format!("`--scope` lets a tool into a folder; the configuration allows {areas}")
+        format!("`--scope` grants access to files; the configuration allows {areas}")
     } else {
         format!("no `--scope` matches that path, or the configuration does not: it allows {areas}")
     })
 }
 
-/// Runs any module as a command, with the executor's own standard streams.
+/// Runs any module as a command, with this process's own standard streams.
 async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     if arguments.policy.is_some() || !arguments.scope.is_empty() || arguments.arguments != "{}" {
         bail!(Usage(
@@ -328,7 +325,7 @@ fn variables(env: &[String]) -> Result<Vec<(String, String)>, Usage> {
     env.iter().map(split).collect()
 }
 
-/// The module's own exit code; what the executor ended has the codes that shells use.
+/// The module's own exit code; 124 for a timeout and 134 for a trap, as shells have them.
 fn exit_code(outcome: &Outcome) -> ExitCode {
     match &outcome.end {
         End::Returned(_) => ExitCode::SUCCESS,
@@ -349,7 +346,7 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
     }
 }
 
-/// What went wrong, in the words of the report. Who typed the limits has seen no verdict.
+/// The report's error message. For limits of the command line, it does not mention a verdict.
 fn sentence(outcome: &Outcome, typed: bool) -> String {
     let sentence = encode::sentence(outcome).unwrap_or_default();
     if typed && matches!(outcome.end, End::LimitReached(_)) {

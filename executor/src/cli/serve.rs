@@ -29,27 +29,28 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Mutex, mpsc};
 
-/// The interval between checks for memory that can be given back.
+/// Interval between checks for memory that can be returned to the system.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes of large blocks that have to be allocated before memory is given back again.
+/// Bytes of large blocks that have to be allocated before memory is returned again.
 const TRIM_BYTES: u64 = 4 << 20;
-/// How long reports may still be delivered after the last run has ended.
+/// Time for the delivery of reports after the last run has ended.
 const LAST_DELIVERIES: Duration = Duration::from_secs(5);
-/// How long the last receipts may still find no room on the disk.
+/// Time for the last receipts to be written while the disk is full.
 const LAST_RECEIPTS: Duration = Duration::from_secs(5);
-/// How long a thread that ran a guest, or waited for the kernel, is kept for the next.
+/// Time that an idle blocking thread is kept. tokio's default of 10 seconds would leave threads behind for longer than
+/// the second within which everything of a run is gone.
 const THREADS_KEPT: Duration = Duration::from_millis(500);
-/// How many threads may wait beside those that guests and look-ups of names can hold: for what the server itself waits
-/// for, such as the control group of a child.
+/// Blocking threads besides those that guests and DNS look-ups can hold, for the server's own waits, such as for the
+/// control group of a child.
 const OWN_THREADS: usize = 16;
 
-/// Where messages come from.
+/// The transport that messages arrive over.
 enum Transport {
     /// HTTP and WebSocket.
     Listen,
     /// JSON-RPC on standard input and output.
     Stdio,
-    /// A2E there.
+    /// A2E on standard input and output.
     A2eStdio(A2eSettings),
 }
 
@@ -59,7 +60,7 @@ impl Transport {
             (_, Serve { stdio: true, .. }) => Ok(Self::Stdio),
             (Some(settings), Serve { a2e_stdio: true, .. }) => Ok(Self::A2eStdio(settings.clone())),
             (None, Serve { a2e_stdio: true, .. }) => {
-                Err(super::Usage("`--a2e-stdio`, and `doors.a2e.enabled` is false".to_owned()))
+                Err(super::Usage("`--a2e-stdio` needs `doors.a2e.enabled`, which is false".to_owned()))
             }
             (_, _) => Ok(Self::Listen),
         }
@@ -82,7 +83,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
                 config.listen
             )));
         }
-        tracing::warn!("--insecure-accept-unsigned: whoever reaches this door decides what runs");
+        tracing::warn!("--insecure-accept-unsigned: any client that reaches this port decides what runs");
     }
     if transport.listens() {
         check_callers_are_known(&config)?;
@@ -100,16 +101,16 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     let if_missing = if arguments.new_journal { IfMissing::CreateAnyway } else { IfMissing::Create };
     let served = runtime.block_on(serve(&config, &grouped, run_as, accept_unsigned, if_missing, transport));
     match served {
-        // A guest that is stuck in a host call keeps its thread; the process does not wait for it.
+        // Does not wait for threads: a guest that is stuck in a host call keeps its own.
         Ok(()) => runtime.shutdown_background(),
-        // What was started before it failed ends with the process. A runtime that is taken down under it would
-        // make its timers panic, and that would be read for the reason.
+        // Leaked on purpose: tasks that were started before the failure end with the process. Dropping the runtime
+        // would make their timers panic, and the panic would look like the cause.
         Err(_) => std::mem::forget(runtime),
     }
     served.map(|()| ExitCode::SUCCESS)
 }
 
-/// `config check`: reads the configuration and says what would be in force.
+/// `config check`: reads the configuration and prints the effective settings.
 pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if let Some(tools) = setup.tools.as_ref().filter(|tools| !tools.is_dir()) {
         bail!(super::Usage(format!("`--tools` names `{}`, and there is no such folder", tools.display())));
@@ -121,7 +122,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let run_as = contain(&config, Some(&config.listen))?;
     let trust = Trust::read(&config.trust, config.did.clone())?;
     config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
-    // A governor elsewhere has policies of its own.
+    // A remote governor has its own policies.
     let inside = config.governor.is_none().then(|| policies(config.policies.as_deref())).transpose()?;
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     check_callers_are_known(&config)?;
@@ -135,7 +136,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     print(format_args!("listen      {}{with}", config.listen));
     match (&config.callers, callers.as_ref().and_then(Callers::count)) {
         (Some(path), Some(count)) => print(format_args!("callers     {count} in {}", path.display())),
-        _ => print("callers     whoever reaches it"),
+        _ => print("callers     any that reaches it"),
     }
     for (caller, issuer) in callers.iter().flat_map(Callers::without_issuer) {
         note(format_args!("warning: `{}` shows a JWT of {issuer}: {WITHOUT_ISSUER}", one_line(caller)));
@@ -147,7 +148,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         let agents = keys.agents().count();
         print(format_args!("nexus       on, agents with keys: {agents}"));
     }
-    let governor = config.governor.as_ref().map_or("inside this process".to_owned(), GovernorUrl::shown);
+    let governor = config.governor.as_ref().map_or("built in".to_owned(), GovernorUrl::shown);
     print(format_args!("governor    {governor}"));
     if let Some(policies) = inside {
         let from = config.policies.as_ref().map_or("built in".to_owned(), |from| from.display().to_string());
@@ -161,11 +162,11 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         print(format_args!("intents     signed with the key in {}", signature.key_file.display()));
     }
     let (journal, loses_nothing) = (config.journal.display(), config.durability.as_str());
-    print(format_args!("journal     {journal}, loses nothing by: {loses_nothing}"));
+    print(format_args!("journal     {journal}, survives: {loses_nothing}"));
     print(format_args!("tools       {}", config.catalog.display()));
     print(format_args!("cache       {}", config.cache.display()));
     let ahead = match config.isolation {
-        Isolation::Process => format!("a process for each run, {} wait ahead of time", config.waiting),
+        Isolation::Process => format!("a process for each run, {} forked ahead of time", config.waiting),
         Isolation::Inline => "inline: tools run on threads of the server".to_owned(),
     };
     print(format_args!("isolation   {ahead}"));
@@ -208,7 +209,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if ceilings.network {
         let hosts = ceilings.hosts.allowed.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();
         let whom = if hosts.is_empty() {
-            "nobody, so no run has a network: list hosts in `network.allowed_domains`".to_owned()
+            "no hosts, so no run has a network: list hosts in `network.allowed_domains`".to_owned()
         } else {
             hosts.join(", ")
         };
@@ -222,7 +223,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the user as which tools run: for each folder where the folder decides.
+/// Prints the user that tools run as, for each folder where its owner decides.
 fn print_users(config: &Config, run_as: RunAs) {
     match run_as {
         RunAs::Server => {}
@@ -284,7 +285,7 @@ async fn serve(
     memory::set_budget(config.memory.bytes(), config.caller_share());
     if config.max_expected_output() > config.memory.bytes() {
         tracing::warn!(
-            "`server.max_memory_mb` has no room for the output of `executor.concurrent` runs of `ceilings.max_output_bytes` \
+            "`server.max_memory_mb` is too small for the output of `executor.concurrent` runs with `ceilings.max_output_bytes` \
              each: fewer may run at once"
         );
     }
@@ -302,7 +303,7 @@ async fn serve(
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     let known = Known::read(config, accept_unsigned)?;
-    // Who cannot be reached must not say that it is there.
+    // Bound before the registration and the deliveries start: an executor that cannot be reached must not register.
     let door = match &transport {
         Transport::Listen => Some(bind(config, rpc.clone(), &known, &executor).await?),
         Transport::Stdio | Transport::A2eStdio(_) => None,
@@ -311,7 +312,7 @@ async fn serve(
     if let Some(pushes) = pushes {
         tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
     }
-    // From before anybody is told that it serves: a signal that nobody waits for would end the process.
+    // Installed before the log says that it listens: without a handler, SIGHUP ends the process.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
     let catalogue = Arc::new(Catalogue {
         executor: Arc::clone(&executor),
@@ -334,7 +335,7 @@ async fn serve(
             stop_signal().await;
             closing.close();
         }));
-        // The signal closes the executor; open requests get their answers while it drains.
+        // The stop signal closes the executor; open requests are answered while it drains.
         tokio::select! {
             () = executor.closed() => {}
             reason = executor.journal().broken() => return Err(broken(&executor, &reason)),
@@ -369,8 +370,7 @@ async fn serve(
     }
 }
 
-/// Gives memory that was freed back to the system whenever large messages and results have passed through and
-/// fewer come, for as long as the process lives.
+/// Returns freed memory to the system once a burst of large messages and results is over. Runs until the process ends.
 async fn give_memory_back() {
     let (mut trimmed, mut before) = (0, 0);
     loop {
@@ -385,21 +385,26 @@ async fn give_memory_back() {
     }
 }
 
-/// The journal of the configuration, with what an earlier process left in it.
+/// Opens the journal, and reports what an earlier process left in it.
 fn journal(config: &Config, if_missing: IfMissing, now: time::OffsetDateTime) -> anyhow::Result<Journal> {
     let opening = Opening { if_missing, durability: config.durability };
     let (journal, recovered) = Journal::open(&config.journal, config.most_undelivered, opening, now)?;
     let Recovered { aborted, undelivered } = recovered;
     if aborted > 0 {
-        tracing::warn!(aborted, "runs were cut off when the executor last ended, and are reported as such");
+        tracing::warn!(
+            aborted,
+            "runs were interrupted when the executor last ended, and are reported as such"
+        );
     }
     let (receipts, durability) = (journal.head().number, journal.durability().as_str());
     tracing::info!(journal = %config.journal.display(), receipts, undelivered, durability, "journal");
     Ok(journal)
 }
 
-/// The public key with which the executor registers with a governor elsewhere: that of `journal.key`, or of a key of its
-/// own, which the first start makes beside the journal and which signs nothing.
+/// The public key for the registration with a remote governor: that of `journal.key`, or of a separate key, which the
+/// first start creates beside the journal. A file and not a new key at each start, because a governor that sees a key
+/// expects it again. The separate key signs nothing: a signed checkpoint shows that an operator chose a key to vouch
+/// for the journal.
 fn public_key(config: &Config, signs: Option<&KeyPair>) -> anyhow::Result<Option<String>> {
     if let Some(key) = signs {
         return Ok(Some(key.public().public_key()));
@@ -413,30 +418,29 @@ fn public_key(config: &Config, signs: Option<&KeyPair>) -> anyhow::Result<Option
     Ok(Some(key.public().public_key()))
 }
 
-/// Stops everything at once: nothing that would run now could be recorded.
+/// Stops all runs at once: none of them could be recorded any more.
 fn broken(executor: &Executor, reason: &str) -> anyhow::Error {
     executor.close();
     executor.abort_all();
     anyhow::anyhow!("{reason}; see `docs/operations.md`")
 }
 
-/// Says that strangers cannot reach a door that tells nobody apart.
+/// Checks that a port without authentication is reachable from this machine only.
 fn check_callers_are_known(config: &Config) -> Result<(), super::Usage> {
     if config.callers.is_some() || config.listen.is_local() {
         return Ok(());
     }
     Err(super::Usage(format!(
-        "`server.listen` is {}, where others can call, and nobody is told apart: list the callers in \
+        "`server.listen` is {}, where other machines can call, and callers are not authenticated: list them in \
          `server.callers` (`a2g-executor caller new`), or listen on a loopback address or a socket",
         config.listen
     )))
 }
 
-/// What is wrong with a caller who shows tokens of somebody unknown.
-pub(super) const WITHOUT_ISSUER: &str =
-    "no `[[server.issuer]]` has that name, so that its tokens are not taken";
+/// The warning about a caller whose issuer is not configured.
+pub(super) const WITHOUT_ISSUER: &str = "no `[[server.issuer]]` has that name, so its tokens are rejected";
 
-/// By what callers are known, and what SIGHUP reads again of it.
+/// The list of callers and the TLS files, which SIGHUP reloads.
 struct Known {
     callers: KnownCallers,
     tls: Option<Arc<Tls>>,
@@ -453,16 +457,18 @@ impl Known {
         let callers = KnownCallers::new(listed.unwrap_or_else(|| Callers::anybody(accept_unsigned)));
         let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
         if tls.is_none() && !config.listen.is_local() {
-            tracing::warn!(listen = %config.listen, "tokens go over the network as they are: see `server.tls`");
+            tracing::warn!(listen = %config.listen, "tokens are sent over the network unencrypted: see `server.tls`");
         }
         Ok(Self { callers, tls })
     }
 
-    /// What cannot be read leaves nobody known, or no issuer believed, but the old certificate in place.
+    /// Reloads callers, issuers and certificates. Callers or issuers that cannot be read are all refused; certificates
+    /// that cannot be read leave the old ones.
     fn renew(&self, config: &Config) {
         let issuers = TokenIssuers::read(&config.issuers).unwrap_or_else(|error| {
-            // Whoever took a key away must not go on believing its tokens because another key is wrong.
-            tracing::error!(%error, "no issuer is believed until the keys of all can be read again");
+            // Fails closed: an operator who removed a key must not have its tokens accepted because another file is
+            // broken.
+            tracing::error!(%error, "all JSON Web Tokens are rejected until the keys of all issuers can be read again");
             TokenIssuers::default()
         });
         let keys = issuers.keys();
@@ -471,23 +477,26 @@ impl Known {
             Some(Ok(callers)) => {
                 let count = callers.count();
                 self.callers.renew(callers);
-                tracing::info!(callers = count, keys, "the callers were read again");
+                tracing::info!(callers = count, keys, "callers reloaded");
             }
-            // Whoever removed a caller must not go on hearing it because of a slip elsewhere in the list.
+            // Fails closed: an operator who removed a caller must not have it accepted because of an error elsewhere in
+            // the list.
             Some(Err(error)) => {
                 self.callers.renew(Callers::nobody());
-                tracing::error!(%error, "no caller is known until the list can be read again");
+                tracing::error!(%error, "all callers are refused until the list can be read again");
             }
         }
         match self.tls.as_deref().map(Tls::renew) {
             None => {}
-            Some(Ok(())) => tracing::info!("the certificates were read again"),
-            Some(Err(error)) => tracing::error!(%error, "the old certificates stay"),
+            Some(Ok(())) => tracing::info!("certificates reloaded"),
+            Some(Err(error)) => {
+                tracing::error!(%error, "the certificates cannot be reloaded, and the old ones stay")
+            }
         }
     }
 }
 
-/// The place of the configuration.
+/// Binds the configured address.
 async fn bind(
     config: &Config,
     rpc: Rpc,
@@ -510,7 +519,7 @@ async fn bind(
         .with_context(|| format!("cannot listen on {}", config.listen))
 }
 
-/// The catalogue of a server, which changes while it serves: one change after the other.
+/// The catalogue of a server. The lock serializes its changes.
 struct Catalogue {
     executor: Arc<Executor>,
     workshop: Arc<Workshop>,
@@ -519,8 +528,8 @@ struct Catalogue {
 }
 
 impl Catalogue {
-    /// Builds what was not compiled when the server started, and puts each tool into its place as soon as it
-    /// is ready.
+    /// Compiles the tools that were not in the cache at the start, and publishes each as soon as it is ready. The
+    /// server listens meanwhile, and answers calls to those tools as busy.
     async fn prepare(&self) {
         let _alone = self.changing.lock().await;
         let mut catalog = self.executor.catalog();
@@ -546,24 +555,27 @@ impl Catalogue {
         tracing::info!(tools = self.executor.tools().len(), "all tools are prepared");
     }
 
-    /// Reads the catalogue again. One that cannot be read leaves the one before in place.
+    /// Reloads the catalogue as a whole, so that a changed tool is never absent. On an error the old one stays.
     async fn renew(&self) {
         let _alone = self.changing.lock().await;
         match self.workshop.load(&self.config, self.config.waiting).await {
             Ok(loaded) => {
                 self.executor.renew(loaded);
-                tracing::info!(tools = self.executor.tools().len(), "the catalogue was read again");
+                tracing::info!(tools = self.executor.tools().len(), "catalogue reloaded");
             }
-            Err(error) => tracing::error!(error = format!("{error:#}"), "the old catalogue stays"),
+            Err(error) => tracing::error!(
+                error = format!("{error:#}"),
+                "the catalogue cannot be reloaded, and the old one stays"
+            ),
         }
     }
 }
 
-/// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that
-/// cannot be read leaves the old one in place; keys that cannot be read leave none.
+/// Reloads the callers, the certificates, the trusted keys and the catalogue at SIGHUP. On an error the old catalogue
+/// and certificates stay, but no key and no caller does.
 async fn renew_at_hangup(mut hangup: Signal, catalogue: Arc<Catalogue>, known: Known) {
     while hangup.recv().await.is_some() {
-        // Rights are taken away first: the catalogue may have to be compiled.
+        // Rights are revoked first, because compiling the catalogue may take long.
         known.renew(&catalogue.config);
         renew_trust(&catalogue.executor, &catalogue.config);
         catalogue.renew().await;
@@ -575,9 +587,9 @@ fn renew_trust(executor: &Executor, config: &Config) {
         Ok(trust) => {
             let keys = trust.keys();
             executor.renew_trust(trust);
-            tracing::info!(keys, "the trusted keys were read again");
+            tracing::info!(keys, "trusted keys reloaded");
         }
-        // Whoever took a key away must not go on being obeyed by it because another file is wrong.
+        // Fails closed: an operator who removed a key must not have it trusted because another file is broken.
         Err(error) => {
             executor.renew_trust(Trust::of_nobody(config.did.clone()));
             tracing::error!(%error, "no key is trusted until the keys can be read again");
@@ -585,13 +597,13 @@ fn renew_trust(executor: &Executor, config: &Config) {
     }
 }
 
-/// Lets running work end, stops what does not, and delivers the last reports. Those that the governor
-/// does not take now wait in the journal for the next start.
+/// Waits for runs to end, aborts those that do not in time, and delivers the last reports. Undelivered reports wait in
+/// the journal for the next start.
 async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
     let drained = async {
         if tokio::time::timeout(limit, executor.idle()).await.is_err() {
             let stopped = executor.abort_all();
-            tracing::warn!(stopped, "the drain limit was reached");
+            tracing::warn!(stopped, "the drain limit was reached: runs are aborted");
             let _all_stopped = tokio::time::timeout(LAST_RECEIPTS, executor.idle()).await;
         }
         let journal = executor.journal();
@@ -600,7 +612,7 @@ async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
         }
         if tokio::time::timeout(LAST_DELIVERIES, journal.all_delivered()).await.is_err() {
             let reports = journal.undelivered();
-            tracing::warn!(reports, "the governor did not take these reports: they wait for the next start");
+            tracing::warn!(reports, "reports were not delivered, and wait for the next start");
         }
         let flushed = tokio::time::timeout(LAST_RECEIPTS, journal.flush()).await;
         flushed.context("the journal has no room for the last receipts")?.map_err(anyhow::Error::from)
@@ -611,7 +623,7 @@ async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
     }
 }
 
-/// The governor of the configuration, and what it pushes when it is a remote one.
+/// The configured governor, and the receiver of its pushed messages if it is a remote one.
 fn governor(
     config: &Config,
     workshop: &Workshop,
@@ -625,7 +637,7 @@ fn governor(
     Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
 }
 
-/// The governor inside, or of the command `governor`.
+/// The built-in governor, also of the command `governor`.
 pub(super) fn local_governor(
     policies: Option<&Path>,
     clock: Arc<dyn Clock>,
@@ -640,7 +652,7 @@ fn policies(folder: Option<&Path>) -> anyhow::Result<PolicySet> {
     })
 }
 
-/// Where a governor keeps its reports.
+/// Opens the file in which a governor records reports.
 pub(super) fn records(path: Option<&Path>) -> anyhow::Result<Records> {
     let Some(path) = path else { return Ok(Records::default()) };
     Records::append_to(path).with_context(|| format!("reports cannot be recorded in `{}`", path.display()))

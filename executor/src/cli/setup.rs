@@ -1,4 +1,4 @@
-//! What several commands start with: configuration, sandbox, catalogue.
+//! Set-up that several commands share: configuration, sandbox, catalogue.
 
 use super::Usage;
 use super::arguments::Setup;
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The configuration of a command line.
+/// Reads the configuration of a command line.
 pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
     let mut config = match file(setup) {
         Some(path) => Config::read(path)?,
@@ -27,25 +27,25 @@ pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The configuration file of a command line, when there is one.
+/// The configuration file of a command line, if there is one.
 pub(super) fn file(setup: &Setup) -> Option<&Path> {
     let default = Path::new(DEFAULT_FILE);
     setup.config.as_deref().or_else(|| default.is_file().then_some(default))
 }
 
-/// Checks the kernel's controls over tools, before there are threads, for calls that come by `listen`. Controls that it
-/// lacks are logged once, or refused. Gives the user as which tools run.
+/// Checks the kernel's protections for calls that arrive at `listen`, before threads are started. Missing protections
+/// are logged once, or are an error if `containment` is `required`. Returns the user that tools run as.
 pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Result<RunAs> {
     let required = config.containment_at(listen) == Containment::Required;
-    // Without a word in the file, the address decides, so the error names it.
+    // Without a configured value the address decides, so the error names it.
     let why = match listen.filter(|_| config.containment.is_none()) {
-        Some(listen) => format!(", because others than this machine can call {listen}"),
+        Some(listen) => format!(", because other machines can call {listen}"),
         None => String::new(),
     };
     let inline = config.isolation == Isolation::Inline;
     if required && (inline || !config.inline_tools.is_empty()) {
         bail!(Usage(format!(
-            "`executor.containment` is `required`{why}, and nothing contains tools that run `inline`: {OR_BEST_EFFORT}"
+            "`executor.containment` is `required`{why}, and tools that run `inline` are not contained: {OR_BEST_EFFORT}"
         )));
     }
     if inline {
@@ -62,23 +62,23 @@ pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Resul
         )));
     }
     if !missing.is_empty() {
-        tracing::warn!(missing, "tools are contained without what this machine lacks");
+        tracing::warn!(missing, "tools run without the protections that this machine lacks");
     }
     run_as(config, &support)
 }
 
-/// The end of a message about `required`: how to start all the same.
+/// The end of a message about `required`: the way to start all the same.
 const OR_BEST_EFFORT: &str =
     "change that, or set `executor.containment` to `best-effort` where you trust the tools";
 
-/// The user as which tools run.
+/// The user that tools run as.
 fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
     let is_root = rustix::process::geteuid().is_root();
     match (config.run_as, &support.unprivileged_user) {
         (Some(_), _) if !is_root => {
-            bail!(Usage("`executor.run_as` is for a server that runs as root: take it out".to_owned()))
+            bail!(Usage("`executor.run_as` is for a server that runs as root: remove it".to_owned()))
         }
-        (Some(_), Err(missing)) => bail!(Usage(format!("`executor.run_as` cannot be kept: {missing}"))),
+        (Some(_), Err(missing)) => bail!(Usage(format!("`executor.run_as` is not possible: {missing}"))),
         (Some(user), Ok(_)) => Ok(RunAs::User(user)),
         (None, Ok(_)) if is_root => Ok(RunAs::Owner),
         (None, Err(missing)) => {
@@ -89,7 +89,7 @@ fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
     }
 }
 
-/// The owner of each folder of the host that guests may be let into, where the folder exists.
+/// The owner of each existing host folder that guests can reach.
 pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
     let areas = &config.ceilings.areas;
     let hosts = areas.iter().filter_map(|area| config.mounts.host_path(area.root(), areas));
@@ -102,23 +102,23 @@ pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
     opened.collect()
 }
 
-/// Logs the folders in which tools run as root, where they run as another user elsewhere.
+/// Logs the folders in which tools run as root, if they run as another user elsewhere.
 pub(super) fn tell_of_root(config: &Config, run_as: RunAs) {
     let of_root = owners(config).into_iter().filter(|(_, owner)| run_as.user_for([*owner]).is_none());
     let of_root = of_root.map(|(folder, _)| folder.display().to_string()).collect::<Vec<_>>().join(", ");
     if run_as.changes_users() && !of_root.is_empty() {
-        tracing::warn!(folders = of_root, "tools run as root in folders that are root's: {OR_ANOTHER_USER}");
+        tracing::warn!(folders = of_root, "tools run as root in folders that root owns: {OR_ANOTHER_USER}");
     }
 }
 
-/// The end of a message about runs as root: how they get another user.
+/// The end of a message about runs as root: the ways to another user.
 pub(super) const OR_ANOTHER_USER: &str = "give them to another user (chown), or set `executor.run_as`";
 
-/// The control groups of a command that runs tools. When it ends, nobody is left in them.
+/// The control groups of a command that runs tools. Dropping it ends all processes in them.
 pub(super) struct Grouped(Option<Arc<Cgroups>>);
 
 impl Grouped {
-    /// Makes them, where some are delegated and tools run in processes.
+    /// Creates them, if a hierarchy is delegated and tools run in processes.
     pub(super) fn set_up(config: &Config) -> Self {
         Self(match config.isolation {
             Isolation::Process => Cgroups::set_up().unwrap_or_else(|error| {
@@ -129,7 +129,6 @@ impl Grouped {
         })
     }
 
-    /// For those who put children into them.
     pub(super) fn share(&self) -> Option<Arc<Cgroups>> {
         self.0.clone()
     }
@@ -143,23 +142,23 @@ impl Drop for Grouped {
     }
 }
 
-/// The engine, and the places from which tools come.
+/// The sandbox, the compiler and the cache of compiled tools.
 pub(super) struct Workshop {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) sandbox: Arc<Sandbox>,
     pub(super) cache: Cache,
     pub(super) compiler: Compiler,
-    /// The control groups of runs in processes, where some are delegated.
+    /// The control groups of runs in processes, if a hierarchy is delegated.
     cgroups: Option<Arc<Cgroups>>,
     meters_fuel: bool,
-    /// The user as which tools run.
+    /// The user that tools run as.
     run_as: RunAs,
-    /// How the command tells what takes its time.
+    /// Reports progress to the user or the log.
     tell: fn(std::fmt::Arguments<'_>),
 }
 
 impl Workshop {
-    /// Sets up for `concurrent` executions at once, and as many that are stuck in a host call.
+    /// Sets up for `concurrent` executions, and as many again that are stuck in a host call.
     pub(super) fn new(
         config: &Config,
         concurrent: u32,
@@ -177,7 +176,7 @@ impl Workshop {
         Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, run_as, tell })
     }
 
-    /// The way out, when the configuration lets any run have a network.
+    /// The network of runs; `None` if the configuration allows none.
     pub(super) fn egress(&self, config: &Config) -> anyhow::Result<Option<Arc<Egress>>> {
         if !config.ceilings.network {
             return Ok(None);
@@ -186,7 +185,7 @@ impl Workshop {
         egress.map(|egress| Some(Arc::new(egress))).context("the network of runs cannot be set up")
     }
 
-    /// The catalogue as it is; what is not compiled yet is being prepared.
+    /// Reads the catalogue; tools that are not in the cache are `Preparing`.
     pub(super) fn read(&self, config: &Config) -> anyhow::Result<Catalog> {
         let folder = &config.catalog;
         if !folder.is_dir() {
@@ -200,21 +199,20 @@ impl Workshop {
         Ok(catalog)
     }
 
-    /// The catalogue with everything compiled, on this thread.
+    /// Reads the catalogue and compiles all of it, on this thread.
     pub(super) fn catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
         let mut catalog = self.read(config)?;
         catalog.prepare(&config.catalog, &self.cache, self);
         Ok(catalog)
     }
 
-    /// The catalogue with everything compiled, and its tools in their places.
+    /// Reads the catalogue, compiles all of it, and starts its isolation.
     pub(super) async fn load(&self, config: &Config, waiting: usize) -> anyhow::Result<Loaded> {
         let catalog = tokio::task::block_in_place(|| self.catalog(config))?;
         self.start(config, catalog, waiting).await
     }
 
-    /// Starts the isolation of every tool that is ready, as the configuration has it, with `waiting` processes
-    /// ahead of time.
+    /// Starts the configured isolation of every tool that is ready, with `waiting` processes forked ahead of time.
     pub(super) async fn start(
         &self,
         config: &Config,
@@ -222,7 +220,7 @@ impl Workshop {
         waiting: usize,
     ) -> anyhow::Result<Loaded> {
         for tool in config.inline_tools.iter().filter(|name| catalog.get(name).is_none()) {
-            tracing::warn!(%tool, "`executor.inline_tools` names it, and the catalogue has no such tool");
+            tracing::warn!(%tool, "`executor.inline_tools` names a tool that is not in the catalogue");
         }
         let tools = catalog.ready().map(|(name, tool)| Module {
             name,
@@ -248,7 +246,7 @@ impl Workshop {
         };
         let isolate = Isolate::start(&tools, ahead, self.cgroups.clone(), &self.sandbox, &self.clock)
             .await
-            .context("the process that guests are made from cannot be started")?;
+            .context("the zygote, which forks the processes of runs, cannot be started")?;
         for tool in &tools {
             if let Err(reason) = isolate.usable(tool.name) {
                 tracing::warn!(tool = %tool.name, reason, "this tool cannot be used");
@@ -259,15 +257,15 @@ impl Workshop {
 
     /// Compiles one module in its own process.
     pub(super) fn compile(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
-        (self.tell)(format_args!("compiling `{name}` (once; kept in {})", self.cache.folder().display()));
+        (self.tell)(format_args!("compiling `{name}` (once; cached in {})", self.cache.folder().display()));
         self.compiler.run(job, &|seconds| {
             (self.tell)(format_args!("still compiling `{name}`: {seconds} s so far"));
         })
     }
 
-    /// Tries the code of one tool in processes of its own; a typed tool says what it is.
+    /// Loads the code of one tool in separate processes; a typed tool describes itself there.
     fn probe(&self, code: Code<'_>) -> std::io::Result<Result<Option<[String; 4]>, String>> {
-        // Tools are built beside each other, on threads that no runtime has.
+        // Tools are built in parallel, on threads outside of the runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(probe(code, self.meters_fuel, self.run_as, Arc::clone(&self.clock)))
     }
@@ -278,7 +276,7 @@ impl Build for Workshop {
         let mut compiled = self.compile(name, job)?;
         let Compiled { module, component, componentised, described } = &mut compiled;
         let failed = |error: std::io::Error| {
-            CatalogError::Module(format!("there is no process to try the tool in: {error}"))
+            CatalogError::Module(format!("no process could be started to load the tool in: {error}"))
         };
         let plain = Code { module, component: *component, componentised: None, contract: job.contract };
         if let Some(Ok(code)) = componentised {
@@ -287,7 +285,7 @@ impl Build for Workshop {
                     *described = found;
                     return Ok(compiled);
                 }
-                // It may still run under scopes of whole trees.
+                // The plain form may still run under scopes of whole trees.
                 Err(reason) => *componentised = Some(Err(reason)),
             }
         }
@@ -296,11 +294,11 @@ impl Build for Workshop {
     }
 }
 
-/// In the executor's own repository, `tools` holds sources, and what is built of them lies elsewhere.
+/// In the executor's own repository, `tools` has the sources, and `target/tools` the modules built from them.
 fn how_to_get_tools(instead_of: &Path) -> &'static str {
     let built = Path::new("target/tools");
     if built.is_dir() && built != instead_of {
-        "`--tools target/tools` names those that are built here"
+        "use those built in this repository with `--tools target/tools`"
     } else {
         "add one with `a2g-executor tool add`, or build the executor's own with `cargo xtask tools`"
     }

@@ -33,7 +33,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             let name = ToolName::parse(&name)?;
             let Some(entry) = catalog.get(&name) else {
                 bail!(
-                    "there is no tool `{name}` in `{}`{}: `tool list` shows what there is",
+                    "there is no tool `{name}` in `{}`{}: `tool list` lists the tools",
                     config.catalog.display(),
                     did_you_mean(name.as_str(), catalog.iter().map(|(name, _)| name.as_str()))
                 );
@@ -41,7 +41,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             match entry {
                 Entry::Ready(tool) if json => print(pretty(&described(&tool.descriptor))),
                 Entry::Ready(tool) => inspect(&tool.descriptor),
-                Entry::Preparing => bail!("the tool `{name}` was added just now: ask again"),
+                Entry::Preparing => bail!("the tool `{name}` was added just now: try again"),
                 Entry::Broken(error) => bail!("the tool `{name}` cannot be used: {error}"),
             }
             Ok(ExitCode::SUCCESS)
@@ -54,10 +54,10 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             let version = one_line(version);
             print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
             if path.is_file() {
-                // What nobody declared is not needed: a bare module has no `tool.toml` to say more.
+                // A bare module has no `tool.toml` that declares files, so the generated one grants none.
                 let manifest = config.catalog.join(name.as_str()).join("tool.toml");
                 print(format_args!(
-                    "it may touch no files: if it needs to, change `filesystem = \"none\"` in `{}` to \"read\" or \
+                    "it has no access to files: if it needs any, change `filesystem = \"none\"` in `{}` to \"read\" or \
                      \"read-write\"",
                     manifest.display()
                 ));
@@ -67,14 +67,14 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The workshop in which tools are compiled and describe themselves, in processes like those of runs.
+/// Sets up for compiling tools and having them describe themselves, in processes like those of runs.
 fn workshop(config: &Config) -> anyhow::Result<Workshop> {
     Workshop::new(config, 1, None, contain(config, None)?, |text| note(text))
 }
 
 type Row<'a> = (&'a str, Result<&'a Descriptor, &'a CatalogError>);
 
-/// The tools, and the folders that are left out.
+/// The tools, and the folders that were skipped because of their names.
 fn rows(catalog: &Catalog) -> impl Iterator<Item = Row<'_>> {
     let tools = catalog.iter().filter_map(|(name, entry)| match entry {
         Entry::Ready(tool) => Some((name.as_str(), Ok(&tool.descriptor))),
@@ -107,7 +107,7 @@ fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
     listing.show(std::io::stdout());
 }
 
-/// What may have come from a parser or a compiler, which draw into several lines.
+/// Joins the lines of a parser's or compiler's message.
 fn in_one_line(error: &CatalogError) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! `journal records`: the records of the chain, for people who ask who decided what.
+//! `journal records`: the records of the chain, which name the source of every decision.
 
 use super::readable;
 use crate::cli::Usage;
