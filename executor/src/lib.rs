@@ -13,6 +13,7 @@
 pub mod call;
 pub mod clock;
 pub mod durability;
+pub mod error_chain;
 pub mod fault;
 pub mod ident;
 pub mod json;
@@ -21,6 +22,7 @@ pub mod lines;
 pub mod memory;
 pub mod outcome;
 pub mod quantity;
+pub mod rate_limit;
 pub mod strict_json;
 pub mod tool;
 pub mod verdict;

@@ -10,13 +10,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-const VOCABULARY: [&str; 14] = [
+const VOCABULARY: [&str; 16] = [
     "ident",
     "quantity",
     "clock",
     "memory",
     "limit",
     "lines",
+    "error_chain",
+    "rate_limit",
     "json",
     "strict_json",
     "call",

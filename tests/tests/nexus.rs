@@ -812,7 +812,10 @@ fn a_hundred_messages_a_second_and_no_more() {
     let limited =
         answers.iter().filter(|answer| answer["error"]["code"] == "RATE_LIMITED").collect::<Vec<_>>();
     assert!((1..=200).contains(&limited.len()), "{}", limited.len());
-    assert_eq!(failure(limited[0], "RATE_LIMITED")["retryable"], true);
+    let limited = failure(limited[0], "RATE_LIMITED");
+    assert_eq!(limited["retryable"], true);
+    let wait = limited["details"]["retryAfterMs"].as_u64();
+    assert!(wait.is_some_and(|ms| (1..=10).contains(&ms)), "one more is taken every 10 ms: {limited}");
     // Another agent has a hundred of its own.
     succeeded(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
     eventually("a second later", || {

@@ -89,6 +89,17 @@ fn default_module() -> String {
     "tool.wasm".to_owned()
 }
 
+/// What is wrong with a `tool.toml`, with line and key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ManifestError(String);
+
+impl<T: Into<String>> From<T> for ManifestError {
+    fn from(message: T) -> Self {
+        Self(message.into())
+    }
+}
+
 impl ToolManifest {
     /// Reads and checks a `tool.toml`.
     ///
@@ -97,11 +108,12 @@ impl ToolManifest {
     pub fn read(path: &Path) -> Result<Self, CatalogError> {
         let invalid = |reason| CatalogError::Manifest { path: path.to_owned(), reason };
         let text = String::from_utf8(read_regular(path, MAX_BYTES)?);
-        let text = text.map_err(|error| invalid(format!("it is not UTF-8: {}", error.utf8_error())))?;
+        let text =
+            text.map_err(|error| invalid(format!("it is not UTF-8: {}", error.utf8_error()).into()))?;
         Self::parse(&text).map_err(invalid)
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ManifestError> {
         let file: File = toml::from_str(text).map_err(|error| {
             let line = error
                 .span()
@@ -174,7 +186,8 @@ impl ToolManifest {
                 self.name
             )));
         }
-        check_lengths(&self.version, &self.description).map_err(CatalogError::Module)?;
+        let lengths = check_lengths(&self.version, &self.description);
+        lengths.map_err(|error| CatalogError::Module(error.to_string()))?;
         Ok((self, Schema::parse(&schema)?))
     }
 
@@ -182,7 +195,7 @@ impl ToolManifest {
     ///
     /// # Errors
     /// When a schema holds what TOML cannot, such as `null`.
-    pub fn to_toml(&self) -> Result<String, String> {
+    pub fn to_toml(&self) -> Result<String, ManifestError> {
         let Self { name, version, description, contract, module, sha256, capabilities, arguments } = self;
         let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
         let file = File {
@@ -208,30 +221,33 @@ impl ToolManifest {
             },
             arguments: arguments.clone(),
         };
-        toml::to_string(&file).map_err(|error| error.to_string())
+        toml::to_string(&file).map_err(|error| ManifestError(error.to_string()))
     }
 }
 
-fn check_lengths(version: &str, description: &str) -> Result<(), String> {
+fn check_lengths(version: &str, description: &str) -> Result<(), ManifestError> {
     for (key, text, max) in
         [("version", version, MAX_VERSION_BYTES), ("description", description, MAX_DESCRIPTION_BYTES)]
     {
         if text.len() > max {
-            return Err(format!("`{key}` has {} bytes, and {max} are the most", text.len()));
+            return Err(format!("`{key}` has {} bytes, and {max} are the most", text.len()).into());
         }
     }
     Ok(())
 }
 
 impl CapabilitiesTable {
-    fn check(self) -> Result<Declared, String> {
+    fn check(self) -> Result<Declared, ManifestError> {
         let Self { filesystem, network, max_memory_mb, max_cpu_percent, timeout_seconds } = self;
         fn ranged<T>(
             key: &str,
             value: Option<u64>,
-            make: impl Fn(u64) -> Result<T, crate::quantity::OutOfRange>,
-        ) -> Result<Option<T>, String> {
-            value.map(make).transpose().map_err(|error| format!("`capabilities.{key}` {error}"))
+            make: impl Fn(u64) -> Result<T, crate::quantity::OutOfRangeError>,
+        ) -> Result<Option<T>, ManifestError> {
+            value
+                .map(make)
+                .transpose()
+                .map_err(|error| ManifestError(format!("`capabilities.{key}` {error}")))
         }
         Ok(Declared {
             filesystem: match filesystem {
@@ -285,7 +301,7 @@ type = "string"
         ];
         for (text, named) in cases {
             let error = ToolManifest::parse(&text).unwrap_err();
-            assert!(error.contains(named), "{error}");
+            assert!(error.to_string().contains(named), "{error}");
         }
     }
 }

@@ -26,8 +26,8 @@ pub use compiler::{
 };
 pub use componentize::{componentize, is_typed_core_module};
 pub use install::install;
-pub use manifest::ToolManifest;
-pub use schema::{QuickCheck, Schema, Violation};
+pub use manifest::{ManifestError, ToolManifest};
+pub use schema::{QuickCheck, Schema, UnboundedSchemaError, Violation};
 
 use crate::ident::{IdentError, ToolName};
 use crate::tool::{Descriptor, Digest};
@@ -65,8 +65,8 @@ pub enum CatalogError {
     Manifest {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with line and key.
-        reason: String,
+        /// What is wrong, with line and key. Part of the sentence, so no `source`, which a chain would say again.
+        reason: ManifestError,
     },
     /// The folder's name is not a tool's name.
     #[error(transparent)]
@@ -89,7 +89,7 @@ pub enum CatalogError {
     Schema(String),
     /// The argument schema is one whose validation could take any time.
     #[error("the argument schema cannot be held to a budget: {0}")]
-    SchemaTooComplex(String),
+    SchemaTooComplex(UnboundedSchemaError),
     /// The cache is not private.
     #[error("the compile cache `{path}` is not private: {reason}")]
     CacheNotPrivate {
@@ -316,7 +316,7 @@ fn open_tool(
     if manifest.name != *name {
         return Err(CatalogError::Manifest {
             path: folder.join(manifest::FILE),
-            reason: format!("`name` is `{}`, but the folder is called `{name}`", manifest.name),
+            reason: format!("`name` is `{}`, but the folder is called `{name}`", manifest.name).into(),
         });
     }
     let wasm = code::read_regular(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;

@@ -10,6 +10,8 @@ mod metered;
 #[cfg(test)]
 mod tests;
 
+pub use bounds::UnboundedSchemaError;
+
 use super::CatalogError;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use metered::{Exhausted, Metered, MeteredJson};

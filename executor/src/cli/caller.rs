@@ -2,7 +2,7 @@
 //!
 //! A token is printed once, on standard output only, and stored nowhere.
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::{Caller, CallersFile, Setup};
 use super::layout::{Listing, text};
 use super::local_time::LocalTime;
@@ -61,14 +61,14 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn parsed(role: &str) -> Result<Role, Usage> {
+fn parsed(role: &str) -> Result<Role, UsageError> {
     let all = [Role::Agent, Role::Governor, Role::Approver, Role::Operator];
     let found = all.into_iter().find(|known| known.as_str() == role);
-    found.ok_or_else(|| Usage(format!("`--role` cannot be `{role}`")))
+    found.ok_or_else(|| UsageError(format!("`--role` cannot be `{role}`")))
 }
 
-fn subject_of(issuer: &str, subject: String) -> Result<JwtSubject, Usage> {
-    let issuer = Issuer::parse(issuer).map_err(|error| Usage(format!("`--jwt-issuer`: {error}")))?;
+fn subject_of(issuer: &str, subject: String) -> Result<JwtSubject, UsageError> {
+    let issuer = Issuer::parse(issuer).map_err(|error| UsageError(format!("`--jwt-issuer`: {error}")))?;
     Ok(JwtSubject { issuer, subject })
 }
 
@@ -89,7 +89,7 @@ impl Place {
         let config = config(&Setup { config: file, tools: None })?;
         let issuers = config.issuers.into_iter().map(|settings| settings.issuer).collect();
         let Some(path) = config.callers else {
-            bail!(Usage(
+            bail!(UsageError(
                 "the configuration has no `server.callers`: set it, or name the list with `--callers`"
                     .to_owned()
             ));

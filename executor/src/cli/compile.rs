@@ -5,6 +5,7 @@
 
 use super::arguments::{CompileModule, ContractWord};
 use crate::catalog::{MAX_CODE_BYTES, MAX_MODULE_BYTES, componentize, is_typed_core_module, write_code};
+use crate::error_chain::ErrorChain;
 use crate::isolate::{CompilerLimits, confine_compiler};
 use crate::quantity::MemoryLimit;
 use crate::sandbox::{ModuleCompiler, is_component};
@@ -35,8 +36,8 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
     // An error here is not fatal: a core module that cannot be made a component still runs under scopes of whole trees,
     // which most verdicts grant.
     let componentised = (!component).then(|| {
-        let component = componentize(&wasm, contract).map_err(|error| error.to_string())?;
-        compiler.compile(&component).map_err(|error| error.to_string())
+        let component = componentize(&wasm, contract).map_err(|error| ErrorChain(&error).to_string())?;
+        compiler.compile(&component).map_err(|error| ErrorChain(&error).to_string())
     });
     let componentised =
         componentised.as_ref().map(|made| made.as_ref().map(Vec::as_slice).map_err(String::as_str));

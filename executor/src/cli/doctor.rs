@@ -5,6 +5,7 @@ use super::layout::{Listing, judged, text};
 use super::output::{one_line, print};
 use super::setup::config;
 use crate::durability::Durability;
+use crate::error_chain::ErrorChain;
 use crate::isolate::support;
 use serde_json::json;
 use std::path::PathBuf;
@@ -49,7 +50,8 @@ const DURABILITY: &str = "journal-durability";
 
 /// The durability of the configuration in words, or the error if the configuration cannot be read.
 fn durability(setup: &Setup) -> Result<String, String> {
-    let durability = config(setup).map_err(|error| one_line(format_args!("{error:#}")))?.durability;
+    let durability =
+        config(setup).map_err(|error| one_line(format_args!("{}", ErrorChain(error.as_ref()))))?.durability;
     let why = match durability {
         Durability::PowerLoss => "every commit waits for the disk, and a power failure loses nothing",
         Durability::ProcessCrash => {

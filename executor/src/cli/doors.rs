@@ -57,7 +57,7 @@ pub(super) fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Resul
     let own = settings.id.as_deref().unwrap_or(did.as_str());
     if secrets.iter().any(|secret| &*secret.agent == own) {
         // A message that the executor signed itself could be sent back to it as an agent's.
-        bail!(super::Usage(format!(
+        bail!(super::UsageError(format!(
             "`doors.nexus.key_file` has an agent with the executor's own id `{own}`"
         )));
     }
@@ -65,10 +65,10 @@ pub(super) fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Resul
     for AgentSecret { agent, .. } in &secrets {
         let did = nexus::agent_of(agent);
         let did = did.map_err(|_| {
-            super::Usage(format!("`doors.nexus.key_file`: `{agent}` is not a valid agent id"))
+            super::UsageError(format!("`doors.nexus.key_file`: `{agent}` is not a valid agent id"))
         })?;
         if !agents.insert(did) {
-            bail!(super::Usage(format!("`doors.nexus.key_file` has the agent `{agent}` under two ids")));
+            bail!(super::UsageError(format!("`doors.nexus.key_file` has the agent `{agent}` under two ids")));
         }
     }
     let keys = secrets.into_iter().map(|AgentSecret { agent, signing, sealing }| {

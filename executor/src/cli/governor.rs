@@ -1,6 +1,6 @@
 //! `governor`: the bundled governor in a process of its own.
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::Governor;
 use super::serve::{local_governor, records, stop_signal};
 use crate::clock::SystemClock;
@@ -19,7 +19,7 @@ const MAX_MESSAGE_BYTES: usize = 64 << 20;
 pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     let Governor { listen, policies, reports, key } = arguments;
     if !listen.is_local() {
-        bail!(Usage(format!(
+        bail!(UsageError(format!(
             "this governor has no users and accepts any caller, so it listens on loopback addresses and \
              sockets only, and {listen} is neither"
         )));

@@ -4,7 +4,7 @@
 mod copies;
 mod records;
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::{JournalCommand, JournalFile, Setup, Which};
 use super::layout::{Listing, aligned, text, wrapped};
 use super::local_time::LocalTime;
@@ -98,9 +98,9 @@ fn path(file: &JournalFile) -> anyhow::Result<PathBuf> {
     }
 }
 
-fn filter(which: &Which) -> Result<Filter, Usage> {
+fn filter(which: &Which) -> Result<Filter, UsageError> {
     let Which { agent, tool, status, since, until, undelivered } = which;
-    let usage = |error: &dyn std::fmt::Display| Usage(error.to_string());
+    let usage = |error: &dyn std::fmt::Display| UsageError(error.to_string());
     let word = |status: &Status| {
         which.status.as_deref().is_some_and(|word| word.eq_ignore_ascii_case(status.as_str()))
     };
@@ -115,9 +115,9 @@ fn filter(which: &Which) -> Result<Filter, Usage> {
 }
 
 /// Parses a date, a timestamp, or a duration ago.
-fn moment(text: &str) -> Result<OffsetDateTime, Usage> {
+fn moment(text: &str) -> Result<OffsetDateTime, UsageError> {
     let wrong = || {
-        Usage(format!(
+        UsageError(format!(
             "`{text}` is not a valid time: write `2026-11-21`, `2026-11-21T09:30:00Z`, or `90m`, `12h`, `30d` ago"
         ))
     };
@@ -138,7 +138,7 @@ fn moment(text: &str) -> Result<OffsetDateTime, Usage> {
     ago.and_then(|ago| SystemClock.now().checked_sub(ago)).ok_or_else(wrong)
 }
 
-fn head(text: &str) -> Result<Head, Usage> {
+fn head(text: &str) -> Result<Head, UsageError> {
     // `journal verify` prints the word `checkpoint` first.
     let checkpoint = text.strip_prefix("checkpoint").unwrap_or(text).trim();
     let parse = || {
@@ -147,7 +147,9 @@ fn head(text: &str) -> Result<Head, Usage> {
         Some(Head { number, hash: chain::parse(hash)? })
     };
     parse().ok_or_else(|| {
-        Usage("`--checkpoint` takes the number of a receipt, `:`, and the 64 digits of its hash".to_owned())
+        UsageError(
+            "`--checkpoint` takes the number of a receipt, `:`, and the 64 digits of its hash".to_owned(),
+        )
     })
 }
 
@@ -155,7 +157,7 @@ fn head(text: &str) -> Result<Head, Usage> {
 fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
     let history = History::open(journal)?;
     let intent = match first_block(intent) {
-        None => IntentId::parse(intent).map_err(|error| Usage(error.to_string()))?,
+        None => IntentId::parse(intent).map_err(|error| UsageError(error.to_string()))?,
         Some(block) => match history.intents_beginning(block)?.as_slice() {
             [only] => *only,
             [] => bail!("the journal has no intent whose id begins with `{intent}`: {ELSEWHERE}"),

@@ -2,7 +2,7 @@
 //!
 //! No command prints any part of a private key.
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::{Key, KeyFolder, Setup};
 use super::layout::{Listing, text};
 use super::output::{one_line, print};
@@ -51,8 +51,8 @@ pub(super) fn main(command: Key) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn parsed(issuer: &str) -> Result<Issuer, Usage> {
-    Issuer::parse(issuer).map_err(|error| Usage(format!("`--issuer`: {error}")))
+fn parsed(issuer: &str) -> Result<Issuer, UsageError> {
+    Issuer::parse(issuer).map_err(|error| UsageError(format!("`--issuer`: {error}")))
 }
 
 /// The folder of trusted keys, from the command line or from the configuration.
@@ -63,8 +63,10 @@ fn folder(given: KeyFolder) -> anyhow::Result<PathBuf> {
     }
     let config = config(&Setup { config: file, tools: None })?;
     config.trust.keys.ok_or_else(|| {
-        Usage("the configuration has no `trust.keys`: set it, or name the folder with `--keys`".to_owned())
-            .into()
+        UsageError(
+            "the configuration has no `trust.keys`: set it, or name the folder with `--keys`".to_owned(),
+        )
+        .into()
     })
 }
 

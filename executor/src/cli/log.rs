@@ -7,6 +7,7 @@
 
 use super::output::colours;
 use crate::clock::{Clock as _, SystemClock};
+use crate::error_chain::ErrorChain;
 use serde_json::{Map, Value};
 use std::fmt::Debug;
 use std::io::{IsTerminal as _, Write as _};
@@ -47,7 +48,7 @@ pub fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
     #[cfg(not(feature = "otlp"))]
     registry.init();
     command().unwrap_or_else(|error| {
-        tracing::error!("{error:#}");
+        tracing::error!("{}", ErrorChain(error.as_ref()));
         super::code_of(&error)
     })
 }

@@ -14,6 +14,7 @@
 
 use crate::clock::{Clock as _, SystemClock};
 use crate::egress::client_config;
+use crate::error_chain::ErrorChain;
 use hyper_rustls::HttpsConnectorBuilder;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -52,7 +53,7 @@ pub(super) fn start(log: impl Subscriber + for<'a> LookupSpan<'a> + Send + Sync)
     let layer = exporter.as_ref().ok().and_then(Option::as_ref).map(Exporter::layer);
     log.with(layer).init();
     exporter.unwrap_or_else(|error| {
-        tracing::error!("traces are not exported: {error:#}");
+        tracing::error!("traces are not exported: {}", ErrorChain(error.as_ref()));
         None
     })
 }

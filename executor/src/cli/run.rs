@@ -1,6 +1,6 @@
 //! `run`: one tool under limits from the command line, or any module with its standard streams passed through.
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::Run;
 use super::layout::{Listing, judged, text};
 use super::log::start_logging;
@@ -19,7 +19,7 @@ use crate::isolate::{Inline, RunAs};
 use crate::journal::Journal;
 use crate::limit::{Layer, Limit};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
-use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, Timeout};
+use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
 use crate::run::{Capacity, Executor, Settings, Watcher};
 use crate::sandbox::{Code, Input};
 use crate::tool::{Contract, Descriptor};
@@ -60,13 +60,13 @@ struct Limits {
     timeout: Option<Timeout>,
 }
 
-fn limits(arguments: &Run) -> Result<Limits, Usage> {
+fn limits(arguments: &Run) -> Result<Limits, UsageError> {
     fn ranged<T>(
         option: &str,
         value: Option<u64>,
-        make: fn(u64) -> Result<T, OutOfRange>,
-    ) -> Result<Option<T>, Usage> {
-        value.map(make).transpose().map_err(|error| Usage(format!("`{option}` {error}")))
+        make: fn(u64) -> Result<T, OutOfRangeError>,
+    ) -> Result<Option<T>, UsageError> {
+        value.map(make).transpose().map_err(|error| UsageError(format!("`{option}` {error}")))
     }
     Ok(Limits {
         memory: ranged("--max-memory-mb", arguments.max_memory_mb, MemoryLimit::from_mb)?,
@@ -78,7 +78,7 @@ fn limits(arguments: &Run) -> Result<Limits, Usage> {
 /// Runs a tool of the catalogue through the same pipeline as every door.
 async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<ExitCode> {
     if !(arguments.mount.is_empty() && arguments.env.is_empty() && arguments.args.is_empty()) {
-        bail!(Usage(
+        bail!(UsageError(
             "`--mount`, `--env` and arguments after `--` are for modules; a tool takes `--arguments`".into()
         ));
     }
@@ -86,11 +86,11 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         at_most: None,
         priority: Priority::Normal,
         door: Door::Cli,
-        agent: AgentDid::parse(&arguments.agent).map_err(|error| Usage(format!("`--agent` {error}")))?,
+        agent: AgentDid::parse(&arguments.agent).map_err(|error| UsageError(format!("`--agent` {error}")))?,
         intent: IntentId::random(),
         is_new: true,
         charge: crate::memory::Charge::default(),
-        tool: ToolName::parse(&arguments.tool).map_err(|error| Usage(error.to_string()))?,
+        tool: ToolName::parse(&arguments.tool).map_err(|error| UsageError(error.to_string()))?,
         arguments: tool_arguments(&arguments.arguments)?,
         context: None,
     };
@@ -176,13 +176,13 @@ fn tool_arguments(given: &str) -> anyhow::Result<Map<String, Value>> {
     };
     let bounds = strict_json::JsonBounds { max_bytes: 64 << 20, ..Default::default() };
     strict_json::check(text.as_bytes(), &bounds)
-        .map_err(|fault| Usage(format!("`--arguments`: {}", fault::error(&fault).1)))?;
+        .map_err(|fault| UsageError(format!("`--arguments`: {}", fault::error(&fault).1)))?;
     serde_json::from_str(&text).map_err(|_| {
-        Usage("`--arguments` has to be a JSON object such as '{\"path\": \"/tmp/x\"}'".to_owned()).into()
+        UsageError("`--arguments` has to be a JSON object such as '{\"path\": \"/tmp/x\"}'".to_owned()).into()
     })
 }
 
-fn typed_verdict(arguments: &Run, call: &Call, now: time::OffsetDateTime) -> Result<Verdict, Usage> {
+fn typed_verdict(arguments: &Run, call: &Call, now: time::OffsetDateTime) -> Result<Verdict, UsageError> {
     let Limits { memory, cpu, timeout } = limits(arguments)?;
     Ok(Verdict {
         decision: Decision::Approved,
@@ -274,7 +274,7 @@ fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
 /// Runs any module as a command, with this process's own standard streams.
 async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     if arguments.policy.is_some() || !arguments.scope.is_empty() || arguments.arguments != "{}" {
-        bail!(Usage(
+        bail!(UsageError(
             "`--policy`, `--scope` and `--arguments` are for tools; a module takes `--mount` and `-- args`"
                 .into()
         ));
@@ -305,21 +305,21 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     Ok(exit_code(&outcome))
 }
 
-fn folders(mounts: &[String]) -> Result<Vec<(PathBuf, String)>, Usage> {
+fn folders(mounts: &[String]) -> Result<Vec<(PathBuf, String)>, UsageError> {
     let split = |mount: &String| {
         let (host, guest) = mount.split_once(':').ok_or_else(|| {
-            Usage(format!("`--mount {mount}` has to be HOST:GUEST, such as `./data:/data`"))
+            UsageError(format!("`--mount {mount}` has to be HOST:GUEST, such as `./data:/data`"))
         })?;
         Ok((PathBuf::from(host), guest.to_owned()))
     };
     mounts.iter().map(split).collect()
 }
 
-fn variables(env: &[String]) -> Result<Vec<(String, String)>, Usage> {
+fn variables(env: &[String]) -> Result<Vec<(String, String)>, UsageError> {
     let split = |variable: &String| {
         let (name, value) = variable
             .split_once('=')
-            .ok_or_else(|| Usage(format!("`--env {variable}` has to be NAME=VALUE")))?;
+            .ok_or_else(|| UsageError(format!("`--env {variable}` has to be NAME=VALUE")))?;
         Ok((name.to_owned(), value.to_owned()))
     };
     env.iter().map(split).collect()

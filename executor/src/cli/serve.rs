@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Layout};
 use crate::deliver;
 use crate::egress::MAX_LOOKUPS;
+use crate::error_chain::ErrorChain;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
     AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, IssuerSettings, KeyPair, Push,
@@ -16,7 +17,7 @@ use crate::govern::{
 };
 use crate::ident::Issuer;
 use crate::isolate::{Isolation, RunAs, User};
-use crate::journal::{IfMissing, Journal, Opening, Recovered};
+use crate::journal::{BrokenError, IfMissing, Journal, Opening, Recovered};
 use crate::memory;
 use crate::run::{Capacity, Executor, Settings};
 use crate::serve::a2e::{A2eSettings, serve_a2e_stdio};
@@ -55,12 +56,12 @@ enum Transport {
 }
 
 impl Transport {
-    fn of(arguments: &Serve, config: &Config) -> Result<Self, super::Usage> {
+    fn of(arguments: &Serve, config: &Config) -> Result<Self, super::UsageError> {
         match (&config.doors.a2e, arguments) {
             (_, Serve { stdio: true, .. }) => Ok(Self::Stdio),
             (Some(settings), Serve { a2e_stdio: true, .. }) => Ok(Self::A2eStdio(settings.clone())),
             (None, Serve { a2e_stdio: true, .. }) => {
-                Err(super::Usage("`--a2e-stdio` needs `doors.a2e.enabled`, which is false".to_owned()))
+                Err(super::UsageError("`--a2e-stdio` needs `doors.a2e.enabled`, which is false".to_owned()))
             }
             (_, _) => Ok(Self::Listen),
         }
@@ -78,7 +79,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     let accept_unsigned = arguments.insecure_accept_unsigned.then(AcceptUnsigned::given_on_the_command_line);
     if accept_unsigned.is_some() {
         if transport.listens() && !config.listen.is_local() {
-            bail!(super::Usage(format!(
+            bail!(super::UsageError(format!(
                 "`--insecure-accept-unsigned` listens on loopback addresses and sockets only, and {} is neither",
                 config.listen
             )));
@@ -113,7 +114,10 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
 /// `config check`: reads the configuration and prints the effective settings.
 pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if let Some(tools) = setup.tools.as_ref().filter(|tools| !tools.is_dir()) {
-        bail!(super::Usage(format!("`--tools` names `{}`, and there is no such folder", tools.display())));
+        bail!(super::UsageError(format!(
+            "`--tools` names `{}`, and there is no such folder",
+            tools.display()
+        )));
     }
     let config = config(setup)?;
     let said_by = file(setup).unwrap_or(Path::new("the defaults"));
@@ -250,7 +254,8 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
         config.listen.clone_from(listen);
     }
     if let Some(url) = &arguments.governor {
-        config.governor = Some(GovernorUrl::parse(url).map_err(super::Usage)?);
+        config.governor =
+            Some(GovernorUrl::parse(url).map_err(|error| super::UsageError(error.to_string()))?);
     }
     if let Some(policies) = &arguments.policies {
         config.policies = Some(policies.clone());
@@ -419,18 +424,18 @@ fn public_key(config: &Config, signs: Option<&KeyPair>) -> anyhow::Result<Option
 }
 
 /// Stops all runs at once: none of them could be recorded any more.
-fn broken(executor: &Executor, reason: &str) -> anyhow::Error {
+fn broken(executor: &Executor, reason: &BrokenError) -> anyhow::Error {
     executor.close();
     executor.abort_all();
-    anyhow::anyhow!("{reason}; see `docs/operations.md`")
+    anyhow::anyhow!("{}; see `docs/operations.md`", ErrorChain(reason))
 }
 
 /// Checks that a port without authentication is reachable from this machine only.
-fn check_callers_are_known(config: &Config) -> Result<(), super::Usage> {
+fn check_callers_are_known(config: &Config) -> Result<(), super::UsageError> {
     if config.callers.is_some() || config.listen.is_local() {
         return Ok(());
     }
-    Err(super::Usage(format!(
+    Err(super::UsageError(format!(
         "`server.listen` is {}, where other machines can call, and callers are not authenticated: list them in \
          `server.callers` (`a2g-executor caller new`), or listen on a loopback address or a socket",
         config.listen
@@ -490,7 +495,7 @@ impl Known {
             None => {}
             Some(Ok(())) => tracing::info!("certificates reloaded"),
             Some(Err(error)) => {
-                tracing::error!(%error, "the certificates cannot be reloaded, and the old ones stay")
+                tracing::error!(error = %ErrorChain(&error), "the certificates cannot be reloaded, and the old ones stay")
             }
         }
     }
@@ -549,7 +554,9 @@ impl Catalogue {
             }
             match self.workshop.start(&self.config, catalog.clone(), self.config.waiting).await {
                 Ok(loaded) => self.executor.renew(loaded),
-                Err(error) => tracing::error!(error = format!("{error:#}"), "the tools cannot be started"),
+                Err(error) => {
+                    tracing::error!(error = %ErrorChain(error.as_ref()), "the tools cannot be started")
+                }
             }
         }
         tracing::info!(tools = self.executor.tools().len(), "all tools are prepared");
@@ -563,10 +570,9 @@ impl Catalogue {
                 self.executor.renew(loaded);
                 tracing::info!(tools = self.executor.tools().len(), "catalogue reloaded");
             }
-            Err(error) => tracing::error!(
-                error = format!("{error:#}"),
-                "the catalogue cannot be reloaded, and the old one stays"
-            ),
+            Err(error) => {
+                tracing::error!(error = %ErrorChain(error.as_ref()), "the catalogue cannot be reloaded, and the old one stays")
+            }
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Set-up that several commands share: configuration, sandbox, catalogue.
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::Setup;
 use crate::catalog::{Build, Cache, Catalog, CatalogError, CompileJob, Compiled, Compiler, Entry};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Containment, DEFAULT_FILE};
 use crate::egress::Egress;
-use crate::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, Owner, RunAs, Support, probe, support};
+use crate::isolate::{
+    Ahead, Cgroups, ChildError, Isolate, Isolation, Module, Owner, RunAs, Support, probe, support,
+};
 use crate::run::Loaded;
 use crate::sandbox::{Code, Sandbox};
 use crate::serve::Listen;
@@ -44,7 +46,7 @@ pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Resul
     };
     let inline = config.isolation == Isolation::Inline;
     if required && (inline || !config.inline_tools.is_empty()) {
-        bail!(Usage(format!(
+        bail!(UsageError(format!(
             "`executor.containment` is `required`{why}, and tools that run `inline` are not contained: {OR_BEST_EFFORT}"
         )));
     }
@@ -57,7 +59,7 @@ pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Resul
     });
     let missing = missing.collect::<Vec<_>>().join("; ");
     if !missing.is_empty() && required {
-        bail!(Usage(format!(
+        bail!(UsageError(format!(
             "`executor.containment` is `required`{why}, and this machine lacks {missing}: {OR_BEST_EFFORT}"
         )));
     }
@@ -76,9 +78,9 @@ fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
     let is_root = rustix::process::geteuid().is_root();
     match (config.run_as, &support.unprivileged_user) {
         (Some(_), _) if !is_root => {
-            bail!(Usage("`executor.run_as` is for a server that runs as root: remove it".to_owned()))
+            bail!(UsageError("`executor.run_as` is for a server that runs as root: remove it".to_owned()))
         }
-        (Some(_), Err(missing)) => bail!(Usage(format!("`executor.run_as` is not possible: {missing}"))),
+        (Some(_), Err(missing)) => bail!(UsageError(format!("`executor.run_as` is not possible: {missing}"))),
         (Some(user), Ok(_)) => Ok(RunAs::User(user)),
         (None, Ok(_)) if is_root => Ok(RunAs::Owner),
         (None, Err(missing)) => {
@@ -264,7 +266,7 @@ impl Workshop {
     }
 
     /// Loads the code of one tool in separate processes; a typed tool describes itself there.
-    fn probe(&self, code: Code<'_>) -> std::io::Result<Result<Option<[String; 4]>, String>> {
+    fn probe(&self, code: Code<'_>) -> std::io::Result<Result<Option<[String; 4]>, ChildError>> {
         // Tools are built in parallel, on threads outside of the runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(probe(code, self.meters_fuel, self.run_as, Arc::clone(&self.clock)))
@@ -286,10 +288,11 @@ impl Build for Workshop {
                     return Ok(compiled);
                 }
                 // The plain form may still run under scopes of whole trees.
-                Err(reason) => *componentised = Some(Err(reason)),
+                Err(error) => *componentised = Some(Err(error.to_string())),
             }
         }
-        *described = self.probe(plain).map_err(failed)?.map_err(CatalogError::Module)?;
+        let described_by_child = self.probe(plain).map_err(failed)?;
+        *described = described_by_child.map_err(|error| CatalogError::Module(error.to_string()))?;
         Ok(compiled)
     }
 }

@@ -1,6 +1,6 @@
 //! The configuration of the doors of the other protocols.
 
-use super::{Wrong, file, size, within, wrong};
+use super::{InvalidValueError, file, size, within, wrong};
 use crate::call::Door;
 use crate::capability::HostPattern;
 use crate::ident::AgentDid;
@@ -9,6 +9,7 @@ use crate::serve::a2e::A2eSettings;
 use crate::serve::{DoorSettings, Listen, NexusSettings, OpenTo};
 use crate::wire::a2a::Dialect;
 use crate::wire::nexus::message::SignatureScope;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,7 +29,10 @@ pub struct Doors {
 }
 
 impl Doors {
-    pub(super) fn check(written: file::Doors, at: impl Fn(PathBuf) -> PathBuf) -> Result<Self, Wrong> {
+    pub(super) fn check(
+        written: file::Doors,
+        at: impl Fn(PathBuf) -> PathBuf,
+    ) -> Result<Self, InvalidValueError> {
         let file::Doors { a2a: written_a2a, a2e, nexus, sovereign } = written;
         let domains = written_a2a.webhook_domains.iter().map(|domain| HostPattern::parse(domain));
         let webhook_domains = domains.collect::<Result<_, _>>();
@@ -43,7 +47,7 @@ impl Doors {
     }
 
     /// Checks that a door without authentication is reachable from this machine only.
-    pub(super) fn check_reach(&self, listen: &Listen) -> Result<(), Wrong> {
+    pub(super) fn check_reach(&self, listen: &Listen) -> Result<(), InvalidValueError> {
         let Self { a2a, webhook_domains: _, a2e, nexus, sovereign } = self;
         let doors = [
             ("doors.a2a.open_to", a2a.as_ref().map(|a2a| a2a.door.open_to)),
@@ -61,7 +65,7 @@ impl Doors {
     }
 }
 
-fn a2e(written: file::A2e) -> Result<Option<A2eSettings>, Wrong> {
+fn a2e(written: file::A2e) -> Result<Option<A2eSettings>, InvalidValueError> {
     let file::A2e {
         enabled,
         open_to,
@@ -89,7 +93,7 @@ fn a2e(written: file::A2e) -> Result<Option<A2eSettings>, Wrong> {
     door.map(settings).transpose()
 }
 
-fn a2a(written: file::A2aDoor) -> Result<Option<A2aSettings>, Wrong> {
+fn a2a(written: file::A2aDoor) -> Result<Option<A2aSettings>, InvalidValueError> {
     let file::A2aDoor {
         enabled,
         open_to,
@@ -103,9 +107,11 @@ fn a2a(written: file::A2aDoor) -> Result<Option<A2aSettings>, Wrong> {
     let count = |key, value| {
         within(key, value, u32::MAX.into()).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
     };
+    // `within` has refused zero.
+    let rate = |key, value| count(key, value).map(|value| NonZeroU32::new(value).unwrap_or(NonZeroU32::MIN));
     let limits = RateLimits {
-        per_minute: count("doors.a2a.requests_per_minute", per_minute)?,
-        per_hour: count("doors.a2a.requests_per_hour", per_hour)?,
+        per_minute: rate("doors.a2a.requests_per_minute", per_minute)?,
+        per_hour: rate("doors.a2a.requests_per_hour", per_hour)?,
         at_once: count("doors.a2a.requests_at_once", at_once)?,
     };
     let dialect = match dialect {
@@ -116,7 +122,11 @@ fn a2a(written: file::A2aDoor) -> Result<Option<A2aSettings>, Wrong> {
     Ok(door.map(|door| A2aSettings { door, dialect, limits }))
 }
 
-fn door(door: Door, key: &'static str, written: file::Door) -> Result<Option<DoorSettings>, Wrong> {
+fn door(
+    door: Door,
+    key: &'static str,
+    written: file::Door,
+) -> Result<Option<DoorSettings>, InvalidValueError> {
     let file::Door { enabled, open_to, agent } = written;
     let agent = agent.unwrap_or_else(|| format!("did:a2g:agent:1.0:{door}"));
     let agent = AgentDid::parse(&agent).map_err(|error| wrong(key)(&error))?;
@@ -130,7 +140,10 @@ fn open_to(written: file::OpenTo) -> OpenTo {
     }
 }
 
-fn nexus(written: file::Nexus, at: impl Fn(PathBuf) -> PathBuf) -> Result<Option<NexusSettings>, Wrong> {
+fn nexus(
+    written: file::Nexus,
+    at: impl Fn(PathBuf) -> PathBuf,
+) -> Result<Option<NexusSettings>, InvalidValueError> {
     let file::Nexus { open_to, id, key_file, signature_scope, heartbeat_seconds } = written;
     let heartbeat = within("doors.nexus.heartbeat_seconds", heartbeat_seconds, 3600)?;
     if id.as_deref().is_some_and(|id| id.is_empty() || id.len() > 200) {

@@ -16,7 +16,7 @@ use crate::govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, Tru
 use crate::ident::{AgentDid, Issuer, ToolName, did_you_mean};
 use crate::isolate::{Isolation, User};
 use crate::limit::{Access, Budgets, NetworkBudgets};
-use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
+use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use crate::run::Capacity;
 use crate::serve::{ConnectionLimits, Listen, TlsSettings};
 use crate::wire::strict_json::JsonBounds;
@@ -212,7 +212,7 @@ impl Config {
     }
 
     /// Checks that no file of the executor, by its configuration key, is in a folder that a guest could reach.
-    fn check_private_places(&self) -> Result<(), Wrong> {
+    fn check_private_places(&self) -> Result<(), InvalidValueError> {
         let tls = self.tls.as_ref();
         let socket = match &self.listen {
             Listen::Unix(path) => Some(path),
@@ -270,7 +270,7 @@ impl Config {
         let Some((key, nth, reason)) = missing.or_else(no_tool) else { return Ok(()) };
         // The defaults have no file, and so no line number.
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        Err(Wrong { key, reason }.at(path, &text, nth))
+        Err(InvalidValueError { key, reason }.at(path, &text, nth))
     }
 
     fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
@@ -297,12 +297,12 @@ fn with_nearest(reason: &str) -> String {
 }
 
 /// An invalid value, by its dotted key.
-struct Wrong {
+struct InvalidValueError {
     key: &'static str,
     reason: String,
 }
 
-impl Wrong {
+impl InvalidValueError {
     /// Converts it to an error of a file with this text. `nth` selects one of several occurrences of the key.
     fn at(self, path: &Path, text: &str, nth: usize) -> ConfigError {
         let line = line_of(text, self.key, nth).map(|line| format!(" line {line}")).unwrap_or_default();
@@ -310,23 +310,31 @@ impl Wrong {
     }
 }
 
-fn wrong(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Wrong {
-    move |reason| Wrong { key, reason: reason.to_string() }
+fn wrong(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> InvalidValueError {
+    move |reason| InvalidValueError { key, reason: reason.to_string() }
 }
 
-fn ranged<T>(key: &'static str, value: u64, make: impl Fn(u64) -> Result<T, OutOfRange>) -> Result<T, Wrong> {
+fn ranged<T>(
+    key: &'static str,
+    value: u64,
+    make: impl Fn(u64) -> Result<T, OutOfRangeError>,
+) -> Result<T, InvalidValueError> {
     make(value).map_err(|error| wrong(key)(&error))
 }
 
-fn within(key: &'static str, value: u64, most: u64) -> Result<u64, Wrong> {
+fn within(key: &'static str, value: u64, most: u64) -> Result<u64, InvalidValueError> {
     between(key, value, 1, most)
 }
 
-fn between(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, Wrong> {
-    if (least..=most).contains(&value) { Ok(value) } else { Err(wrong(key)(&OutOfRange { least, most })) }
+fn between(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, InvalidValueError> {
+    if (least..=most).contains(&value) {
+        Ok(value)
+    } else {
+        Err(wrong(key)(&OutOfRangeError { least, most }))
+    }
 }
 
-fn check(file: File, base: &Path) -> Result<Config, Wrong> {
+fn check(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let File { server, executor, governor, trust, catalog, journal, ceilings, network, mount, doors } = file;
     let at = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
     let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
@@ -503,7 +511,11 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
 }
 
 /// Checks that client certificates have a list of callers, and that TLS has a port.
-fn check_door(listen: &Listen, callers: Option<&Path>, tls: Option<&TlsSettings>) -> Result<(), Wrong> {
+fn check_door(
+    listen: &Listen,
+    callers: Option<&Path>,
+    tls: Option<&TlsSettings>,
+) -> Result<(), InvalidValueError> {
     let asks_for_certificates = tls.is_some_and(|tls| tls.client_ca.is_some());
     if asks_for_certificates && callers.is_none() {
         return Err(wrong("server.tls.client_ca")(
@@ -524,7 +536,7 @@ fn whose_tokens_are_shown(
     callers: Option<&Path>,
     did: &str,
     at: impl Fn(PathBuf) -> PathBuf,
-) -> Result<Vec<IssuerSettings>, Wrong> {
+) -> Result<Vec<IssuerSettings>, InvalidValueError> {
     let wrong = wrong("server.issuer");
     if !written.is_empty() && callers.is_none() {
         return Err(wrong(
@@ -555,7 +567,7 @@ fn whose_tokens_are_shown(
 
 /// Concurrent and queued executions. By default an agent may have three quarters of the running and a quarter of the
 /// queued ones, so that there is always room for another agent.
-fn how_much_at_once(executor: &file::Executor) -> Result<Capacity, Wrong> {
+fn how_much_at_once(executor: &file::Executor) -> Result<Capacity, InvalidValueError> {
     let concurrent = match executor.concurrent {
         Some(given) => within("executor.concurrent", given, 4096)?,
         None => u64::from(default_concurrent()),
@@ -577,7 +589,10 @@ fn how_much_at_once(executor: &file::Executor) -> Result<Capacity, Wrong> {
     })
 }
 
-fn who_is_trusted(trust: file::Trust, at: impl Fn(PathBuf) -> PathBuf) -> Result<TrustSettings, Wrong> {
+fn who_is_trusted(
+    trust: file::Trust,
+    at: impl Fn(PathBuf) -> PathBuf,
+) -> Result<TrustSettings, InvalidValueError> {
     let file::Trust { keys, max_proof_seconds, intent_signature } = trust;
     let signature = |signature: file::IntentSignature| {
         let file::IntentSignature { key_file, key_form, escape_non_ascii } = signature;
@@ -595,7 +610,7 @@ fn who_is_trusted(trust: file::Trust, at: impl Fn(PathBuf) -> PathBuf) -> Result
 }
 
 /// The hosts that runs may reach, and their network budgets.
-fn whom_runs_may_reach(network: &file::Network) -> Result<(HostClaims, NetworkBudgets), Wrong> {
+fn whom_runs_may_reach(network: &file::Network) -> Result<(HostClaims, NetworkBudgets), InvalidValueError> {
     let patterns = |key: &'static str, texts: &[String]| {
         let parsed = texts.iter().map(|text| HostPattern::parse(text)).collect::<Result<Vec<_>, _>>();
         parsed.map_err(|error| wrong(key)(&error))
@@ -616,7 +631,7 @@ fn whom_runs_may_reach(network: &file::Network) -> Result<(HostClaims, NetworkBu
     Ok((claims, budgets))
 }
 
-fn way_out(network: &file::Network) -> Result<EgressSettings, Wrong> {
+fn way_out(network: &file::Network) -> Result<EgressSettings, InvalidValueError> {
     let lifted = network.allowed_addresses.iter().map(|text| text.parse::<Lifted>());
     let hosts = network.hosts.iter().map(|(name, addresses)| match Host::parse(name) {
         Ok(Host::Name(name)) if !addresses.is_empty() => Ok((name, addresses.clone())),
@@ -635,7 +650,7 @@ fn check_apart<'a>(
     areas: &[Area],
     mounts: &Mounts,
     own: impl Iterator<Item = (&'static str, &'a PathBuf)>,
-) -> Result<(), Wrong> {
+) -> Result<(), InvalidValueError> {
     let resolved = |path: &Path| {
         // The path itself may not exist yet: its nearest existing ancestor is resolved.
         let nearest = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));

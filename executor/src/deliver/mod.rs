@@ -5,6 +5,7 @@ mod webhook;
 
 pub use webhook::Post;
 
+use crate::error_chain::ErrorChain;
 use crate::fault::Fault;
 use crate::govern::{Checkpoint, Introduction, KeyPair, Pulse, Push, RemoteError};
 use crate::ident::AgentDid;
@@ -33,7 +34,9 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (due, receipt) = match executor.journal().next_report().await {
             Ok(next) => next,
-            Err(error) => return tracing::error!(%error, "the delivery of reports has stopped"),
+            Err(error) => {
+                return tracing::error!(error = %ErrorChain(&error), "the delivery of reports has stopped");
+            }
         };
         let executor = Arc::clone(&executor);
         tokio::spawn(async move {
@@ -53,6 +56,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             span.record("failed", true);
             span.in_scope(|| {
                 let (tries, pause_ms) = (due.tries, pause.as_millis());
+                let error = ErrorChain(&error);
                 tracing::warn!(governor, %error, tries, pause_ms, "the delivery of a report failed, and is retried");
             });
             drop((receipt, span));
@@ -117,7 +121,8 @@ pub async fn stay_registered(
                 // A governor that rejects the first heartbeat would otherwise cause a loop of registrations.
                 Err(RemoteError::Refused(Fault::SessionExpired(_))) if !just_registered => break,
                 Err(error) => {
-                    tracing::warn!(governor = executor.governor().place(), %error, "the heartbeat failed");
+                    let governor = executor.governor().place();
+                    tracing::warn!(governor, error = %ErrorChain(&error), "the heartbeat failed");
                 }
             }
             just_registered = false;
@@ -139,7 +144,8 @@ async fn register(executor: &Executor, introduction: &Introduction) {
                 return;
             }
             Err(error) => {
-                tracing::warn!(governor, %error, pause_ms = pause.as_millis(), "the registration failed, and is retried");
+                let pause_ms = pause.as_millis();
+                tracing::warn!(governor, error = %ErrorChain(&error), pause_ms, "the registration failed, and is retried");
                 tokio::time::sleep(jittered(pause)).await;
                 pause = (pause * 2).min(MAX_RETRY_DELAY);
             }

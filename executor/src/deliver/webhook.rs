@@ -5,7 +5,7 @@
 //! does not fit is dropped and logged: a client can always query the task.
 
 use crate::egress::Courier;
-use crate::wire::a2a::push::{Notice, Webhooks};
+use crate::wire::a2a::push::{Notice, WebhookUrlError, Webhooks};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,12 +41,8 @@ impl Post {
 }
 
 impl Webhooks for Post {
-    fn check(&self, url: &str) -> Result<(), String> {
-        self.courier.check(url).map_err(|refusal| {
-            format!(
-                "nothing is posted there ({refusal}): `doors.a2a.webhook_domains` lists the allowed hosts"
-            )
-        })
+    fn check(&self, url: &str) -> Result<(), WebhookUrlError> {
+        self.courier.check(url).map_err(|error| WebhookUrlError { reason: error.into() })
     }
 
     fn notify(&self, notice: Notice) {
@@ -100,8 +96,8 @@ async fn post(courier: &Courier, notice: Notice) {
                 return dropped(&of, &format!("it was answered with {status}"));
             }
             Ok(Ok(status)) => format!("it was answered with {status}"),
-            Ok(Err(crate::egress::Refusal::Denied(reason))) => return dropped(&of, reason.as_str()),
-            Ok(Err(refusal @ crate::egress::Refusal::Failed(_))) => refusal.to_string(),
+            Ok(Err(crate::egress::EgressError::Denied(reason))) => return dropped(&of, reason.as_str()),
+            Ok(Err(refusal @ crate::egress::EgressError::Failed(_))) => refusal.to_string(),
             Err(_late) => "it timed out".to_owned(),
         };
         let Some(pause) = pauses.next() else { return dropped(&of, &why) };

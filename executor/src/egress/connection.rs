@@ -1,10 +1,11 @@
 //! One connection: counted at the socket, with TLS or without, speaking HTTP/1.1.
 
 use super::line::{Line, Place};
-use super::refusal::{Failure, Refusal};
+use super::refusal::{EgressError, NetworkError};
 use super::target::Target;
 use super::{Body, MAX_FIELDS, MAX_HEAD_BYTES};
 use crate::capability::Host;
+use crate::error_chain::BoxedError;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
@@ -30,12 +31,12 @@ use tokio_rustls::TlsConnector;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file of further certificates cannot be used.
-    #[error("`{}` cannot be used: {reason}", path.display())]
+    #[error("`{}` cannot be used", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why not.
-        reason: String,
+        /// The library's error, or the words of this program.
+        source: BoxedError,
     },
     /// The TLS library refuses its own settings.
     #[error("TLS cannot be set up")]
@@ -64,16 +65,15 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
     }
     roots.add_parsable_certificates(native.certs);
     if let Some(path) = ca_file {
-        let unusable = |reason: String| TlsError::File { path: path.to_owned(), reason };
-        let certificates =
-            CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.to_string()))?;
+        let unusable = |source: BoxedError| TlsError::File { path: path.to_owned(), source };
+        let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.into()))?;
         let before = roots.len();
         for certificate in certificates {
-            let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
-            roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+            let certificate = certificate.map_err(|error| unusable(error.into()))?;
+            roots.add(certificate).map_err(|error| unusable(error.into()))?;
         }
         if roots.len() == before {
-            return Err(unusable("it holds no certificate in PEM".to_owned()));
+            return Err(unusable("it holds no certificate in PEM".into()));
         }
     }
     // The provider is named, so that nothing else in this process decides it.
@@ -157,7 +157,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
     ) -> Poll<io::Result<()>> {
         let Self { stream, left, answered } = self.get_mut();
         if !answered.load(Ordering::Relaxed) && *left == 0 {
-            return Poll::Ready(Err(io::Error::other(Refusal::from(Failure::AnswerHead))));
+            return Poll::Ready(Err(io::Error::other(EgressError::from(NetworkError::AnswerHead))));
         }
         let before = into.filled().len();
         ready!(Pin::new(stream).poll_read(context, into))?;
@@ -206,24 +206,24 @@ pub(super) async fn greet(
     target: &Target,
     tls: &TlsConnector,
     place: Place,
-) -> Result<(SendRequest<Body>, Connection), Refusal> {
+) -> Result<(SendRequest<Body>, Connection), EgressError> {
     if !target.tls {
         return speak(counted, place).await;
     }
     let name = match &target.host {
         Host::Name(name) => {
-            ServerName::try_from(name.as_str().to_owned()).map_err(|_| Failure::Certificate)?
+            ServerName::try_from(name.as_str().to_owned()).map_err(|_| NetworkError::Certificate)?
         }
         Host::Address(address) => ServerName::from(*address),
     };
     let greeted = tls.connect(name, counted).await.map_err(|error| {
         let inner = error.get_ref();
-        if let Some(refusal) = inner.and_then(|inner| inner.downcast_ref::<Refusal>()) {
+        if let Some(refusal) = inner.and_then(|inner| inner.downcast_ref::<EgressError>()) {
             return *refusal;
         }
         match inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            Some(rustls::Error::InvalidCertificate(_)) => Failure::Certificate.into(),
-            Some(_) | None => Failure::Tls.into(),
+            Some(rustls::Error::InvalidCertificate(_)) => NetworkError::Certificate.into(),
+            Some(_) | None => NetworkError::Tls.into(),
         }
     })?;
     speak(greeted, place).await
@@ -232,14 +232,14 @@ pub(super) async fn greet(
 async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     stream: S,
     place: Place,
-) -> Result<(SendRequest<Body>, Connection), Refusal> {
+) -> Result<(SendRequest<Body>, Connection), EgressError> {
     let answered = Arc::<AtomicBool>::default();
     let stream = Heads { stream, left: MAX_INTERIM_BYTES, answered: Arc::clone(&answered) };
     let handshake = http1::Builder::new()
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_FIELDS)
         .handshake(TokioIo::new(stream));
-    let (sender, connection) = handshake.await.map_err(|error| Refusal::of(&error))?;
+    let (sender, connection) = handshake.await.map_err(|error| EgressError::of(&error))?;
     let over = place.over();
     let driver = tokio::spawn(async move {
         tokio::select! {
@@ -267,24 +267,24 @@ impl Answer {
 
 impl http_body::Body for Answer {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
         match Pin::new(&mut self.incoming).poll_frame(context) {
             Poll::Ready(frame) => {
                 self.waiting = None;
                 // Trailers end an answer, and no guest sees them.
                 let frame = frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers));
-                Poll::Ready(frame.map(|frame| frame.map_err(|error| Refusal::of(&error))))
+                Poll::Ready(frame.map(|frame| frame.map_err(|error| EgressError::of(&error))))
             }
             Poll::Pending => {
                 let Some(between) = self.between else { return Poll::Pending };
                 let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(between)));
                 ready!(waiting.as_mut().poll(context));
-                Poll::Ready(Some(Err(Failure::AnswerTimeout.into())))
+                Poll::Ready(Some(Err(NetworkError::AnswerTimeout.into())))
             }
         }
     }

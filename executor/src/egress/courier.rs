@@ -1,7 +1,7 @@
 //! What the executor itself posts to other people's addresses, under the same checks as a guest's requests.
 
 use super::line::Line;
-use super::refusal::{Failure, Refusal};
+use super::refusal::{EgressError, NetworkError};
 use super::target::Target;
 use super::{Carrier as _, Egress, Patience};
 use crate::capability::{HostPattern, Reach};
@@ -34,9 +34,9 @@ impl Courier {
     /// Whether a URL names a listed host. What the host's addresses are is asked with every message.
     ///
     /// # Errors
-    /// [`Refusal`] says why nothing would be posted there.
-    pub fn check(&self, url: &str) -> Result<(), Refusal> {
-        let uri = url.parse::<http::Uri>().map_err(|_| Failure::Request)?;
+    /// [`EgressError`] says why nothing would be posted there.
+    pub fn check(&self, url: &str) -> Result<(), EgressError> {
+        let uri = url.parse::<http::Uri>().map_err(|_| NetworkError::Request)?;
         let target = Target::of(&uri)?;
         self.reach.check(&target.host).map_err(|_| crate::outcome::DenialReason::DomainNotAllowed.into())
     }
@@ -44,14 +44,14 @@ impl Courier {
     /// Posts JSON, and gives the status of the answer. No redirect is followed.
     ///
     /// # Errors
-    /// [`Refusal`] when it was not sent or not answered.
+    /// [`EgressError`] when it was not sent or not answered.
     pub async fn post(
         &self,
         owner: &AgentDid,
         url: &str,
         headers: &[(&'static str, String)],
         body: String,
-    ) -> Result<u16, Refusal> {
+    ) -> Result<u16, EgressError> {
         let most = MAX_ANSWER_BYTES.saturating_add(u64::try_from(body.len()).unwrap_or(u64::MAX));
         let budgets = NetworkBudgets {
             requests: 1,
@@ -61,12 +61,12 @@ impl Courier {
         };
         let mut request = Request::post(url).header(http::header::CONTENT_TYPE, "application/json");
         for (name, value) in headers {
-            let mut value = HeaderValue::try_from(value).map_err(|_| Failure::Request)?;
+            let mut value = HeaderValue::try_from(value).map_err(|_| NetworkError::Request)?;
             value.set_sensitive(true);
             request = request.header(HeaderName::from_static(name), value);
         }
         let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
-        let request = request.body(body).map_err(|_| Failure::Request)?;
+        let request = request.body(body).map_err(|_| NetworkError::Request)?;
         let line =
             Line::of_the_executor(Arc::clone(&self.egress), owner.clone(), self.reach.clone(), budgets);
         let patience = Patience { connect: None, first_byte: Some(FIRST_BYTE), between_bytes: None };

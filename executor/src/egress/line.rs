@@ -2,7 +2,7 @@
 
 use super::address::may_connect;
 use super::connection::{Answer, Connection, Counted, greet};
-use super::refusal::{Failure, Refusal};
+use super::refusal::{EgressError, NetworkError};
 use super::target::Target;
 use super::tunnel::Found;
 use super::{Body, Carrier, Connecting, Egress, LookingUp, MAX_HEAD_BYTES, Patience, Sending};
@@ -145,9 +145,9 @@ impl Line {
     }
 
     /// Denies something, and writes it down.
-    pub fn deny(&self, reason: DenialReason, what: &str) -> Refusal {
+    pub fn deny(&self, reason: DenialReason, what: &str) -> EgressError {
         self.books().deny(reason, what);
-        Refusal::Denied(reason)
+        EgressError::Denied(reason)
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -203,12 +203,12 @@ impl Line {
         self: &Arc<Self>,
         request: Request<Body>,
         patience: Patience,
-    ) -> Result<Response<Body>, Refusal> {
+    ) -> Result<Response<Body>, EgressError> {
         let authority = request.uri().authority().map_or("", |authority| authority.as_str());
         self.count(authority)?;
         let target = Target::of(request.uri()).map_err(|refusal| match refusal {
-            Refusal::Denied(reason) => self.deny(reason, authority),
-            Refusal::Failed(_) => refusal,
+            EgressError::Denied(reason) => self.deny(reason, authority),
+            EgressError::Failed(_) => refusal,
         })?;
         let what = target.to_string();
         self.check_host(&target.host, &what)?;
@@ -217,25 +217,25 @@ impl Line {
         let place = self.place(&what)?;
         let by = self.connected_by(patience.connect);
         let connected = timeout_at(by, self.connected(&target, by, place)).await;
-        let (mut sender, connection) = connected.unwrap_or(Err(Failure::ConnectTimeout.into()))?;
+        let (mut sender, connection) = connected.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
         let answer = sender.send_request(request);
         let answer = match patience.first_byte {
-            Some(wanted) => timeout(wanted, answer).await.map_err(|_| Failure::AnswerTimeout)?,
+            Some(wanted) => timeout(wanted, answer).await.map_err(|_| NetworkError::AnswerTimeout)?,
             None => answer.await,
         };
-        let answer = answer.map_err(|error| Refusal::of(&error))?;
+        let answer = answer.map_err(|error| EgressError::of(&error))?;
         connection.answered();
         if head_bytes(answer.headers()) > MAX_HEAD_BYTES {
-            return Err(Failure::AnswerHead.into());
+            return Err(NetworkError::AnswerHead.into());
         }
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(Failure::Upgrade.into());
+            return Err(NetworkError::Upgrade.into());
         }
         Ok(answer.map(|body| Answer::new(body, patience.between_bytes, connection).boxed_unsync()))
     }
 
     /// Counts one request, whatever becomes of it.
-    pub(super) fn count(&self, what: &str) -> Result<(), Refusal> {
+    pub(super) fn count(&self, what: &str) -> Result<(), EgressError> {
         let mut books = self.books();
         if books.requests >= self.budgets.requests {
             drop(books);
@@ -246,7 +246,7 @@ impl Line {
     }
 
     /// Whether the run may reach a host, as far as its name goes.
-    pub(super) fn check_host(&self, host: &Host, what: &str) -> Result<(), Refusal> {
+    pub(super) fn check_host(&self, host: &Host, what: &str) -> Result<(), EgressError> {
         self.reach.check(host).map_err(|unreachable| {
             let reason = match unreachable {
                 Unreachable::NotAllowed => DenialReason::DomainNotAllowed,
@@ -263,7 +263,7 @@ impl Line {
     }
 
     /// Takes one request of what the agent may make within a minute.
-    pub(super) fn take_of_the_rate(&self, what: &str) -> Result<(), Refusal> {
+    pub(super) fn take_of_the_rate(&self, what: &str) -> Result<(), EgressError> {
         let Some(rate) = self.reach.requests_per_minute() else { return Ok(()) };
         if self.egress.rates.take(&self.agent, rate.value, self.egress.clock.monotonic()) {
             return Ok(());
@@ -272,7 +272,7 @@ impl Line {
     }
 
     /// A place for one more connection, or for a look-up, which may take as long.
-    pub(super) fn place(self: &Arc<Self>, what: &str) -> Result<Place, Refusal> {
+    pub(super) fn place(self: &Arc<Self>, what: &str) -> Result<Place, EgressError> {
         let permit = Arc::clone(&self.places).try_acquire_owned();
         let permit = permit.map_err(|_| self.deny(DenialReason::Connections, what))?;
         Ok(Place { line: Arc::clone(self), stands: false, _permit: permit })
@@ -290,7 +290,7 @@ impl Line {
         target: &Target,
         by: Instant,
         place: Place,
-    ) -> Result<(hyper::client::conn::http1::SendRequest<Body>, Connection), Refusal> {
+    ) -> Result<(hyper::client::conn::http1::SendRequest<Body>, Connection), EgressError> {
         let what = target.to_string();
         let addresses = self.checked_addresses(&target.host, Some(target.port), &what).await?;
         let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, target.port));
@@ -305,8 +305,8 @@ impl Line {
         what: &str,
         by: Instant,
         mut place: Place,
-    ) -> Result<(Counted, Place), Refusal> {
-        let mut last = Failure::Name;
+    ) -> Result<(Counted, Place), EgressError> {
+        let mut last = NetworkError::Name;
         for (index, address) in addresses.iter().enumerate() {
             // An address that does not answer leaves the others their share of the time.
             let others = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
@@ -320,8 +320,8 @@ impl Line {
                     let counted = Counted::new(stream, Arc::clone(self), contact, what.to_owned());
                     return Ok((counted, place));
                 }
-                Ok(Err(_)) => Failure::Refused,
-                Err(_late) => Failure::ConnectTimeout,
+                Ok(Err(_)) => NetworkError::Refused,
+                Err(_late) => NetworkError::ConnectTimeout,
             };
         }
         Err(last.into())
@@ -334,7 +334,7 @@ impl Line {
         host: &Host,
         port: Option<u16>,
         what: &str,
-    ) -> Result<Vec<IpAddr>, Refusal> {
+    ) -> Result<Vec<IpAddr>, EgressError> {
         let found = match host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => match self.egress.settings.hosts.get(name) {
@@ -349,15 +349,15 @@ impl Line {
     }
 
     /// Asks the resolver. Whoever gives up waiting leaves the thread that it takes, and keeps its turn.
-    async fn looked_up(&self, name: Domain) -> Result<Vec<IpAddr>, Refusal> {
-        let turn = Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| Failure::Over)?;
+    async fn looked_up(&self, name: Domain) -> Result<Vec<IpAddr>, EgressError> {
+        let turn = Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| NetworkError::Over)?;
         let resolver = Arc::clone(&self.egress.resolver);
         let found = tokio::spawn(async move {
             let _turn = turn;
             resolver.addresses(&name).await
         });
-        let found = found.await.map_err(|_| Failure::Over)?;
-        found.map_err(|_| Failure::Name.into())
+        let found = found.await.map_err(|_| NetworkError::Over)?;
+        found.map_err(|_| NetworkError::Name.into())
     }
 
     /// Whether the run may connect to an address of `host`.
@@ -367,7 +367,7 @@ impl Line {
         port: Option<u16>,
         host: &Host,
         what: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), EgressError> {
         let what = || match host {
             Host::Name(_) => format!("{what} ({address})"),
             Host::Address(_) => what.to_owned(),
@@ -385,10 +385,13 @@ impl Line {
 
 impl Line {
     /// What `work` comes to, or the end of the run.
-    async fn unless_over<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    async fn unless_over<T>(
+        &self,
+        work: impl Future<Output = Result<T, EgressError>>,
+    ) -> Result<T, EgressError> {
         tokio::select! {
             biased;
-            () = self.over() => Err(Failure::Over.into()),
+            () = self.over() => Err(NetworkError::Over.into()),
             done = work => done,
         }
     }
@@ -449,7 +452,7 @@ impl Books {
             None if room => self.denied.push(Denial { what, reason, count: 1 }),
             None => self.denied_truncated = true,
         }
-        io::Error::other(Refusal::Denied(reason))
+        io::Error::other(EgressError::Denied(reason))
     }
 
     /// Writes down that one more request goes to `address`; `None` when there is no room for one more.
@@ -485,18 +488,18 @@ impl Books {
 }
 
 /// The request as it goes over the wire: to the checked target, with nothing in it that says otherwise.
-fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, Refusal> {
+fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, EgressError> {
     let (mut parts, body) = request.into_parts();
     if parts.method == Method::CONNECT {
-        return Err(Failure::Method.into());
+        return Err(NetworkError::Method.into());
     }
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let path = if path.is_empty() || path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
     if !path.starts_with('/') {
-        return Err(Failure::Request.into());
+        return Err(NetworkError::Request.into());
     }
     if head_bytes(&parts.headers) + path.len() > MAX_HEAD_BYTES {
-        return Err(Failure::RequestHead.into());
+        return Err(NetworkError::RequestHead.into());
     }
     let length = length(&parts.headers)?;
     for name in NOT_THE_GUESTS.iter().chain([&header::CONTENT_LENGTH]) {
@@ -505,9 +508,9 @@ fn sanitised(request: Request<Body>, target: &Target) -> Result<Request<Body>, R
     if let Some(length) = length.filter(|_| !body.is_end_stream()) {
         parts.headers.insert(header::CONTENT_LENGTH, length.into());
     }
-    let host = HeaderValue::try_from(target.host_header()).map_err(|_| Failure::Request)?;
+    let host = HeaderValue::try_from(target.host_header()).map_err(|_| NetworkError::Request)?;
     parts.headers.insert(header::HOST, host);
-    parts.uri = path.parse::<Uri>().map_err(|_| Failure::Request)?;
+    parts.uri = path.parse::<Uri>().map_err(|_| NetworkError::Request)?;
     parts.version = http::Version::HTTP_11;
     Ok(Request::from_parts(parts, body))
 }
@@ -518,7 +521,7 @@ fn head_bytes(fields: &HeaderMap) -> usize {
 }
 
 /// The length that a request names for its body: one number, or none.
-fn length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+fn length(headers: &HeaderMap) -> Result<Option<u64>, EgressError> {
     let mut named = headers.get_all(header::CONTENT_LENGTH).iter();
     let (first, second) = (named.next(), named.next());
     match (first, second) {
@@ -526,8 +529,8 @@ fn length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
         (Some(length), None) => {
             let digits = length.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
             let length = digits.and_then(|digits| digits.parse().ok());
-            length.map(Some).ok_or(Failure::Request.into())
+            length.map(Some).ok_or(NetworkError::Request.into())
         }
-        (Some(_), Some(_)) => Err(Failure::Request.into()),
+        (Some(_), Some(_)) => Err(NetworkError::Request.into()),
     }
 }

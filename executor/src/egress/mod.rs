@@ -31,7 +31,7 @@ pub use address::{Lifted, LiftedError};
 pub use connection::{TlsError, client_config};
 pub use courier::Courier;
 pub use line::Line;
-pub use refusal::{Failure, Refusal};
+pub use refusal::{EgressError, NetworkError};
 
 use crate::capability::{Domain, Grant};
 use crate::clock::Clock;
@@ -59,14 +59,14 @@ const MAX_FIELDS: usize = 128;
 pub const MAX_LOOKUPS: usize = 16;
 
 /// The body of a request or of an answer.
-pub type Body = UnsyncBoxBody<Bytes, Refusal>;
+pub type Body = UnsyncBoxBody<Bytes, EgressError>;
 /// An answer on its way.
-pub type Sending = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Refusal>> + Send>>;
+pub type Sending = Pin<Box<dyn Future<Output = Result<http::Response<Body>, EgressError>> + Send>>;
 
 /// The addresses of a name on their way.
-pub type LookingUp = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, Refusal>> + Send>>;
+pub type LookingUp = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, EgressError>> + Send>>;
 /// A connection on its way: what the other side sends, piece by piece. It ends when this is dropped.
-pub type Connecting = Pin<Box<dyn Future<Output = Result<Body, Refusal>> + Send>>;
+pub type Connecting = Pin<Box<dyn Future<Output = Result<Body, EgressError>> + Send>>;
 
 /// How long a guest wants to wait. The executor's own limits hold as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

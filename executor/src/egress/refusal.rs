@@ -5,18 +5,18 @@ use serde::{Deserialize, Serialize};
 
 /// Why a request, the body of its answer, a look-up or a connection ends early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refusal {
+pub enum EgressError {
     /// A rule or a limit of the run; it is counted in `usage.denied`.
     #[error("the request is denied: {}", .0.as_str())]
     Denied(DenialReason),
     /// The network, the other side, or the request itself.
     #[error("{0}")]
-    Failed(Failure),
+    Failed(NetworkError),
 }
 
 /// What went wrong that no rule forbids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Failure {
+pub enum NetworkError {
     /// Neither `http` nor `https`.
     #[error("the scheme is neither `http` nor `https`")]
     Scheme,
@@ -70,23 +70,23 @@ pub enum Failure {
     Over,
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
+impl From<NetworkError> for EgressError {
+    fn from(failure: NetworkError) -> Self {
         Self::Failed(failure)
     }
 }
 
-impl From<DenialReason> for Refusal {
+impl From<DenialReason> for EgressError {
     fn from(reason: DenialReason) -> Self {
         Self::Denied(reason)
     }
 }
 
-impl Refusal {
+impl EgressError {
     /// A refusal that travelled through a socket, or that the socket broke.
     pub(super) fn of_socket(error: &std::io::Error) -> Self {
         let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());
-        refusal.copied().unwrap_or(Failure::Broken.into())
+        refusal.copied().unwrap_or(NetworkError::Broken.into())
     }
 
     /// A refusal that travelled through the HTTP library, or what its error means.
@@ -104,15 +104,15 @@ impl Refusal {
             cause = inner.source();
         }
         let failure = if error.is_parse_too_large() {
-            Failure::AnswerHead
+            NetworkError::AnswerHead
         } else if error.is_parse() {
-            Failure::Answer
+            NetworkError::Answer
         } else if error.is_body_write_aborted() {
-            Failure::RequestBody
+            NetworkError::RequestBody
         } else if error.is_user() {
-            Failure::Request
+            NetworkError::Request
         } else {
-            Failure::Incomplete
+            NetworkError::Incomplete
         };
         failure.into()
     }

@@ -1,6 +1,6 @@
 //! The one reading of whom a request is for.
 
-use super::refusal::{Failure, Refusal};
+use super::refusal::{EgressError, NetworkError};
 use crate::capability::Host;
 use crate::outcome::DenialReason;
 use http::Uri;
@@ -18,11 +18,11 @@ pub(super) struct Target {
 
 impl Target {
     /// Reads it from a request's URI.
-    pub(super) fn of(uri: &Uri) -> Result<Self, Refusal> {
+    pub(super) fn of(uri: &Uri) -> Result<Self, EgressError> {
         let tls = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTPS => true,
             Some(scheme) if *scheme == Scheme::HTTP => false,
-            Some(_) | None => return Err(Failure::Scheme.into()),
+            Some(_) | None => return Err(NetworkError::Scheme.into()),
         };
         let authority = uri.authority().ok_or(DenialReason::Authority)?;
         // Split here and not by `Uri`, which passes over what stands before an `@`.
@@ -56,7 +56,7 @@ impl fmt::Display for Target {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<String, Refusal> {
+    fn read(text: &str) -> Result<String, EgressError> {
         Target::of(&text.parse().unwrap()).map(|target| format!("{target} {}", target.host_header()))
     }
 
@@ -95,7 +95,7 @@ mod tests {
             assert_eq!(read(text), Err(DenialReason::Authority.into()), "{text}");
         }
         for (scheme, text) in [("ftp", "ftp://example.com/"), ("none", "/path")] {
-            assert_eq!(read(text), Err(Failure::Scheme.into()), "{scheme}");
+            assert_eq!(read(text), Err(NetworkError::Scheme.into()), "{scheme}");
         }
     }
 }

@@ -89,7 +89,7 @@ async fn server() -> (SocketAddr, Arc<Mutex<usize>>) {
     (address, count)
 }
 
-async fn ask(network: &Network, port: u16) -> Result<u16, Refusal> {
+async fn ask(network: &Network, port: u16) -> Result<u16, EgressError> {
     let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
     let mut request = http::Request::new(body);
     *request.uri_mut() = format!("http://changes.example:{port}/").parse().unwrap();
@@ -112,9 +112,9 @@ async fn a_name_that_changes_its_answer_is_checked_each_time_and_asked_once() {
     assert_eq!(ask(&network, port).await, denied);
     assert_eq!(ask(&network, port).await, Ok(204));
     assert_eq!(*connections.lock().unwrap(), 2);
-    assert_eq!(ask(&network, port).await, Err(Failure::Name.into()));
+    assert_eq!(ask(&network, port).await, Err(NetworkError::Name.into()));
     // A name server that never answers.
-    assert_eq!(ask(&network, port).await, Err(Failure::ConnectTimeout.into()));
+    assert_eq!(ask(&network, port).await, Err(NetworkError::ConnectTimeout.into()));
     let what = network.line().unwrap().denied().0;
     let what = what.iter().map(|denial| denial.what.as_str()).collect::<Vec<_>>();
     let authority = format!("http://changes.example:{port}");
@@ -127,11 +127,11 @@ async fn a_line_that_is_closed_sends_nothing() {
     let egress = egress(&[&["127.0.0.1"]], address);
     let network = egress.open(&AgentDid::parse("did:a2g:one:1").unwrap(), &grant(BUDGETS));
     network.close();
-    assert_eq!(ask(&network, address.port()).await, Err(Failure::Over.into()));
+    assert_eq!(ask(&network, address.port()).await, Err(NetworkError::Over.into()));
     assert_eq!(*connections.lock().unwrap(), 0);
 }
 
-async fn connect(network: &Network, address: SocketAddr) -> Result<Body, Refusal> {
+async fn connect(network: &Network, address: SocketAddr) -> Result<Body, EgressError> {
     let upload = Empty::new().map_err(|never| match never {}).boxed_unsync();
     network.carrier().unwrap().connect(address, upload).await
 }
@@ -145,7 +145,7 @@ async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
     let agent = AgentDid::parse("did:a2g:one:1").unwrap();
     let (run, other) = (egress.open(&agent, &grant(BUDGETS)), egress.open(&agent, &grant(BUDGETS)));
     let look_up = |network: &Network, name: &str| network.carrier().unwrap().look_up(name.to_owned());
-    let not_looked_up = Refusal::from(DenialReason::NotLookedUp);
+    let not_looked_up = EgressError::from(DenialReason::NotLookedUp);
     assert_eq!(connect(&run, address).await.err(), Some(not_looked_up));
     assert_eq!(look_up(&run, "One.example.").await, Ok(vec![address.ip()]));
     assert_eq!(look_up(&other, "two.example").await, Err(DenialReason::Address.into()));
@@ -162,8 +162,8 @@ async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
     assert_eq!(usage.contacted[0].authority, format!("tcp://one.example:{}", address.port()));
     assert_eq!(usage.contacted[0].requests, 2);
     run.close();
-    assert_eq!(connect(&run, address).await.err(), Some(Failure::Over.into()));
-    assert_eq!(look_up(&run, "one.example").await, Err(Failure::Over.into()));
+    assert_eq!(connect(&run, address).await.err(), Some(NetworkError::Over.into()));
+    assert_eq!(look_up(&run, "one.example").await, Err(NetworkError::Over.into()));
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 use super::Body;
 use super::connection::Counted;
 use super::line::{Line, Place};
-use super::refusal::{Failure, Refusal};
+use super::refusal::{EgressError, NetworkError};
 use crate::capability::{Domain, Host};
 use crate::outcome::DenialReason;
 use bytes::{Bytes, BytesMut};
@@ -64,7 +64,7 @@ impl Line {
     }
 
     /// Looks up a name, or reads an address that stands for itself.
-    pub(super) async fn judged_and_found(self: &Arc<Self>, text: &str) -> Result<Vec<IpAddr>, Refusal> {
+    pub(super) async fn judged_and_found(self: &Arc<Self>, text: &str) -> Result<Vec<IpAddr>, EgressError> {
         self.count(text)?;
         // In a URL an address of IPv6 has brackets, and here it has none.
         let host = match text.parse::<Ipv6Addr>() {
@@ -78,10 +78,10 @@ impl Line {
         let place = self.place(&what)?;
         let found = timeout_at(self.connected_by(None), self.checked_addresses(&host, None, &what)).await;
         drop(place);
-        let mut addresses = found.unwrap_or(Err(Failure::ConnectTimeout.into()))?;
+        let mut addresses = found.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
         addresses.truncate(MAX_ADDRESSES);
         match host {
-            Host::Name(_) if addresses.is_empty() => return Err(Failure::Name.into()),
+            Host::Name(_) if addresses.is_empty() => return Err(NetworkError::Name.into()),
             Host::Name(name) => self.found().keep(name, addresses.clone()),
             // It is listed, and is so again when it is connected to.
             Host::Address(_) => {}
@@ -94,7 +94,7 @@ impl Line {
         self: &Arc<Self>,
         address: SocketAddr,
         upload: Body,
-    ) -> Result<Body, Refusal> {
+    ) -> Result<Body, EgressError> {
         // Without the scope of a link, which is not for a guest to choose.
         let address = SocketAddr::new(address.ip(), address.port());
         let (ip, port) = (address.ip(), address.port());
@@ -114,7 +114,7 @@ impl Line {
         }
         self.check_address(ip, Some(port), &host, &what)?;
         if port == 0 {
-            return Err(Failure::Request.into());
+            return Err(NetworkError::Request.into());
         }
         if !paid {
             self.take_of_the_rate(&what)?;
@@ -129,7 +129,7 @@ impl Line {
 /// What comes over a connection, which ends when this is dropped, and no later than its run. It has its place
 /// until then, also when both sides have said all.
 struct Received {
-    pieces: mpsc::Receiver<Result<Bytes, Refusal>>,
+    pieces: mpsc::Receiver<Result<Bytes, EgressError>>,
     driver: AbortHandle,
     _place: Place,
 }
@@ -158,12 +158,12 @@ impl Drop for Received {
 
 impl http_body::Body for Received {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
         self.pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
     }
 }
@@ -181,13 +181,13 @@ async fn send(mut upload: Body, mut to: WriteHalf<Counted>) {
 }
 
 /// Receives until there is no more.
-async fn receive(mut from: ReadHalf<Counted>, to: mpsc::Sender<Result<Bytes, Refusal>>) {
+async fn receive(mut from: ReadHalf<Counted>, to: mpsc::Sender<Result<Bytes, EgressError>>) {
     while let Ok(place) = to.reserve().await {
         let mut piece = BytesMut::with_capacity(PIECE_BYTES);
         match from.read_buf(&mut piece).await {
             Ok(0) => return,
             Ok(_) => place.send(Ok(piece.freeze())),
-            Err(error) => return place.send(Err(Refusal::of_socket(&error))),
+            Err(error) => return place.send(Err(EgressError::of_socket(&error))),
         }
     }
 }

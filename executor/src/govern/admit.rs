@@ -4,8 +4,8 @@
 //! with a proof, or under the operator's explicit leave; [`Admitted`] can only be made from an [`Authentic`]
 //! verdict that answers this very call, is runnable, and has not expired.
 
-use super::proof::{Disbelief, Proven, Trust};
-use super::standing::{Standing, StandingRefusal};
+use super::proof::{ProofError, Proven, Trust};
+use super::standing::{Standing, StandingPolicyError};
 use crate::call::Call;
 use crate::capability::{self, Area, Ceilings, Claims, Grant, HostClaims, ScopeError};
 use crate::fault::{BlockedBy, Fault};
@@ -69,7 +69,7 @@ impl Authentic {
                 Ok((arguments, proven)) => {
                     Ok((Call { arguments, ..call }, Self { verdict, proven: Some(proven) }))
                 }
-                Err(Disbelief { blocked_by, message }) => Err(Fault::Refused {
+                Err(ProofError { blocked_by, message }) => Err(Fault::Refused {
                     intent: Some(call.intent),
                     risk_score: None,
                     blocked_by,
@@ -365,7 +365,7 @@ impl Admitted {
             ));
         }
         let tool = &tool.capabilities;
-        let refuse = |refusal: StandingRefusal| self.refused(refusal.blocked_by(), refusal.to_string());
+        let refuse = |refusal: StandingPolicyError| self.refused(refusal.blocked_by(), refusal.to_string());
         let policy = standing.claims_for(&self.call).map_err(refuse)?;
         if tool.filesystem == DeclaredFilesystem::ReadWrite {
             standing.allow_writes(&self.call).map_err(refuse)?;

@@ -9,8 +9,8 @@
 
 use super::admit::AcceptUnsigned;
 use super::files::{self, FileError, folder_of};
-use super::jwt::{Jwt, JwtSubject, TokenIssuers, TokenRefusal};
-use crate::ident::{AgentDid, Issuer};
+use super::jwt::{Jwt, JwtSubject, TokenError, TokenIssuers};
+use crate::ident::{AgentDid, IdentError, Issuer};
 use crate::tool::Digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -86,9 +86,50 @@ pub enum CallersError {
     Caller {
         /// Its name.
         name: String,
-        /// What is wrong with it.
-        reason: String,
+        /// What is wrong with it. Part of the sentence, so no `source`, which a chain would say again.
+        reason: CallerEntryError,
     },
+}
+
+/// What is wrong with one caller of the list, as the end of a sentence about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallerEntryError {
+    /// A name that logs cannot show.
+    #[error("needs a name of 1 to {MAX_NAME_BYTES} characters without white space or control characters")]
+    Name,
+    /// A name that was used before.
+    #[error("is in the list already")]
+    SameName,
+    /// A name that is not there.
+    #[error("is not in `{}`", .0.display())]
+    NotListed(PathBuf),
+    /// It may do nothing.
+    #[error("has no role: give it `agent`, `governor`, `approver` or `operator`")]
+    NoRole,
+    /// Agents without the role, or the role without agents.
+    #[error(
+        "has to name in `agents` (`--agent`) for whom it sends intents when it has the role `agent`, and only then: DIDs, \
+         or `*` for every agent"
+    )]
+    Agents,
+    /// An agent's name that is no DID.
+    #[error("has an agent that is none: {0}")]
+    Agent(IdentError),
+    /// No digest.
+    #[error("has no SHA-256 in `token_sha256`: {0}")]
+    NotADigest(&'static str),
+    /// The digest of an empty token.
+    #[error("has the SHA-256 of nothing in `token_sha256`")]
+    EmptyToken,
+    /// A JSON Web Token about nobody.
+    #[error("has an empty `subject` in `jwt`")]
+    EmptySubject,
+    /// Nothing to be known by, or more than one thing.
+    #[error("has to show one of three: `token_sha256`, `certificate` or `jwt`")]
+    NotOneCredential,
+    /// What another caller of the list is known by.
+    #[error("shows the same as another caller")]
+    SameCredential,
 }
 
 /// One caller of the list.
@@ -131,23 +172,19 @@ impl CallerEntry {
     /// What it is known by, which is one of three.
     ///
     /// # Errors
-    /// What is wrong with it, as the end of a sentence about the caller.
-    pub fn shows(&self) -> Result<Shows, String> {
+    /// [`CallerEntryError`] when it is none or more of them.
+    pub fn shows(&self) -> Result<Shows, CallerEntryError> {
         match (&self.token_sha256, &self.certificate, &self.jwt) {
             (Some(token), None, None) => match Digest::parse(token) {
-                Ok(token) if token == Digest::of(b"") => {
-                    Err("has the SHA-256 of nothing in `token_sha256`".to_owned())
-                }
+                Ok(token) if token == Digest::of(b"") => Err(CallerEntryError::EmptyToken),
                 Ok(token) => Ok(Shows::Token(token)),
-                Err(error) => Err(format!("has no SHA-256 in `token_sha256`: {error}")),
+                Err(error) => Err(CallerEntryError::NotADigest(error)),
             },
             (None, Some(certificate), None) => Ok(Shows::Certificate(certificate.clone())),
-            (None, None, Some(jwt)) if jwt.subject.is_empty() => {
-                Err("has an empty `subject` in `jwt`".to_owned())
-            }
+            (None, None, Some(jwt)) if jwt.subject.is_empty() => Err(CallerEntryError::EmptySubject),
             (None, None, Some(jwt)) => Ok(Shows::Jwt(jwt.clone())),
             (None, None, None) | (Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
-                Err("has to show one of three: `token_sha256`, `certificate` or `jwt`".to_owned())
+                Err(CallerEntryError::NotOneCredential)
             }
         }
     }
@@ -274,7 +311,7 @@ impl CallerList {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.name != name);
         if self.entries.len() == before {
-            let reason = format!("is not in `{}`", self.path.display());
+            let reason = CallerEntryError::NotListed(self.path.clone());
             return Err(CallersError::Caller { name: name.to_owned(), reason });
         }
         self.write()
@@ -366,7 +403,7 @@ enum Presented {
     Nothing,
     Hashed(Digest),
     /// In the form of a JSON Web Token.
-    Jwt(Arc<Result<Jwt, TokenRefusal>>),
+    Jwt(Arc<Result<Jwt, TokenError>>),
     /// It is nobody's, and is not passed over.
     Nonsense,
 }
@@ -408,7 +445,7 @@ impl Credential {
 
 /// Why somebody is not known. For the operator: a caller is told no more than that it is not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotKnown {
+pub enum AuthError {
     /// Nobody in the list shows this.
     #[error("nobody in the list of callers shows this")]
     Unlisted,
@@ -422,7 +459,7 @@ pub enum NotKnown {
     },
     /// A JSON Web Token that is not taken.
     #[error(transparent)]
-    Token(#[from] TokenRefusal),
+    Token(#[from] TokenError),
 }
 
 /// Everybody who is known.
@@ -479,9 +516,9 @@ impl Callers {
         let mut listed = Listed { issuers, ..Listed::default() };
         let mut names = BTreeSet::new();
         for entry in entries {
-            let wrong = |reason: String| CallersError::Caller { name: entry.name.clone(), reason };
+            let wrong = |reason| CallersError::Caller { name: entry.name.clone(), reason };
             if !names.insert(&entry.name) {
-                return Err(wrong("is in the list already".to_owned()));
+                return Err(wrong(CallerEntryError::SameName));
             }
             listed.add(entry).map_err(wrong)?;
         }
@@ -516,8 +553,8 @@ impl Callers {
     /// Who shows this. A token decides alone; without one, a certificate has to name one caller.
     ///
     /// # Errors
-    /// [`NotKnown`] says why nobody does.
-    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, NotKnown> {
+    /// [`AuthError`] says why nobody does.
+    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, AuthError> {
         let listed = match &self.0 {
             Known::Anybody(caller) => return Ok(Arc::clone(caller)),
             Known::Listed(listed) => listed,
@@ -529,9 +566,9 @@ impl Callers {
             Presented::Nonsense => None,
         };
         let found = found.and_then(|found| listed.callers.get(found));
-        let Listing { caller, expires_at } = found.ok_or(NotKnown::Unlisted)?;
+        let Listing { caller, expires_at } = found.ok_or(AuthError::Unlisted)?;
         match expires_at {
-            Some(until) if *until <= now => Err(NotKnown::Over { name: caller.name.clone(), until: *until }),
+            Some(until) if *until <= now => Err(AuthError::Over { name: caller.name.clone(), until: *until }),
             Some(_) | None => Ok(Arc::clone(caller)),
         }
     }
@@ -547,27 +584,25 @@ impl Listed {
     }
 
     /// The one caller that a token is about.
-    fn about(&self, token: &Result<Jwt, TokenRefusal>, now: OffsetDateTime) -> Result<usize, TokenRefusal> {
+    fn about(&self, token: &Result<Jwt, TokenError>, now: OffsetDateTime) -> Result<usize, TokenError> {
         let token = token.as_ref().map_err(Clone::clone)?;
         let subject = self.issuers.believe(token, now)?;
         let place = self.places.get(&Shows::Jwt(subject.clone())).copied();
-        place.ok_or(TokenRefusal::Unlisted(subject))
+        place.ok_or(TokenError::Unlisted(subject))
     }
 
-    fn add(&mut self, entry: &CallerEntry) -> Result<(), String> {
+    fn add(&mut self, entry: &CallerEntry) -> Result<(), CallerEntryError> {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let fits = (1..=MAX_NAME_BYTES).contains(&name.chars().count());
         if !fits || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(format!(
-                "needs a name of 1 to {MAX_NAME_BYTES} characters without white space or control characters"
-            ));
+            return Err(CallerEntryError::Name);
         }
         if roles.is_empty() {
-            return Err("has no role: give it `agent`, `governor`, `approver` or `operator`".to_owned());
+            return Err(CallerEntryError::NoRole);
         }
         let agents = agents_of(roles, agents)?;
         if self.places.insert(entry.shows()?, self.callers.len()).is_some() {
-            return Err("shows the same as another caller".to_owned());
+            return Err(CallerEntryError::SameCredential);
         }
         let caller = Arc::new(Caller { name: name.as_str().into(), roles: roles.clone(), agents });
         self.callers.push(Listing { caller, expires_at: *expires_at });
@@ -575,19 +610,15 @@ impl Listed {
     }
 }
 
-fn agents_of(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<Agents, String> {
+fn agents_of(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<Agents, CallerEntryError> {
     if roles.contains(&Role::Agent) == agents.is_empty() {
-        return Err(
-            "has to name in `agents` (`--agent`) for whom it sends intents when it has the role `agent`, and only \
-             then: DIDs, or `*` for every agent"
-                .to_owned(),
-        );
+        return Err(CallerEntryError::Agents);
     }
     if agents.contains(EVERY_AGENT) {
         return Ok(Agents::Every);
     }
     let agents = agents.iter().map(|agent| AgentDid::parse(agent)).collect::<Result<_, _>>();
-    agents.map(Agents::These).map_err(|error| format!("has an agent that is none: {error}"))
+    agents.map(Agents::These).map_err(CallerEntryError::Agent)
 }
 
 #[cfg(test)]

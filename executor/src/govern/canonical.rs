@@ -14,21 +14,21 @@ const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 #[error(
     "`{0}` is an integer beyond 2^53, which canonical JSON (RFC 8785) cannot tell from its neighbours: send it as a string"
 )]
-pub(super) struct NotCanonical(String);
+pub(super) struct CanonicalError(String);
 
 /// The canonical text of an object.
-pub(super) fn canonical(object: &Map<String, Value>) -> Result<Vec<u8>, NotCanonical> {
+pub(super) fn canonical(object: &Map<String, Value>) -> Result<Vec<u8>, CanonicalError> {
     object.values().try_for_each(exact)?;
     // It fails for a number that is not finite and for a key that is no string, and JSON has neither.
-    serde_json_canonicalizer::to_vec(object).map_err(|error| NotCanonical(error.to_string()))
+    serde_json_canonicalizer::to_vec(object).map_err(|error| CanonicalError(error.to_string()))
 }
 
 /// Checks that every integer is one that a double can be told from its neighbours by.
-fn exact(value: &Value) -> Result<(), NotCanonical> {
+fn exact(value: &Value) -> Result<(), CanonicalError> {
     match value {
         Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
         Value::Number(number) if is_exact(number) => Ok(()),
-        Value::Number(number) => Err(NotCanonical(number.to_string())),
+        Value::Number(number) => Err(CanonicalError(number.to_string())),
         Value::Array(items) => items.iter().try_for_each(exact),
         Value::Object(object) => object.values().try_for_each(exact),
     }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn of(text: &str) -> Result<String, NotCanonical> {
+    fn of(text: &str) -> Result<String, CanonicalError> {
         canonical(&serde_json::from_str(text).unwrap()).map(|text| String::from_utf8(text).unwrap())
     }
 

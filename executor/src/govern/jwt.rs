@@ -57,7 +57,7 @@ pub struct JwtSubject {
 
 /// Why a token was not taken. For the operator: its caller is told no more than that it was not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TokenRefusal {
+pub enum TokenError {
     /// More bytes than are read.
     #[error("it has {0} bytes, and at most {MAX_TOKEN_BYTES} are read")]
     TooLong(usize),
@@ -104,7 +104,7 @@ pub enum TokenRefusal {
     Unlisted(JwtSubject),
 }
 
-impl TokenRefusal {
+impl TokenError {
     /// The label of this error in the metrics.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
@@ -146,13 +146,13 @@ impl Jwt {
     }
 
     /// Takes a token apart and reads its header.
-    pub(super) fn parse(shown: &[u8]) -> Result<Self, TokenRefusal> {
+    pub(super) fn parse(shown: &[u8]) -> Result<Self, TokenError> {
         if shown.len() > MAX_TOKEN_BYTES {
-            return Err(TokenRefusal::TooLong(shown.len()));
+            return Err(TokenError::TooLong(shown.len()));
         }
-        let text = std::str::from_utf8(shown).map_err(|_| TokenRefusal::NotCompact)?;
-        let Jws { signed, header, payload, signature } = Jws::parse(text).ok_or(TokenRefusal::NotCompact)?;
-        let header = jwt::header(&header).map_err(|fault| TokenRefusal::Header(said(&fault)))?;
+        let text = std::str::from_utf8(shown).map_err(|_| TokenError::NotCompact)?;
+        let Jws { signed, header, payload, signature } = Jws::parse(text).ok_or(TokenError::NotCompact)?;
+        let header = jwt::header(&header).map_err(|fault| TokenError::Header(said(&fault)))?;
         Ok(Self { signed: signed.into(), header, payload, signature })
     }
 }
@@ -214,29 +214,29 @@ impl TokenIssuers {
     }
 
     /// About whom a token is that is believed at this time.
-    pub(super) fn believe(&self, token: &Jwt, now: OffsetDateTime) -> Result<JwtSubject, TokenRefusal> {
+    pub(super) fn believe(&self, token: &Jwt, now: OffsetDateTime) -> Result<JwtSubject, TokenError> {
         let Jwt { signed, header, payload, signature } = token;
         if self.0.is_empty() {
-            return Err(TokenRefusal::NoIssuer);
+            return Err(TokenError::NoIssuer);
         }
         let fitting = self.0.iter().filter_map(|issuer| Some((issuer, issuer.key(header)?)));
         let mut fitting = fitting.peekable();
         if fitting.peek().is_none() {
             let algorithm = header.algorithm.as_str();
             return Err(match &header.key {
-                Some(key) => TokenRefusal::UnknownKey { key: excerpt(key), algorithm },
-                None => TokenRefusal::NoKeyNamed(algorithm),
+                Some(key) => TokenError::UnknownKey { key: excerpt(key), algorithm },
+                None => TokenError::NoKeyNamed(algorithm),
             });
         }
         // Tenants of one identity provider are issuers of their own that share its keys.
         let verified = fitting.filter(|(_, key)| key.verifies(signed.as_bytes(), signature));
         let signers = verified.map(|(issuer, _)| issuer).collect::<Vec<_>>();
         if signers.is_empty() {
-            return Err(TokenRefusal::Signature);
+            return Err(TokenError::Signature);
         }
-        let claims = jwt::claims(payload).map_err(|fault| TokenRefusal::Claims(said(&fault)))?;
+        let claims = jwt::claims(payload).map_err(|fault| TokenError::Claims(said(&fault)))?;
         let issuer = signers.into_iter().find(|issuer| issuer.name == claims.issuer);
-        let issuer = issuer.ok_or_else(|| TokenRefusal::OtherIssuer(claims.issuer.clone()))?;
+        let issuer = issuer.ok_or_else(|| TokenError::OtherIssuer(claims.issuer.clone()))?;
         issuer.believe(claims, now)
     }
 }
@@ -252,17 +252,17 @@ impl TokenIssuer {
     }
 
     /// About whom claims are that this issuer has signed.
-    fn believe(&self, claims: Claims, now: OffsetDateTime) -> Result<JwtSubject, TokenRefusal> {
+    fn believe(&self, claims: Claims, now: OffsetDateTime) -> Result<JwtSubject, TokenError> {
         let Claims { issuer, subject, audiences, expires_at, not_before, issued_at } = claims;
         if !audiences.contains(&self.audience) {
-            return Err(TokenRefusal::OtherAudience(self.audience.clone()));
+            return Err(TokenError::OtherAudience(self.audience.clone()));
         }
         let early = not_before.max(issued_at).filter(|early| *early > now.saturating_add(LEEWAY));
         if let Some(early) = early {
-            return Err(TokenRefusal::TooEarly(early));
+            return Err(TokenError::TooEarly(early));
         }
         if expires_at <= now {
-            return Err(TokenRefusal::Expired(expires_at));
+            return Err(TokenError::Expired(expires_at));
         }
         Ok(JwtSubject { issuer, subject })
     }

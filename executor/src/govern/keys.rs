@@ -5,6 +5,7 @@
 //! nobody but their owner can read; they never stand in a configuration, a log, or a message.
 
 use super::files::{self, FileError, MAX_KEY_FILE_BYTES, check_unchanged_by_others, create};
+use super::secrets::SecretsError;
 use crate::fault::Fault;
 use crate::ident::{Issuer, excerpt};
 use crate::wire::jwk::{self, PublicJwk};
@@ -33,6 +34,14 @@ pub enum KeyError {
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// The file holds no secrets of agents.
+    #[error("`{path}`: {reason}")]
+    NotSecrets {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it. Part of the sentence, so no `source`, which a chain would say again.
+        reason: SecretsError,
     },
     /// Two keys have one id.
     #[error(

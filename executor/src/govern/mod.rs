@@ -24,19 +24,21 @@ mod vectors;
 
 pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit, denied_by};
 pub use callers::{
-    Caller, CallerEntry, CallerList, Callers, CallersError, Credential, NotKnown, Role, Shows, Token,
+    AuthError, Caller, CallerEntry, CallerEntryError, CallerList, Callers, CallersError, Credential, Role,
+    Shows, Token,
 };
 pub use files::{FileError, read_secret, read_trusted};
-pub use jwt::{IssuerSettings, JwtSubject, TokenIssuers, TokenRefusal};
+pub use jwt::{IssuerSettings, JwtSubject, TokenError, TokenIssuers};
 pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
-pub use proof::{NotProvable, Trust, TrustSettings};
+pub use proof::{SigningError, Trust, TrustSettings};
 pub use records::Records;
-pub use remote::{GovernorUrl, Push, RemoteError, RemoteGovernor};
-pub use secrets::AgentSecret;
+pub use remote::{GovernorUrl, GovernorUrlError, Push, RemoteError, RemoteGovernor};
+pub use secrets::{AgentSecret, SecretsError};
 pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
-pub use standing::{Standing, StandingRefusal};
+pub use standing::{Standing, StandingPolicyError};
 
 use crate::call::Call;
+use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::AgentDid;
 use crate::outcome::Receipt;
@@ -110,14 +112,15 @@ impl Governor {
         let verdict = match self {
             Self::Local(local, _) => local.decide(call),
             Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
-                tracing::warn!(governor = self.place(), %error, "the governor could not be asked");
+                tracing::warn!(governor = self.place(), error = %ErrorChain(&error), "the governor could not be asked");
                 let message = match error {
                     RemoteError::Faulty { code, .. } => format!(
                         "the governor answered with an error that is no verdict (code {code}), so nothing was run: try \
                          again, and see its log"
                     ),
                     RemoteError::Unreachable(_)
-                    | RemoteError::Nonsense(_)
+                    | RemoteError::TimedOut(_)
+                    | RemoteError::InvalidResult(_)
                     | RemoteError::Refused(_)
                     | RemoteError::Record(_) => {
                         "the governor could not be asked, so nothing was run: try again when it answers".into()

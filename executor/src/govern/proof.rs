@@ -10,7 +10,7 @@
 //! The signature is looked at before anything that it covers is read. Whatever cannot be read in exactly
 //! one way is refused.
 
-use super::canonical::{NotCanonical, canonical};
+use super::canonical::{CanonicalError, canonical};
 use super::jws::Jws;
 use super::keys::{KeyError, KeyPair, TrustedKeys, said};
 use super::signature::SignatureSettings;
@@ -67,17 +67,17 @@ pub(super) struct Proven {
 
 /// Why a proof is not believed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Disbelief {
+pub(super) struct ProofError {
     pub(super) blocked_by: BlockedBy,
     pub(super) message: String,
 }
 
-fn untrusted(what: impl std::fmt::Display) -> Disbelief {
-    Disbelief { blocked_by: BlockedBy::VerdictUntrusted, message: format!("the `proof` {what}") }
+fn untrusted(what: impl std::fmt::Display) -> ProofError {
+    ProofError { blocked_by: BlockedBy::VerdictUntrusted, message: format!("the `proof` {what}") }
 }
 
-fn mismatch(what: impl std::fmt::Display) -> Disbelief {
-    Disbelief { blocked_by: BlockedBy::VerdictMismatch, message: format!("the `proof` is for {what}") }
+fn mismatch(what: impl std::fmt::Display) -> ProofError {
+    ProofError { blocked_by: BlockedBy::VerdictMismatch, message: format!("the `proof` is for {what}") }
 }
 
 impl Trust {
@@ -113,7 +113,7 @@ impl Trust {
         call: &Call,
         proof: &Proof,
         now: OffsetDateTime,
-    ) -> Result<(Map<String, Value>, Proven), Disbelief> {
+    ) -> Result<(Map<String, Value>, Proven), ProofError> {
         let claims = self.signed(&proof.compact)?;
         let ProofClaims {
             id,
@@ -143,7 +143,7 @@ impl Trust {
         if tool != call.tool {
             return Err(mismatch(format_args!("another tool, `{tool}`")));
         }
-        let form = |error: NotCanonical, what: &str| {
+        let form = |error: CanonicalError, what: &str| {
             mismatch(format_args!("a call that can be told from all others, and in {what} {error}"))
         };
         let asked = canonical(&call.arguments).map_err(|error| form(error, "its arguments"))?;
@@ -161,7 +161,7 @@ impl Trust {
     }
 
     /// The claims of a proof whose signature is good, by a key that may speak for its issuer.
-    fn signed(&self, compact: &str) -> Result<ProofClaims, Disbelief> {
+    fn signed(&self, compact: &str) -> Result<ProofClaims, ProofError> {
         let Jws { signed, header, payload, signature } = Jws::parse(compact).ok_or_else(|| {
             untrusted("is not a compact JWS: three parts in base64url, with a dot between them")
         })?;
@@ -196,7 +196,7 @@ impl Trust {
         not_before: OffsetDateTime,
         expires_at: OffsetDateTime,
         now: OffsetDateTime,
-    ) -> Result<(), Disbelief> {
+    ) -> Result<(), ProofError> {
         let early = issued_at.max(not_before);
         if early > now.saturating_add(LEEWAY) {
             return Err(untrusted(format_args!("is not to be used before {early}")));
@@ -219,16 +219,16 @@ impl KeyPair {
     /// Signs a verdict about a call, for one executor.
     ///
     /// # Errors
-    /// [`NotProvable`] for arguments that cannot be told from all others, and for a verdict without an end.
+    /// [`SigningError`] for arguments that cannot be told from all others, and for a verdict without an end.
     pub fn prove(
         &self,
         audience: &AgentDid,
         call: &Call,
         verdict: &Verdict,
         now: OffsetDateTime,
-    ) -> Result<String, NotProvable> {
+    ) -> Result<String, SigningError> {
         let arguments =
-            canonical(&call.arguments).map_err(|error| NotProvable::Arguments(error.to_string()))?;
+            canonical(&call.arguments).map_err(|error| SigningError::Arguments(error.to_string()))?;
         let issued_at = now.truncate_to_second();
         // A verdict that is written here can be read here.
         let said = serde_json::from_str(encode::verdict(verdict).get()).unwrap_or_default();
@@ -238,7 +238,7 @@ impl KeyPair {
             agent: call.agent.clone(),
             issued_at,
             not_before: issued_at,
-            expires_at: verdict.expires_at.ok_or(NotProvable::Endless)?,
+            expires_at: verdict.expires_at.ok_or(SigningError::Endless)?,
             intent: call.intent,
             tool: call.tool.clone(),
             arguments: Digest::of(&arguments),
@@ -268,7 +268,7 @@ impl KeyPair {
 
 /// Why a verdict cannot be signed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotProvable {
+pub enum SigningError {
     /// The arguments have no canonical form.
     #[error("no proof can be made: {0}")]
     Arguments(String),

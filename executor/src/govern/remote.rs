@@ -8,6 +8,7 @@ mod transport;
 
 use super::{Checkpoint, Introduction, Pulse};
 use crate::call::Call;
+use crate::error_chain::ErrorChain;
 use crate::fault::Fault;
 use crate::outcome::Receipt;
 use crate::verdict::{Decision, Manifest, Policy, Risk, RiskLevel, Verdict};
@@ -50,17 +51,34 @@ pub enum GovernorUrl {
     WebSocket(String),
 }
 
+/// Why a text is no address of a governor. It ends another sentence, so it has no `source`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GovernorUrlError {
+    /// No URL at all.
+    #[error("`{text}` is not a URL: {error}")]
+    NotAUrl {
+        /// The text.
+        text: String,
+        /// The parser's error.
+        error: url::ParseError,
+    },
+    /// A protocol that governors do not speak.
+    #[error("`{0}` is not a scheme of a governor: use http, https, ws or wss")]
+    Scheme(String),
+}
+
 impl GovernorUrl {
     /// Parses an address.
     ///
     /// # Errors
-    /// A sentence that names the schemes that can be used.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let url = url::Url::parse(text).map_err(|error| format!("`{text}` is not a URL: {error}"))?;
+    /// [`GovernorUrlError`] names the schemes that can be used.
+    pub fn parse(text: &str) -> Result<Self, GovernorUrlError> {
+        let not_a_url = |error| GovernorUrlError::NotAUrl { text: text.to_owned(), error };
+        let url = url::Url::parse(text).map_err(not_a_url)?;
         match url.scheme() {
             "http" | "https" => Ok(Self::Http(text.to_owned())),
             "ws" | "wss" => Ok(Self::WebSocket(text.to_owned())),
-            other => Err(format!("`{other}` is not a scheme of a governor: use http, https, ws or wss")),
+            other => Err(GovernorUrlError::Scheme(other.to_owned())),
         }
     }
 
@@ -86,11 +104,14 @@ impl GovernorUrl {
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     /// There is no connection, or it broke, or the answer did not come in time.
-    #[error("no answer: {0}")]
-    Unreachable(String),
+    #[error("no answer")]
+    Unreachable(#[source] ClientError),
+    /// There was no answer in all the time for which a verdict is asked for.
+    #[error("no answer: none within {} seconds", .0.as_secs())]
+    TimedOut(Duration),
     /// The result is not what the protocol says.
-    #[error("a result that cannot be understood: {0}")]
-    Nonsense(String),
+    #[error("a result that cannot be understood: {0:?}")]
+    InvalidResult(Fault),
     /// The governor answered with an error that decides nothing.
     #[error("an error that is no verdict: {code} `{message}`")]
     Faulty {
@@ -142,7 +163,7 @@ impl RemoteGovernor {
     /// [`RemoteError::Unreachable`] when no client can be made for the URL.
     pub fn new(url: GovernorUrl) -> Result<(Self, mpsc::Receiver<Push>), RemoteError> {
         let http = match &url {
-            GovernorUrl::Http(url) => Some(transport::http(url).map_err(unreachable)?),
+            GovernorUrl::Http(url) => Some(transport::http(url).map_err(RemoteError::Unreachable)?),
             GovernorUrl::WebSocket(_) => None,
         };
         let (pushes, receiver) = mpsc::channel(64);
@@ -158,12 +179,13 @@ impl RemoteGovernor {
 
     /// Asks for a verdict, again for a while when there is none.
     pub(super) async fn decide(&self, call: &Call) -> Result<Verdict, RemoteError> {
-        let mut failed = RemoteError::Unreachable(format!("none within {} seconds", CALL_TIMEOUT.as_secs()));
+        let mut failed = RemoteError::TimedOut(CALL_TIMEOUT);
         let asked = async {
             for pause in PAUSES {
                 match self.ask(call).await {
                     Err(error) if error.may_pass() => {
-                        tracing::debug!(governor = self.shown, %error, "the governor is asked again");
+                        let governor = &self.shown;
+                        tracing::debug!(governor, error = %ErrorChain(&error), "the governor is asked again");
                         failed = error;
                     }
                     decided => return decided,
@@ -178,10 +200,10 @@ impl RemoteGovernor {
 
     async fn ask(&self, call: &Call) -> Result<Verdict, RemoteError> {
         match self.call("a2g/intent", encode::intent(call)).await {
-            Ok(result) => decode::verdict(result.get()).map_err(nonsense),
+            Ok(result) => decode::verdict(result.get()).map_err(RemoteError::InvalidResult),
             Err(ClientError::Call(error)) if DENIALS.contains(&error.code()) => Ok(denial(call, &error)),
             Err(ClientError::Call(error)) => Err(faulty(&error)),
-            Err(error) => Err(unreachable(error)),
+            Err(error) => Err(RemoteError::Unreachable(error)),
         }
     }
 
@@ -190,7 +212,7 @@ impl RemoteGovernor {
         let Introduction { agent, public_key, tools } = introduction;
         let registration = encode::registration(agent, public_key.as_deref(), tools);
         let answer = self.answered("a2g/register", registration).await?;
-        decode::registered(answer.get()).map_err(nonsense)
+        decode::registered(answer.get()).map_err(RemoteError::InvalidResult)
     }
 
     /// Delivers a report.
@@ -213,7 +235,7 @@ impl RemoteGovernor {
             if let ClientError::Call(error) = &error {
                 return RemoteError::Refused(refusal(error));
             }
-            unreachable(error)
+            RemoteError::Unreachable(error)
         })
     }
 
@@ -240,18 +262,10 @@ impl RemoteError {
     /// `true` when the governor may give a verdict when it is asked once more.
     fn may_pass(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Faulty { .. } => true,
-            Self::Nonsense(_) | Self::Refused(_) | Self::Record(_) => false,
+            Self::Unreachable(_) | Self::TimedOut(_) | Self::Faulty { .. } => true,
+            Self::InvalidResult(_) | Self::Refused(_) | Self::Record(_) => false,
         }
     }
-}
-
-fn nonsense(fault: Fault) -> RemoteError {
-    RemoteError::Nonsense(format!("{fault:?}"))
-}
-
-fn unreachable(error: ClientError) -> RemoteError {
-    RemoteError::Unreachable(error.to_string())
 }
 
 fn faulty(error: &ErrorObjectOwned) -> RemoteError {

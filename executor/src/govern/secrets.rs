@@ -31,6 +31,31 @@ impl fmt::Debug for AgentSecret {
     }
 }
 
+/// Why a file holds no secrets of agents. No message repeats anything of a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SecretsError {
+    /// No text.
+    #[error("the file is not UTF-8")]
+    NotUtf8,
+    /// A line that is no agent.
+    #[error("line {number} {reason}")]
+    Line {
+        /// Its number, from 1.
+        number: usize,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// No agent at all.
+    #[error("there is no agent in it: each line is an id, a secret, and a key or `-`")]
+    Empty,
+    /// Two lines about one agent.
+    #[error("the agent `{0}` is there twice")]
+    Twice(Box<str>),
+    /// One secret of two agents.
+    #[error("the agent `{0}` has the secret of another: a signature has to say whose it is")]
+    Shared(Box<str>),
+}
+
 impl AgentSecret {
     /// Reads a file of them.
     ///
@@ -41,31 +66,28 @@ impl AgentSecret {
     /// [`KeyError`], also when others can read the file. No message repeats anything of a secret.
     pub fn read(path: &Path) -> Result<Vec<Self>, KeyError> {
         let text = read_secret(path)?;
-        let wrong = |reason: String| KeyError::NotAKey { path: path.to_owned(), reason };
-        let text = std::str::from_utf8(&text).map_err(|_| wrong("the file is not UTF-8".to_owned()))?;
-        parse(text).map_err(wrong)
+        let not_secrets = |reason| KeyError::NotSecrets { path: path.to_owned(), reason };
+        let text = std::str::from_utf8(&text).map_err(|_| not_secrets(SecretsError::NotUtf8))?;
+        parse(text).map_err(not_secrets)
     }
 }
 
-fn parse(text: &str) -> Result<Vec<AgentSecret>, String> {
+fn parse(text: &str) -> Result<Vec<AgentSecret>, SecretsError> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    let secrets =
-        lines.map(|(number, line)| secret(line).map_err(|reason| format!("line {number} {reason}")));
+    let at = |number| move |reason| SecretsError::Line { number, reason };
+    let secrets = lines.map(|(number, line)| secret(line).map_err(at(number)));
     let secrets = secrets.collect::<Result<Vec<_>, _>>()?;
     if secrets.is_empty() {
-        return Err("there is no agent in it: each line is an id, a secret, and a key or `-`".to_owned());
+        return Err(SecretsError::Empty);
     }
     let mut agents = HashSet::new();
     if let Some(twice) = secrets.iter().find(|secret| !agents.insert(&secret.agent)) {
-        return Err(format!("the agent `{}` is there twice", twice.agent));
+        return Err(SecretsError::Twice(twice.agent.clone()));
     }
     let mut shared = HashSet::new();
     if let Some(same) = secrets.iter().find(|secret| !shared.insert(secret.signing.as_slice())) {
-        return Err(format!(
-            "the agent `{}` has the secret of another: a signature has to say whose it is",
-            same.agent
-        ));
+        return Err(SecretsError::Shared(same.agent.clone()));
     }
     Ok(secrets)
 }
@@ -127,6 +149,7 @@ mod tests {
             format!("planner {SECRET} -\nwriter {SECRET} -\n"),
         ] {
             let refusal = parse(&bad).unwrap_err();
+            let refusal = refusal.to_string();
             assert!(!refusal.contains(SECRET) && !refusal.contains(&key[1..]), "{refusal}");
         }
     }

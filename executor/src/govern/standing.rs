@@ -23,7 +23,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Why the standing policy refuses a call. Every sentence names the agent, the rule and what to
 /// change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StandingRefusal {
+pub enum StandingPolicyError {
     /// The governor revoked the agent's capabilities.
     #[error(
         "the governor revoked the capabilities of `{agent}` (`g2a/revoke`); \
@@ -116,7 +116,7 @@ pub enum StandingRefusal {
     },
 }
 
-impl StandingRefusal {
+impl StandingPolicyError {
     /// The word for `data.blocked_by`.
     #[must_use]
     pub fn blocked_by(&self) -> BlockedBy {
@@ -203,12 +203,12 @@ impl Standing {
     /// [`Standing::allow_network`] is the clear refusal to give before that.
     ///
     /// # Errors
-    /// [`StandingRefusal`] when the agent is revoked, the tool is not allowed, an argument breaks a
+    /// [`StandingPolicyError`] when the agent is revoked, the tool is not allowed, an argument breaks a
     /// constraint, or the rule cannot be enforced.
-    pub fn claims_for(&self, call: &Call) -> Result<Claims, StandingRefusal> {
+    pub fn claims_for(&self, call: &Call) -> Result<Claims, StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(Claims::default()),
-            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
+            Some(State::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
             Some(State::Held(held)) => held.claims_for(call),
         }
     }
@@ -216,15 +216,15 @@ impl Standing {
     /// Asks whether a tool that declares read-write access may run at all.
     ///
     /// # Errors
-    /// [`StandingRefusal::DiskUnenforceable`] under a policy with `max_disk_mb`;
-    /// [`StandingRefusal::Revoked`] when the agent is revoked.
-    pub fn allow_writes(&self, call: &Call) -> Result<(), StandingRefusal> {
+    /// [`StandingPolicyError::DiskUnenforceable`] under a policy with `max_disk_mb`;
+    /// [`StandingPolicyError::Revoked`] when the agent is revoked.
+    pub fn allow_writes(&self, call: &Call) -> Result<(), StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(()),
-            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
+            Some(State::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
             Some(State::Held(held)) if held.policy.resources.max_disk_mb.is_some() => {
                 let (agent, version, tool) = held.names(call);
-                Err(StandingRefusal::DiskUnenforceable { agent, version, tool })
+                Err(StandingPolicyError::DiskUnenforceable { agent, version, tool })
             }
             Some(State::Held(_)) => Ok(()),
         }
@@ -233,17 +233,17 @@ impl Standing {
     /// Asks whether a tool that declares the network may run at all.
     ///
     /// # Errors
-    /// [`StandingRefusal::HostsUnreadable`] under a policy whose hosts cannot be read;
-    /// [`StandingRefusal::Revoked`] when the agent is revoked.
-    pub fn allow_network(&self, call: &Call) -> Result<(), StandingRefusal> {
+    /// [`StandingPolicyError::HostsUnreadable`] under a policy whose hosts cannot be read;
+    /// [`StandingPolicyError::Revoked`] when the agent is revoked.
+    pub fn allow_network(&self, call: &Call) -> Result<(), StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(()),
-            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
+            Some(State::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
             Some(State::Held(held)) => match &held.hosts {
                 Ok(_) => Ok(()),
                 Err(error) => {
                     let ((agent, version, tool), error) = (held.names(call), error.clone());
-                    Err(StandingRefusal::HostsUnreadable { agent, version, tool, error })
+                    Err(StandingPolicyError::HostsUnreadable { agent, version, tool, error })
                 }
             },
         }
@@ -271,24 +271,24 @@ impl Held {
         Self { policy, rules, hosts }
     }
 
-    fn claims_for(&self, call: &Call) -> Result<Claims, StandingRefusal> {
+    fn claims_for(&self, call: &Call) -> Result<Claims, StandingPolicyError> {
         let (agent, version, tool) = self.names(call);
         let Some((allowed, rule)) = self.policy.tools.get(&tool).zip(self.rules.get(&tool)) else {
-            return Err(StandingRefusal::NotListed { agent, version, tool });
+            return Err(StandingPolicyError::NotListed { agent, version, tool });
         };
         if !allowed.allowed {
-            return Err(StandingRefusal::NotAllowed { agent, version, tool });
+            return Err(StandingPolicyError::NotAllowed { agent, version, tool });
         }
         let rule = match rule {
             Ok(rule) => rule,
             Err(error) => {
                 let error = error.clone();
-                return Err(StandingRefusal::Unenforceable { agent, version, tool, error });
+                return Err(StandingPolicyError::Unenforceable { agent, version, tool, error });
             }
         };
         match rule.check_texts(&Arguments::of(&call.arguments)) {
             Ok(()) => Ok(self.claims(allowed, rule)),
-            Err(breach) => Err(StandingRefusal::Argument { agent, version, tool, breach }),
+            Err(breach) => Err(StandingPolicyError::Argument { agent, version, tool, breach }),
         }
     }
 
@@ -360,7 +360,7 @@ mod tests {
         }
     }
 
-    fn answer(policy: Policy, arguments: &serde_json::Value) -> Result<Claims, StandingRefusal> {
+    fn answer(policy: Policy, arguments: &serde_json::Value) -> Result<Claims, StandingPolicyError> {
         let standing = Standing::new();
         standing.set(policy);
         standing.claims_for(&call("write_file", arguments))
@@ -377,7 +377,7 @@ mod tests {
         let standing = Standing::new();
         standing.set(policy(None, ToolRule::default()));
         let refusal = standing.claims_for(&call("write_file", &json!({}))).unwrap_err();
-        assert!(matches!(refusal, StandingRefusal::NotAllowed { .. }), "{refusal}");
+        assert!(matches!(refusal, StandingPolicyError::NotAllowed { .. }), "{refusal}");
         standing.set(policy(Some(AGENT), rule()));
         assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
         standing.set(policy(Some("did:aeon:other:1.0:b"), ToolRule::default()));
@@ -392,7 +392,7 @@ mod tests {
             standing.revoke(revoked.as_ref());
             let call = call("write_file", &json!({}));
             let refusal = standing.claims_for(&call).unwrap_err();
-            assert_eq!(refusal, StandingRefusal::Revoked { agent: agent(AGENT) });
+            assert_eq!(refusal, StandingPolicyError::Revoked { agent: agent(AGENT) });
             assert_eq!(standing.allow_writes(&call).unwrap_err(), refusal);
             standing.set(policy(Some(AGENT), rule()));
             assert!(standing.claims_for(&call).is_ok());
@@ -411,7 +411,7 @@ mod tests {
         let standing = Standing::new();
         standing.set(policy(Some(AGENT), rule()));
         let refusal = standing.claims_for(&call("read_file", &json!({}))).unwrap_err();
-        assert!(matches!(refusal, StandingRefusal::NotListed { .. }));
+        assert!(matches!(refusal, StandingPolicyError::NotListed { .. }));
         assert_eq!(
             refusal.to_string(),
             "the standing policy `7` of `did:aeon:tester:1.0:a` does not list the tool `read_file`; \
@@ -496,7 +496,7 @@ mod tests {
         for pattern in ["workspace/**", "/**", "/workspace/{a", "/workspace/a**"] {
             let bad = ToolRule { paths: Some(vec![pattern.into()]), ..rule() };
             let refusal = answer(policy(Some(AGENT), bad), &json!({})).unwrap_err();
-            assert!(matches!(refusal, StandingRefusal::Unenforceable { .. }), "{pattern}");
+            assert!(matches!(refusal, StandingPolicyError::Unenforceable { .. }), "{pattern}");
             assert_eq!(refusal.blocked_by(), BlockedBy::StandingPolicy, "{pattern}");
         }
     }

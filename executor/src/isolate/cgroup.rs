@@ -42,6 +42,20 @@ const PERIOD_US: u64 = 1_000_000;
 /// How often, and after how long, it is tried again to remove a group whose processes were killed.
 const REMOVALS: (u32, Duration) = (100, Duration::from_millis(2));
 
+/// Why there is no folder in which this user may make groups.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotDelegatedError {
+    #[error(
+        "none with memory and CPU is delegated to this user: with systemd, `Delegate=memory cpu` in the unit"
+    )]
+    Absent,
+    #[error(
+        "other processes are in {}: with systemd, start the executor as a unit with `Delegate=memory cpu`",
+        .0.display()
+    )]
+    Shared(PathBuf),
+}
+
 /// The folders in which this user may make groups with memory and CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Delegated {
@@ -58,14 +72,14 @@ impl Delegated {
     /// Reads `/proc/self` and the folders of control groups.
     ///
     /// # Errors
-    /// In words, when there are none.
-    pub(super) fn find() -> std::result::Result<Self, String> {
+    /// [`NotDelegatedError`] when there are none.
+    pub(super) fn find() -> std::result::Result<Self, NotDelegatedError> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         Self::among(&own, Path::new(MOUNTED))
     }
 
     /// Those of a process whose `/proc/self/cgroup` says `own`, where groups are mounted below `mounted`.
-    fn among(own: &str, mounted: &Path) -> std::result::Result<Self, String> {
+    fn among(own: &str, mounted: &Path) -> std::result::Result<Self, NotDelegatedError> {
         let ours = own.lines().filter_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
             Some((parts.next()?, parts.next()?.trim_start_matches('/')))
@@ -90,11 +104,7 @@ impl Delegated {
         }
         match (memory, cpu) {
             (Some(memory), Some(cpu)) => Ok(Self::One { memory, cpu }),
-            (None, _) | (_, None) => {
-                Err("none with memory and CPU is delegated to this user: with systemd, \
-                                          `Delegate=memory cpu` in the unit"
-                    .to_owned())
-            }
+            (None, _) | (_, None) => Err(NotDelegatedError::Absent),
         }
     }
 
@@ -221,16 +231,13 @@ fn has_both(folder: &Path, list: &str) -> bool {
 
 /// In version 2 a group whose groups have limits can hold no process itself, so that only a group can be
 /// used in which there is nobody else to be moved.
-fn alone_in(folder: &Path) -> std::result::Result<(), String> {
+fn alone_in(folder: &Path) -> std::result::Result<(), NotDelegatedError> {
     let own = std::process::id().to_string();
     let others = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     if has_both(folder, "cgroup.subtree_control") || others.lines().all(|pid| pid == own) {
         return Ok(());
     }
-    Err(format!(
-        "other processes are in {}: with systemd, start the executor as a unit with `Delegate=memory cpu`",
-        folder.display()
-    ))
+    Err(NotDelegatedError::Shared(folder.to_owned()))
 }
 
 fn writable(folder: &Path) -> bool {
@@ -278,7 +285,7 @@ impl Cgroups {
         let delegated = match Delegated::find() {
             Ok(delegated) => delegated,
             Err(reason) => {
-                tracing::info!(reason, "tools are contained without control groups");
+                tracing::info!(%reason, "tools are contained without control groups");
                 return Ok(None);
             }
         };

@@ -6,6 +6,7 @@ use super::network::Remote;
 use super::zygote::{Ready, refused};
 use crate::clock::{Clock as _, SystemClock};
 use crate::egress::Network;
+use crate::error_chain::ErrorChain;
 use crate::limit::Access;
 use crate::sandbox::{Accounting, Execution, Input, Witness};
 use rustix::time::{ClockId, clock_gettime};
@@ -70,7 +71,7 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
         Task::Invoke { arguments } => arguments,
         Task::Describe => {
             let described = runtime.block_on(ready.sandbox.describe(artifact, permit));
-            let described = described.map_err(|error| error.to_string());
+            let described = described.map_err(|error| ErrorChain(&error).to_string());
             send(socket, &FromChild::Described(described), &[])?;
             wait_for_the_end();
         }

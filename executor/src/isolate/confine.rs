@@ -631,7 +631,7 @@ pub fn support() -> Support {
         } else {
             Err("not allowed: run as root, or allow user namespaces (user.max_user_namespaces over 0, kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)".to_owned())
         },
-        cgroup: Delegated::find().map(|delegated| delegated.shown()),
+        cgroup: Delegated::find().map(|delegated| delegated.shown()).map_err(|error| error.to_string()),
         unprivileged_user: if !rustix::process::geteuid().is_root() {
             Ok("this user is not root".to_owned())
         } else if may_change_users() {

@@ -10,6 +10,7 @@
 use super::Ahead;
 use super::cgroup::{Cgroups, Group};
 use super::channel::{Channel, Exit, FromZygote, ToZygote};
+use super::error::ChildError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{HashMap, VecDeque};
@@ -33,7 +34,7 @@ const MAX_START_TIME: Duration = Duration::from_secs(60);
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// A child, or why there is none.
-pub(super) type Made = std::result::Result<Child, String>;
+pub(super) type Made = std::result::Result<Child, ChildError>;
 
 /// A tool that every zygote is given.
 pub(super) struct Loaded {
@@ -296,7 +297,7 @@ impl Keeper {
                             let fork = ToZygote::Fork { child: next };
                             tokio::time::timeout(MAX_ANSWER_TIME, self.control.send(&fork, &[theirs.as_fd()])).await??;
                         }
-                        Err(error) => drop(self.made.send(Err(error.to_string()))),
+                        Err(error) => drop(self.made.send(Err(error.into()))),
                     }
                 }
                 message = self.control.receive() => match message? {
@@ -334,7 +335,7 @@ impl Keeper {
                 let pidfd = self.control.handle();
                 let (group, ungrouped) = match self.group_of(pid).await {
                     Ok(group) => (group, None),
-                    Err(error) => (None, Some(error.to_string())),
+                    Err(error) => (None, Some(error)),
                 };
                 self.living.insert(child, Living { exit: gone, _group: group.clone() });
                 let Some(zygote) = self.fork.upgrade() else { return Ok(()) };
@@ -344,15 +345,15 @@ impl Keeper {
                     (Some(pidfd), Ok(channel), None) => {
                         Ok(Child { channel, pid, pidfd, exit, group, _zygote: zygote })
                     }
-                    (None, _, _) => Err("the server has no room for a descriptor".to_owned()),
-                    (_, Err(error), _) => Err(error.to_string()),
-                    (_, _, Some(ungrouped)) => Err(ungrouped),
+                    (None, _, _) => Err(ChildError::NoDescriptor),
+                    (_, Err(error), _) => Err(error.into()),
+                    (_, _, Some(ungrouped)) => Err(ungrouped.into()),
                 };
                 let _nobody_waits = self.made.send(made);
             }
             FromZygote::Refused { child, reason } => {
                 self.asked.remove(&child).ok_or_else(unexpected)?;
-                let _nobody_waits = self.made.send(Err(reason));
+                let _nobody_waits = self.made.send(Err(ChildError::Reported(reason)));
             }
             FromZygote::Exited { child, exit } => {
                 let gone = self.living.remove(&child).ok_or_else(unexpected)?;

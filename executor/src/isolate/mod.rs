@@ -9,6 +9,7 @@ mod channel;
 mod child;
 mod compiler;
 mod confine;
+mod error;
 mod generation;
 mod inline;
 mod network;
@@ -25,6 +26,7 @@ pub use confine::{
     Applied, ConfineError, Confinement, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, Row, Support,
     support,
 };
+pub use error::ChildError;
 pub use inline::Inline;
 pub use probe::probe;
 pub use ring::Prepared;
@@ -34,6 +36,7 @@ pub use zygote::zygote;
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
+use crate::error_chain::ErrorChain;
 use crate::ident::ToolName;
 use crate::outcome::{AbortReason, End, Outcome};
 use crate::sandbox::{Abort, Accounting, Artifact, Code, Execution, Input, Sandbox, Witness};
@@ -160,7 +163,7 @@ impl Isolate {
         let loaded = inside.into_iter().map(|tool| {
             let place = match sandbox.load(tool.code) {
                 Ok(artifact) => Place::Inline(artifact),
-                Err(error) => Place::Nowhere(error.to_string()),
+                Err(error) => Place::Nowhere(ErrorChain(&error).to_string()),
             };
             (tool.name.clone(), place)
         });

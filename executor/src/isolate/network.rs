@@ -19,7 +19,7 @@
 use super::confine::Confinement;
 use super::zygote::refused;
 use crate::egress::{
-    Body, Carrier, Connecting, Failure, Line, LookingUp, MAX_HEAD_BYTES, Patience, Refusal, Sending,
+    Body, Carrier, Connecting, EgressError, Line, LookingUp, MAX_HEAD_BYTES, NetworkError, Patience, Sending,
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -73,7 +73,7 @@ enum Kind {
     Credit = 5,
     /// What is answered first, as [`Heading`].
     Head = 6,
-    /// The end of a stream before its time, as a [`Refusal`].
+    /// The end of a stream before its time, as an [`EgressError`].
     Refused = 7,
     /// The server takes no more of what the child sends over this connection.
     Enough = 8,
@@ -139,7 +139,7 @@ enum Heading {
     Connected,
 }
 
-type Refusable<T> = std::result::Result<T, Refusal>;
+type Refusable<T> = std::result::Result<T, EgressError>;
 
 /// A frame as it came.
 #[derive(Debug)]
@@ -268,7 +268,7 @@ impl Drop for Told {
 
 impl http_body::Body for Pieces {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
@@ -349,11 +349,11 @@ async fn pump(body: &mut Body, window: &Semaphore, awaited: bool, send: impl Fn(
         let Ok(mut rest) = part?.into_data() else { return Ok(()) };
         while !rest.is_empty() {
             let piece = rest.split_to(rest.len().min(PIECE_BYTES));
-            room(weight(piece.len())).await.map_err(|_| Failure::Over)?.forget();
+            room(weight(piece.len())).await.map_err(|_| NetworkError::Over)?.forget();
             send(piece);
         }
         if awaited {
-            drop(room(WINDOW_BYTES).await.map_err(|_| Failure::Over)?);
+            drop(room(WINDOW_BYTES).await.map_err(|_| NetworkError::Over)?);
         }
     }
     Ok(())
@@ -684,24 +684,24 @@ impl Remote {
             patience,
         };
         let (heading, pieces) = self.opened(&opening, has_body.then_some(body)).await?;
-        let Heading::Answer { status, fields } = heading else { return Err(Failure::Answer.into()) };
+        let Heading::Answer { status, fields } = heading else { return Err(NetworkError::Answer.into()) };
         let mut response = Response::new(pieces.boxed_unsync());
-        *response.status_mut() = StatusCode::from_u16(status).map_err(|_| Failure::Answer)?;
-        *response.headers_mut() = heard(fields).ok_or(Failure::Answer)?;
+        *response.status_mut() = StatusCode::from_u16(status).map_err(|_| NetworkError::Answer)?;
+        *response.headers_mut() = heard(fields).ok_or(NetworkError::Answer)?;
         Ok(response)
     }
 
     async fn found(self: Arc<Self>, name: String) -> Refusable<Vec<IpAddr>> {
         match self.opened(&Opening::LookUp { name }, None).await? {
             (Heading::Found(addresses), _) => Ok(addresses),
-            (Heading::Answer { .. } | Heading::Connected, _) => Err(Failure::Answer.into()),
+            (Heading::Answer { .. } | Heading::Connected, _) => Err(NetworkError::Answer.into()),
         }
     }
 
     async fn connected(self: Arc<Self>, address: SocketAddr, upload: Body) -> Refusable<Body> {
         match self.opened(&Opening::Connect { address }, Some(upload)).await? {
             (Heading::Connected, pieces) => Ok(pieces.boxed_unsync()),
-            (Heading::Answer { .. } | Heading::Found(_), _) => Err(Failure::Answer.into()),
+            (Heading::Answer { .. } | Heading::Found(_), _) => Err(NetworkError::Answer.into()),
         }
     }
 
@@ -715,7 +715,7 @@ impl Remote {
         let stream = self.next.fetch_add(1, Ordering::SeqCst);
         let opening = written(Kind::Open, stream, opening);
         if opening.len() > MAX_HEAD_FRAME_BYTES {
-            return Err(Failure::RequestHead.into());
+            return Err(NetworkError::RequestHead.into());
         }
         let (head, heading) = oneshot::channel();
         let (outlet, window) = Outlet::new();
@@ -727,13 +727,13 @@ impl Remote {
             streams.insert(stream, asked);
             Some(())
         });
-        begun.ok_or(Failure::Over)?;
+        begun.ok_or(NetworkError::Over)?;
         self.tell(&opening);
         if let Some(body) = upload {
             let upload = tokio::spawn(Arc::clone(&self).upload(stream, kind, body, window));
             forgotten.upload = Some(upload.abort_handle());
         }
-        let heading = heading.await.map_err(|_| Failure::Over)??;
+        let heading = heading.await.map_err(|_| NetworkError::Over)??;
         pieces.reader = Some(Reader::Child { _stream: forgotten });
         Ok((heading, pieces))
     }
@@ -749,7 +749,7 @@ impl Remote {
             (Err(_broken_off), StreamKind::Exchange) => {
                 if let Some(asked) = self.with(|streams| streams.remove(&stream)) {
                     self.tell(&frame(Kind::Abort, stream, &[]));
-                    asked.fail(Failure::RequestBody.into());
+                    asked.fail(NetworkError::RequestBody.into());
                 }
             }
         }
@@ -758,7 +758,7 @@ impl Remote {
 
 impl Asked {
     /// Ends the stream for whoever waits for its head, or reads its download.
-    fn fail(self, refusal: Refusal) {
+    fn fail(self, refusal: EgressError) {
         match (self.head, self.download) {
             (Some(waits), _) => drop(waits.send(Err(refusal))),
             (None, Some(download)) => drop(download.pieces.send(Err(refusal))),
@@ -858,7 +858,7 @@ mod tests {
             ("no URI", vec![opening(1, "http://a b/")]),
             ("a number twice", vec![opening(1, somewhere), opening(1, somewhere)]),
             ("an older number", vec![opening(2, somewhere), opening(1, somewhere)]),
-            ("what the server says", vec![written(Kind::Refused, 1, &Refusal::from(Failure::Over))]),
+            ("what the server says", vec![written(Kind::Refused, 1, &EgressError::from(NetworkError::Over))]),
             ("an answer", vec![written(Kind::Head, 1, &Heading::Connected)]),
             ("an end of what it sends itself", vec![frame(Kind::Enough, 1, &[])]),
             ("credit without a number", vec![frame(Kind::Credit, 1, b"1")]),

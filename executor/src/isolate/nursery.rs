@@ -10,9 +10,11 @@
 
 use super::cgroup::Cgroups;
 use super::channel::ToZygote;
+use super::error::ChildError;
 use super::generation::{Child, Generation, Loaded, Made, Refill};
 use super::user::RunAs;
 use super::{Ahead, Module};
+use crate::error_chain::ErrorChain;
 use crate::ident::ToolName;
 use crate::sandbox::Code;
 use std::convert::Infallible;
@@ -73,26 +75,26 @@ impl Nursery {
     }
 
     /// A child that waits, if any does and lives; or why it could not be made.
-    pub(super) fn try_child(&self) -> Option<std::result::Result<(Child, Refill), String>> {
+    pub(super) fn try_child(&self) -> Option<std::result::Result<(Child, Refill), ChildError>> {
         let generation = self.living()?;
         let made = generation.try_next()?;
         let refill = self.taken(generation);
         match made {
             Ok(child) if child.lives() => Some(Ok((child, refill))),
             Ok(_killed_while_it_waited) => None,
-            Err(reason) => Some(Err(reason)),
+            Err(error) => Some(Err(error)),
         }
     }
 
     /// A child that waits, or a new one when none does.
-    pub(super) async fn child(self: &Arc<Self>) -> std::result::Result<(Child, Refill), String> {
+    pub(super) async fn child(self: &Arc<Self>) -> std::result::Result<(Child, Refill), ChildError> {
         loop {
             let generation = match self.living() {
                 Some(generation) => generation,
                 // A task of its own, so that a run that is cancelled meanwhile leaves no zygote behind.
                 None => {
                     let started = tokio::spawn(Arc::clone(self).revived()).await;
-                    started.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
+                    started??
                 }
             };
             let made = tokio::select! {
@@ -101,13 +103,13 @@ impl Nursery {
                 // A retired generation forks no more, so its next child might never come.
                 () = generation.retired() => continue,
             };
-            match made.ok_or("its zygote ended")? {
+            match made.ok_or(ChildError::ZygoteEnded)? {
                 Ok(child) if child.lives() => return Ok((child, self.taken(generation))),
                 Ok(_killed_while_it_waited) => generation.lost(),
-                Err(reason) => {
+                Err(error) => {
                     // Another child is asked for, so that as many wait as before once there is room again.
                     generation.lost();
-                    tracing::warn!(reason, "a child could not be made");
+                    tracing::warn!(reason = %ErrorChain(&error), "a child could not be made");
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
@@ -204,8 +206,8 @@ impl Nursery {
 
     /// The one child of a zygote, which ends with it.
     async fn only_child(&self) -> Made {
-        let (zygote, _unusable) = self.zygote(1).await.map_err(|error| error.to_string())?;
-        zygote.next().await.unwrap_or_else(|| Err("its zygote ended".to_owned()))
+        let (zygote, _unusable) = self.zygote(1).await?;
+        zygote.next().await.unwrap_or(Err(ChildError::ZygoteEnded))
     }
 }
 

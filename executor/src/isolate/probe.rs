@@ -1,13 +1,14 @@
 //! A try of a tool before it enters a catalogue: its code is loaded in a zygote of its own, and a typed tool is
 //! asked what it is, in a child of that zygote. Nothing of the tool runs in the server.
 
+use super::error::ChildError;
 use super::ring::Ring;
 use super::{Ahead, Isolation, Module, RunAs};
 use crate::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
 use crate::clock::Clock;
 use crate::ident::ToolName;
 use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
-use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
+use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use crate::sandbox::Code;
 use crate::tool::Contract;
 use std::io::Result;
@@ -31,14 +32,14 @@ type Described = Option<[String; 4]>;
 /// Loads `code` for guests that count their instructions when they `meter_fuel`, and describes a typed tool.
 ///
 /// # Errors
-/// The machine's, when there can be no zygote; and in words, why the code cannot be linked or the tool does not
+/// The machine's, when there can be no zygote; and a [`ChildError`] that says why the code cannot be linked or the tool does not
 /// describe itself.
 pub async fn probe(
     code: Code<'_>,
     meters_fuel: bool,
     run_as: RunAs,
     clock: Arc<dyn Clock>,
-) -> Result<std::result::Result<Described, String>> {
+) -> Result<std::result::Result<Described, ChildError>> {
     let name = ToolName::parse(NAME).map_err(std::io::Error::other)?;
     let permit = permit()?;
     let budgets = permit.grant().budgets();
@@ -56,7 +57,7 @@ pub async fn probe(
     let module = Module { name: &name, code, isolation: Isolation::Process };
     let (ring, unusable) = Ring::start(&[module], ahead, None, clock).await?;
     let described = match (unusable.into_iter().next(), code.contract) {
-        (Some((_name, reason)), _) => Err(reason),
+        (Some((_name, reason)), _) => Err(ChildError::Reported(reason)),
         (None, Contract::Command) => Ok(None),
         (None, Contract::Typed) => ring.describe(&name, permit).await.and_then(short),
     };
@@ -65,10 +66,10 @@ pub async fn probe(
 }
 
 /// A description, unless it is longer than anybody wants to hold.
-fn short(texts: [String; 4]) -> std::result::Result<Described, String> {
+fn short(texts: [String; 4]) -> std::result::Result<Described, ChildError> {
     let bytes = texts.iter().map(String::len).sum::<usize>();
     if bytes > MAX_DESCRIPTION_BYTES {
-        return Err(format!("its description has {bytes} bytes, and {MAX_DESCRIPTION_BYTES} are the most"));
+        return Err(ChildError::LongDescription { bytes, max_bytes: MAX_DESCRIPTION_BYTES });
     }
     Ok(Some(texts))
 }
@@ -80,7 +81,7 @@ fn permit() -> Result<Permit> {
     Ok(Permit::new(grant, Roots::none()))
 }
 
-fn ceilings() -> std::result::Result<Ceilings, OutOfRange> {
+fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
     Ok(Ceilings {
         memory: MemoryLimit::from_mb(MEMORY_MB)?,
         cpu: CpuPercent::new(100)?,

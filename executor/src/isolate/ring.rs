@@ -9,6 +9,7 @@
 
 use super::cgroup::Cgroups;
 use super::channel::{Ended, Exit, FromChild, Job, Task, Told};
+use super::error::ChildError;
 use super::generation::{Child, Refill};
 use super::network::carry;
 use super::nursery::Nursery;
@@ -17,6 +18,7 @@ use super::user::Owner;
 use super::{Ahead, GRACE, Module};
 use crate::capability::{Grant, Handover, Permit};
 use crate::clock::Clock;
+use crate::error_chain::ErrorChain;
 use crate::ident::ToolName;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, Denial, End, Outcome, Usage};
@@ -82,9 +84,12 @@ impl Ring {
         }
         let prepared = match self.nursery.try_child()? {
             Ok((child, refill)) => child.prepared(refill, order, grant, Carried(None), None).await,
-            Err(reason) => Err(reason),
+            Err(error) => Err(error),
         };
-        prepared.inspect_err(|reason| tracing::warn!(reason, "a child could not be prepared")).ok()
+        let log = |error: &ChildError| {
+            tracing::warn!(reason = %ErrorChain(error), "a child could not be prepared");
+        };
+        prepared.inspect_err(log).ok()
     }
 
     /// Runs one guest, and comes back at its end, or shortly after its deadline or at its
@@ -105,7 +110,7 @@ impl Ring {
             };
             match ran {
                 Ok(outcome) => return outcome,
-                Err(reason) => last = reason,
+                Err(error) => last = error.to_string(),
             }
             tracing::warn!(tool = order.job.tool, reason = last, "a child ended before its guest began");
         }
@@ -115,30 +120,32 @@ impl Ring {
     /// Calls `describe` of a typed tool: its name, version, description and argument schema.
     ///
     /// # Errors
-    /// Why it gave none, in words.
+    /// [`ChildError`] says why it gave none.
     pub(super) async fn describe(
         &self,
         tool: &ToolName,
         permit: Permit,
-    ) -> std::result::Result<[String; 4], String> {
+    ) -> std::result::Result<[String; 4], ChildError> {
         let (grant, timeout) = (permit.grant().clone(), permit.grant().timeout().value);
         let order = self.order(tool, permit, Task::Describe);
         let described = async {
             let (child, refill) = self.nursery.child().await?;
             let mut prepared = child.prepared(refill, &order, &grant, Carried(None), None).await?;
             let channel = &mut prepared.child.channel;
-            channel.begin().await.map_err(|error| error.to_string())?;
-            match channel.receive().await.map_err(|error| error.to_string())? {
-                Some(FromChild::Described(described)) => described.map_err(short),
-                Some(FromChild::Failed(reason)) => Err(short(reason)),
-                Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
-                    Err("its process said what a description does not say".to_owned())
+            channel.begin().await?;
+            match channel.receive().await? {
+                Some(FromChild::Described(described)) => {
+                    described.map_err(|reason| ChildError::Reported(short(reason)))
                 }
-                None => Err(exit_of(&mut prepared.child).await.how),
+                Some(FromChild::Failed(reason)) => Err(ChildError::Reported(short(reason))),
+                Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
+                    Err(ChildError::NoDescription)
+                }
+                None => Err(ChildError::Ended(exit_of(&mut prepared.child).await.how)),
             }
         };
         let limit = timeout.duration() + GRACE;
-        let late = |_late| Err(format!("`describe` did not answer within {timeout}"));
+        let late = |_late| Err(ChildError::DescribeTimeout(timeout));
         tokio::time::timeout(limit, described).await.unwrap_or_else(late)
     }
 
@@ -147,7 +154,7 @@ impl Ring {
         &self,
         order: &Order,
         execution: &Execution,
-    ) -> std::result::Result<Outcome, String> {
+    ) -> std::result::Result<Outcome, ChildError> {
         let (child, refill) = tokio::select! {
             child = self.nursery.child() => child?,
             over = over(execution) => {
@@ -158,7 +165,7 @@ impl Ring {
                 return Ok(execution.outcome(end, self.clock.monotonic()));
             }
         };
-        let (carried, network) = carried(execution).map_err(|error| error.to_string())?;
+        let (carried, network) = carried(execution)?;
         tokio::select! {
             prepared = child.prepared(refill, order, execution.grant(), carried, network) => {
                 self.follow(prepared?, execution).await
@@ -172,7 +179,7 @@ impl Ring {
         &self,
         prepared: Prepared,
         execution: &Execution,
-    ) -> std::result::Result<Outcome, String> {
+    ) -> std::result::Result<Outcome, ChildError> {
         let Prepared { mut child, _carried } = prepared;
         let told = tokio::select! {
             told = child.channel.begin() => told,
@@ -180,7 +187,7 @@ impl Ring {
         };
         match told {
             // What the child said before it ended is still to be read.
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.to_string()),
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
             Ok(()) | Err(_) => {}
         }
         let mut began = None;
@@ -209,14 +216,16 @@ impl Ring {
                 Ok(Some(FromChild::Described(_))) => {
                     break End::Crashed("it described a tool that was to be run".to_owned());
                 }
-                Ok(Some(FromChild::Failed(reason))) if began.is_none() => return Err(short(reason)),
+                Ok(Some(FromChild::Failed(reason))) if began.is_none() => {
+                    return Err(ChildError::Reported(short(reason)));
+                }
                 Ok(Some(FromChild::Failed(reason))) => break End::Crashed(short(reason)),
                 Ok(None) => {
                     let exit = tokio::select! {
                         exit = exit_of(&mut child) => exit,
                         over = over(execution) => break over.into(),
                     };
-                    let Some(began) = began else { return Err(exit.how) };
+                    let Some(began) = began else { return Err(ChildError::Ended(exit.how)) };
                     let mut outcome = execution.outcome(End::Crashed(exit.how), self.clock.monotonic());
                     outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(began);
                     outcome.metrics.peak_resident_bytes = Some(exit.peak_resident);
@@ -375,16 +384,16 @@ impl Child {
         grant: &Grant,
         carried: Carried,
         network: Option<UnixStream>,
-    ) -> std::result::Result<Prepared, String> {
+    ) -> std::result::Result<Prepared, ChildError> {
         if let Some(group) = &self.group {
-            group.limit(grant).map_err(|error| error.to_string())?;
+            group.limit(grant)?;
         }
         let handles = order.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
         // Output is told as JSON, which takes up to six bytes for one.
         let output = grant.output().value.bytes();
         self.channel.allow(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
-        self.channel.send(&order.job, &handles).await.map_err(|error| error.to_string())?;
+        self.channel.send(&order.job, &handles).await?;
         // The next child is made while this one runs.
         drop(refill);
         // Only the child holds its end of the network from here on.

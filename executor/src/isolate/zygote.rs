@@ -9,6 +9,7 @@ use super::child;
 use super::confine::{ConfineError, Confinement};
 use super::process::{Forked, close_inherited, fork, reap};
 use crate::clock::SystemClock;
+use crate::error_chain::ErrorChain;
 use crate::sandbox::{Artifact, Code, Sandbox};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -87,9 +88,7 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
 
 /// A control that this kernel has and that failed, with all that is known of it.
 pub(super) fn refused(error: ConfineError) -> Error {
-    use std::error::Error as _;
-    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    Error::other(format!("{error}{cause}"))
+    Error::other(ErrorChain(&error).to_string())
 }
 
 fn protocol() -> Error {
@@ -98,7 +97,8 @@ fn protocol() -> Error {
 
 /// Takes the tools; `None` when the server is gone before they are complete.
 fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<Option<Ready>> {
-    let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock)).map_err(Error::other)?;
+    let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock));
+    let sandbox = sandbox.map_err(|error| Error::other(ErrorChain(&error).to_string()))?;
     let confinement = Confinement::prepare().map_err(refused)?;
     // Confined before any code of a tool is loaded. The list of system calls follows after that, because it does not
     // allow making memory executable.
@@ -117,7 +117,7 @@ fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<
                         tools.insert(tool, artifact);
                         None
                     }
-                    Err(error) => Some(error.to_string()),
+                    Err(error) => Some(ErrorChain(&error).to_string()),
                 });
             }
             Some((ToZygote::Start { largest_file, handles }, _)) => {

@@ -7,6 +7,7 @@ use super::escalations::Escalations;
 use super::trace::{self, Clocked};
 use super::watcher::Watcher;
 use super::{Claimed, Executor, RETRY_AFTER_MS, Taken, Whose, anybodys};
+use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Escalated, denied_by};
 use crate::ident::{AgentDid, IntentId};
@@ -101,7 +102,7 @@ impl Executor {
             JournalError::Backlog | JournalError::NoRoom => self.busy(
                 "it is done, and the journal has no room to say so on its disk: until it has, a restart could undo it",
             ),
-            JournalError::Broken(_) => Fault::Internal(error.to_string()),
+            JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
         }
     }
 

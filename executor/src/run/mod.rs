@@ -26,6 +26,7 @@ use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
 use crate::catalog::{Catalog, Entry, QuickCheck, Tool};
 use crate::clock::Clock;
 use crate::egress::{Egress, Network};
+use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{
     AcceptUnsigned, Admission, Admitted, Authentic, Governor, IntentSignatures, Standing, Trust, admit,
@@ -648,7 +649,7 @@ impl Executor {
     fn unrecorded(&self, error: &JournalError) -> Fault {
         match error {
             JournalError::Backlog | JournalError::NoRoom => self.busy(&error.to_string()),
-            JournalError::Broken(_) => Fault::Internal(error.to_string()),
+            JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::state::State;
 use super::{engine, typed};
+use crate::error_chain::BoxedError;
 use crate::tool::Contract;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -13,19 +14,19 @@ use wasmtime_wasi::p2::bindings::CommandPre;
 #[derive(Debug, thiserror::Error)]
 pub enum ArtifactError {
     /// The module is not valid, or uses a proposal that is switched off.
-    #[error("the module cannot be compiled: {0}")]
-    Invalid(String),
+    #[error("the module cannot be compiled")]
+    Invalid(#[source] BoxedError),
     /// The module imports something that is not linked, or lacks the export of its contract.
-    #[error("the module does not fit its contract `{contract}`: {reason}")]
+    #[error("the module does not fit its contract `{contract}`")]
     Unlinkable {
         /// The contract that it should fit.
         contract: &'static str,
         /// What is missing.
-        reason: String,
+        source: BoxedError,
     },
     /// The compiled file could not be read back.
-    #[error("the compiled module cannot be loaded: {0}")]
-    Load(String),
+    #[error("the compiled module cannot be loaded")]
+    Load(#[source] BoxedError),
 }
 
 /// A tool that is ready to be instantiated: compiled, loaded, type-checked against what is linked.
@@ -99,7 +100,7 @@ impl ModuleCompiler {
 }
 
 fn invalid(error: wasmtime::Error) -> ArtifactError {
-    ArtifactError::Invalid(format!("{error:#}"))
+    ArtifactError::Invalid(error.into())
 }
 
 /// Whether the bytes are a component, by the layer field of the WebAssembly preamble.
@@ -165,10 +166,10 @@ pub(super) fn misfit(
             ),
         };
         let reason = format!("it exports {exports}, so it looks like {kind}: {change}");
-        ArtifactError::Unlinkable { contract: contract.as_str(), reason }
+        ArtifactError::Unlinkable { contract: contract.as_str(), source: reason.into() }
     }
 }
 
 pub(super) fn unlinkable(contract: Contract) -> impl Fn(wasmtime::Error) -> ArtifactError {
-    move |error| ArtifactError::Unlinkable { contract: contract.as_str(), reason: format!("{error:#}") }
+    move |error| ArtifactError::Unlinkable { contract: contract.as_str(), source: error.into() }
 }

@@ -42,6 +42,7 @@ pub use witness::{Event, Witness};
 use crate::capability::{Grant, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
+use crate::error_chain::BoxedError;
 use crate::json::JsonText;
 use crate::limit::{Access, Bound, Budgets, Layer, Limit};
 use crate::outcome::{End, GrantedArea, Metrics, Outcome, Usage};
@@ -92,8 +93,8 @@ pub struct Sandbox {
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The engine or a linker refused.
-    #[error("the WebAssembly engine cannot be set up: {0}")]
-    Engine(String),
+    #[error("the WebAssembly engine cannot be set up")]
+    Engine(#[source] BoxedError),
     /// The machine refused a thread or a folder.
     #[error("the sandbox cannot be set up")]
     System(#[from] std::io::Error),
@@ -264,7 +265,7 @@ impl Sandbox {
     /// # Errors
     /// [`SandboxError`] when the machine cannot reserve the address space.
     pub fn new(concurrent: u32, meters_fuel: bool, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
-        let refused = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
+        let refused = |error: wasmtime::Error| SandboxError::Engine(error.into());
         let engine = engine::engine(concurrent, meters_fuel).map_err(refused)?;
         Ok(Self {
             core: linkers::core(&engine).map_err(refused)?,
@@ -324,7 +325,7 @@ impl Sandbox {
     /// when the module imports what is not linked or lacks the export of its contract.
     pub fn load(&self, code: Code<'_>) -> Result<Artifact, ArtifactError> {
         let Code { module, component, componentised, contract } = code;
-        let load = |error: wasmtime::Error| ArtifactError::Load(format!("{error:#}"));
+        let load = |error: wasmtime::Error| ArtifactError::Load(error.into());
         let prepared = if component {
             match contract {
                 Contract::Command => Prepared::ComponentCommand(self.component_command(module)?),
@@ -368,7 +369,7 @@ impl Sandbox {
         fit: impl Fn(InstancePre<State>) -> wasmtime::Result<P>,
     ) -> Result<Linked<P>, ArtifactError> {
         let component = artifact::load_component(&self.engine, compiled)
-            .map_err(|error| ArtifactError::Load(format!("{error:#}")))?;
+            .map_err(|error| ArtifactError::Load(error.into()))?;
         let shape = component.component_type();
         let exports = shape.exports(&self.engine).map(|(name, _)| name).collect::<Vec<_>>();
         let misfit = artifact::misfit(contract, &exports);

@@ -8,7 +8,7 @@
 
 use super::sockets;
 use super::state::State;
-use crate::egress::{Body, Carrier, Failure, MAX_HEAD_BYTES, Patience, Refusal};
+use crate::egress::{Body, Carrier, EgressError, MAX_HEAD_BYTES, NetworkError, Patience};
 use crate::limit::{Bound, Layer};
 use crate::outcome::DenialReason;
 use http_body_util::BodyExt as _;
@@ -91,7 +91,7 @@ impl WasiHttpHooks for Hooks {
             between_bytes: between_bytes_timeout,
         };
         let request: http::Request<Body> =
-            request.map(|body| body.map_err(|_broken_off| Failure::RequestBody.into()).boxed_unsync());
+            request.map(|body| body.map_err(|_broken_off| NetworkError::RequestBody.into()).boxed_unsync());
         Box::new(async move {
             // Without a carrier nothing that leads here is linked.
             let carrier = carrier.ok_or(HttpError::HttpRequestDenied)?;
@@ -107,9 +107,9 @@ impl WasiHttpHooks for Hooks {
 }
 
 /// A refusal in the words of `wasi:http`.
-fn told(refusal: Refusal) -> HttpError {
+fn told(refusal: EgressError) -> HttpError {
     match refusal {
-        Refusal::Denied(reason) => match reason {
+        EgressError::Denied(reason) => match reason {
             DenialReason::Authority => HttpError::HttpRequestUriInvalid,
             DenialReason::Address | DenialReason::IpLiteral | DenialReason::NotLookedUp => {
                 HttpError::DestinationIpProhibited
@@ -130,29 +130,29 @@ fn told(refusal: Refusal) -> HttpError {
             | DenialReason::Link
             | DenialReason::HardLink => HttpError::HttpRequestDenied,
         },
-        Refusal::Failed(failure) => match failure {
-            Failure::Scheme | Failure::Request => HttpError::HttpProtocolError,
-            Failure::Method => HttpError::HttpRequestMethodInvalid,
-            Failure::RequestHead => HttpError::HttpRequestHeaderSectionSize(None),
-            Failure::RequestBody => HttpError::HttpRequestBodySize(None),
-            Failure::Name => HttpError::DestinationNotFound,
-            Failure::Refused => HttpError::ConnectionRefused,
-            Failure::ConnectTimeout => HttpError::ConnectionTimeout,
-            Failure::Certificate => HttpError::TlsCertificateError,
-            Failure::Tls => HttpError::TlsProtocolError,
-            Failure::AnswerTimeout => HttpError::HttpResponseTimeout,
-            Failure::AnswerHead => HttpError::HttpResponseHeaderSectionSize(None),
-            Failure::Upgrade => HttpError::HttpUpgradeFailed,
-            Failure::Answer => HttpError::HttpProtocolError,
-            Failure::Incomplete | Failure::Broken => HttpError::HttpResponseIncomplete,
-            Failure::Over => HttpError::ConnectionTerminated,
+        EgressError::Failed(failure) => match failure {
+            NetworkError::Scheme | NetworkError::Request => HttpError::HttpProtocolError,
+            NetworkError::Method => HttpError::HttpRequestMethodInvalid,
+            NetworkError::RequestHead => HttpError::HttpRequestHeaderSectionSize(None),
+            NetworkError::RequestBody => HttpError::HttpRequestBodySize(None),
+            NetworkError::Name => HttpError::DestinationNotFound,
+            NetworkError::Refused => HttpError::ConnectionRefused,
+            NetworkError::ConnectTimeout => HttpError::ConnectionTimeout,
+            NetworkError::Certificate => HttpError::TlsCertificateError,
+            NetworkError::Tls => HttpError::TlsProtocolError,
+            NetworkError::AnswerTimeout => HttpError::HttpResponseTimeout,
+            NetworkError::AnswerHead => HttpError::HttpResponseHeaderSectionSize(None),
+            NetworkError::Upgrade => HttpError::HttpUpgradeFailed,
+            NetworkError::Answer => HttpError::HttpProtocolError,
+            NetworkError::Incomplete | NetworkError::Broken => HttpError::HttpResponseIncomplete,
+            NetworkError::Over => HttpError::ConnectionTerminated,
         },
     }
 }
 
 /// A call to a network interface in a run that does not have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoNetwork {
+pub(super) enum NetworkDeniedError {
     #[error("it called `{interface}`, and this run has no network: {}", why(*.layer))]
     Off { interface: &'static str, layer: Layer },
     #[error("it called `{interface}`, which this executor does not offer: use `wasi:http` or TCP")]
@@ -224,7 +224,7 @@ pub(super) fn link_none(
         }
         let mut linked = linker.instance(import)?;
         for name in resources {
-            linked.resource(name, ResourceType::host::<NoNetwork>(), |_, _| Ok(()))?;
+            linked.resource(name, ResourceType::host::<NetworkDeniedError>(), |_, _| Ok(()))?;
         }
         for (name, export) in instance.exports(engine) {
             let ComponentItem::ComponentFunc(_) = export.ty else { continue };
@@ -234,7 +234,7 @@ pub(super) fn link_none(
                 let denials = &state.gauges.denials;
                 if !value {
                     denials.record(interface, DenialReason::NetworkOff);
-                    return Err(NoNetwork::Off { interface, layer }.into());
+                    return Err(NetworkDeniedError::Off { interface, layer }.into());
                 }
                 denials.record(interface, DenialReason::NotOffered);
                 match results {
@@ -243,7 +243,7 @@ pub(super) fn link_none(
                         *result = Val::Result(Err(Some(Box::new(code))));
                         Ok(())
                     }
-                    [] | [_, ..] => Err(NoNetwork::NotOffered { interface }.into()),
+                    [] | [_, ..] => Err(NetworkDeniedError::NotOffered { interface }.into()),
                 }
             })?;
         }

@@ -5,7 +5,7 @@
 //! is refused and counted.
 
 use super::state::State;
-use crate::egress::{Body, Carrier, Failure, Refusal};
+use crate::egress::{Body, Carrier, EgressError, NetworkError};
 use crate::outcome::DenialReason;
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
@@ -91,9 +91,9 @@ impl Sockets<'_> {
 }
 
 /// A refusal in the words of `wasi:sockets`.
-fn told(refusal: Refusal) -> ErrorCode {
+fn told(refusal: EgressError) -> ErrorCode {
     match refusal {
-        Refusal::Denied(reason) => match reason {
+        EgressError::Denied(reason) => match reason {
             DenialReason::Connections => ErrorCode::NewSocketLimit,
             DenialReason::Authority
             | DenialReason::DomainNotAllowed
@@ -114,23 +114,23 @@ fn told(refusal: Refusal) -> ErrorCode {
             | DenialReason::Link
             | DenialReason::HardLink => ErrorCode::AccessDenied,
         },
-        Refusal::Failed(failure) => match failure {
-            Failure::Name => ErrorCode::NameUnresolvable,
-            Failure::Refused => ErrorCode::ConnectionRefused,
-            Failure::ConnectTimeout => ErrorCode::Timeout,
-            Failure::Broken => ErrorCode::ConnectionReset,
-            Failure::Over => ErrorCode::ConnectionAborted,
-            Failure::Request | Failure::RequestHead => ErrorCode::InvalidArgument,
-            Failure::Scheme
-            | Failure::Method
-            | Failure::RequestBody
-            | Failure::Certificate
-            | Failure::Tls
-            | Failure::AnswerTimeout
-            | Failure::AnswerHead
-            | Failure::Upgrade
-            | Failure::Answer
-            | Failure::Incomplete => ErrorCode::Unknown,
+        EgressError::Failed(failure) => match failure {
+            NetworkError::Name => ErrorCode::NameUnresolvable,
+            NetworkError::Refused => ErrorCode::ConnectionRefused,
+            NetworkError::ConnectTimeout => ErrorCode::Timeout,
+            NetworkError::Broken => ErrorCode::ConnectionReset,
+            NetworkError::Over => ErrorCode::ConnectionAborted,
+            NetworkError::Request | NetworkError::RequestHead => ErrorCode::InvalidArgument,
+            NetworkError::Scheme
+            | NetworkError::Method
+            | NetworkError::RequestBody
+            | NetworkError::Certificate
+            | NetworkError::Tls
+            | NetworkError::AnswerTimeout
+            | NetworkError::AnswerHead
+            | NetworkError::Upgrade
+            | NetworkError::Answer
+            | NetworkError::Incomplete => ErrorCode::Unknown,
         },
     }
 }
@@ -169,7 +169,7 @@ fn now() -> Context<'static> {
 struct Handle;
 
 /// The addresses of a name.
-struct LookUp(Eventual<Result<std::vec::IntoIter<IpAddr>, Refusal>>);
+struct LookUp(Eventual<Result<std::vec::IntoIter<IpAddr>, EgressError>>);
 
 #[wasmtime_wasi::async_trait]
 impl Pollable for LookUp {
@@ -186,7 +186,7 @@ struct Socket {
 
 enum Phase {
     Fresh,
-    Connecting { to: SocketAddr, connected: Eventual<Result<Body, Refusal>>, outgoing: Outgoing },
+    Connecting { to: SocketAddr, connected: Eventual<Result<Body, EgressError>>, outgoing: Outgoing },
     Connected { to: SocketAddr, incoming: Arc<Mutex<Incoming>>, outgoing: Arc<Mutex<Outgoing>> },
     Failed,
 }
@@ -210,7 +210,7 @@ struct Incoming {
     piece: Bytes,
     over: bool,
     /// Why it is over, until the guest was told.
-    refusal: Option<Refusal>,
+    refusal: Option<EgressError>,
 }
 
 impl Incoming {
@@ -268,12 +268,12 @@ struct Upload {
 
 impl http_body::Body for Upload {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
         // Whoever asks for the next piece is done with the one before.
         self.going_out = None;
         let piece = ready!(self.pieces.poll_recv(context));
@@ -384,7 +384,7 @@ impl network::Host for Sockets<'_> {
         error: Resource<wasmtime::Error>,
     ) -> wasmtime::Result<Option<ErrorCode>> {
         let error = self.table().get(&error)?;
-        Ok(error.downcast_ref::<Refusal>().map(|refusal| told(*refusal)))
+        Ok(error.downcast_ref::<EgressError>().map(|refusal| told(*refusal)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Why the executor ends a guest from inside its store, and what to make of the error that comes out.
 
 use super::limiter::MemoryGauge;
-use super::network::NoNetwork;
+use super::network::NetworkDeniedError;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, End};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -90,7 +90,7 @@ pub(super) fn end_of(
     if let Some(stop) = error.downcast_ref::<Stop>() {
         return Some((*stop).into());
     }
-    if let Some(no_network) = error.downcast_ref::<NoNetwork>() {
+    if let Some(no_network) = error.downcast_ref::<NetworkDeniedError>() {
         return Some(End::Trapped(no_network.to_string()));
     }
     let refused_memory = memory.refused.load(Ordering::Relaxed);

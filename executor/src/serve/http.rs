@@ -14,11 +14,12 @@ use super::listen::{Listen, Listener};
 use super::rpc::{Answered, Followups, Rpc};
 use super::tls::Tls;
 use crate::clock::Clock;
-use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
+use crate::govern::{AuthError, Caller, Callers, Credential, Role};
 use crate::journal::Condition;
 use crate::lines::Lines;
 use crate::memory::{self, Charge, Held};
 use crate::metrics::{CallerMetrics, MEDIA_TYPE};
+use crate::rate_limit::{RateLimit, RateState};
 use crate::run::Executor;
 use crate::wire::strict_json::JsonBounds;
 use axum::Extension;
@@ -35,6 +36,7 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use http_body::Frame;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
@@ -53,8 +55,9 @@ const BEARER: &[u8] = b"bearer ";
 
 /// Bytes of a client's frame besides its content: a header of two, and a mask of four.
 pub(super) const MIN_FRAME_BYTES: usize = 6;
-/// Pings that one WebSocket may send in a second.
-const MAX_PINGS_PER_SECOND: u32 = 20;
+/// Pings of one WebSocket, each of which is answered, also when no answer is taken: at most 20 in any second.
+const PING_BURST: NonZeroU32 = NonZeroU32::new(10).unwrap();
+const PING_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes that wait to be written to one WebSocket: the longest answer, and no more.
 const MAX_UNREAD_BYTES: usize = 64 << 20;
 /// Read buffer of a WebSocket. The library zeroes it before each read, so a larger one takes time and stays resident
@@ -103,9 +106,9 @@ impl KnownCallers {
         &self.metrics
     }
 
-    fn note(&self, reason: &NotKnown) {
+    fn note(&self, reason: &AuthError) {
         self.metrics.unknown();
-        if let NotKnown::Token(refusal) = reason {
+        if let AuthError::Token(refusal) = reason {
             self.metrics.refused_token(refusal.as_str());
         }
         let Some(left_out) = self.lines.one_more(Instant::now().into_std()) else { return };
@@ -350,7 +353,7 @@ async fn listen(
     answers: mpsc::Sender<Answer>,
 ) -> bool {
     let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
-    let mut pings = Pings::default();
+    let mut pings = PingLimiter::default();
     loop {
         let message = tokio::select! {
             message = stream.next() => message,
@@ -359,7 +362,7 @@ async fn listen(
         let bytes = match message {
             Some(Ok(Message::Text(text))) => Bytes::from(text),
             Some(Ok(Message::Binary(bytes))) => bytes,
-            Some(Ok(Message::Ping(sent))) if pings.one_more() => {
+            Some(Ok(Message::Ping(sent))) if pings.acquire(&*door.settings.clock) => {
                 connection.arriving.leave_out(sent.len() + MIN_FRAME_BYTES);
                 continue;
             }
@@ -414,21 +417,14 @@ async fn speak(
     }
 }
 
-/// Limits pings: the library answers each, also when the peer does not read the answers.
+/// The limiter of the pings of one WebSocket.
 #[derive(Default)]
-pub(super) struct Pings {
-    since: Option<Instant>,
-    count: u32,
-}
+pub(super) struct PingLimiter(RateState);
 
-impl Pings {
-    pub(super) fn one_more(&mut self) -> bool {
-        let now = Instant::now();
-        if self.since.is_none_or(|since| now.duration_since(since) >= Duration::from_secs(1)) {
-            (self.since, self.count) = (Some(now), 0);
-        }
-        self.count += 1;
-        self.count <= MAX_PINGS_PER_SECOND
+impl PingLimiter {
+    /// Counts one ping; `false` when it is one too many.
+    pub(super) fn acquire(&mut self, clock: &dyn Clock) -> bool {
+        self.0.acquire(RateLimit::new(PING_BURST, PING_INTERVAL), clock.monotonic()).is_ok()
     }
 }
 

@@ -13,9 +13,9 @@ use crate::memory::Charge;
 use crate::outcome::Receipt;
 use crate::run::{Answer, Executor, Happening, Watcher};
 use crate::wire::jsonrpc::Id;
-use crate::wire::sovereign::decode::{self, Form, Malformed, Request};
+use crate::wire::sovereign::decode::{self, Form, Request, SovereignDecodeError};
 use crate::wire::sovereign::encode::{self, Chunk, Reply};
-use crate::wire::sovereign::fault::{self, Failure};
+use crate::wire::sovereign::fault::{self, SovereignError};
 use crate::wire::sovereign::skills;
 use crate::wire::strict_json::JsonBounds;
 use axum::body::{Body, Bytes};
@@ -65,7 +65,7 @@ async fn run(
     let request = match body.text(&door.bounds).map(decode::request) {
         Ok(Ok(request)) => request,
         Ok(Err(malformed)) => {
-            let Malformed { form, id, named: (skill, operation), fault } = *malformed;
+            let SovereignDecodeError { form, id, named: (skill, operation), fault } = *malformed;
             let reply = Reply { form, id: id.unwrap_or_else(Id::fresh), skill, operation };
             return json(StatusCode::OK, reply.failure(&fault::of(&fault)));
         }
@@ -146,7 +146,7 @@ impl Sovereign {
         Sender { caller, charge }: Sender,
         request: Request,
         watcher: Watcher,
-    ) -> Result<Arc<Receipt>, Failure> {
+    ) -> Result<Arc<Receipt>, SovereignError> {
         let Request { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
         let tools = self.executor.tools();
         let tool = skills::find(&tools, &skill, operation.as_deref()).map_err(fault::missing)?;

@@ -3,6 +3,7 @@
 //! With `client_ca`, the handshake fails without a certificate that it signed. The certificate grants nothing: the list
 //! of callers maps its names to roles and agents. Names and not digests, because certificates are renewed.
 
+use crate::error_chain::BoxedError;
 use crate::govern::{FileError, read_secret, read_trusted};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -31,12 +32,12 @@ pub enum ServerTlsError {
     #[error(transparent)]
     Key(#[from] FileError),
     /// The content of a file is not valid.
-    #[error("`{}` cannot be used: {reason}", path.display())]
+    #[error("`{}` cannot be used", path.display())]
     Text {
         /// The file.
         path: PathBuf,
-        /// The reason.
-        reason: String,
+        /// The library's error, or the words of this program.
+        source: BoxedError,
     },
 }
 
@@ -78,32 +79,32 @@ impl Tls {
     }
 }
 
+fn unusable(path: &Path, error: impl Into<BoxedError>) -> ServerTlsError {
+    ServerTlsError::Text { path: path.to_owned(), source: error.into() }
+}
+
 fn config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError> {
     let TlsSettings { certificate, key, client_ca } = settings;
-    let unusable = |path: &Path, error: &dyn std::fmt::Display| ServerTlsError::Text {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    };
     // An explicit provider: the process-wide default could be set by any other crate.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let private = PrivateKeyDer::from_pem_slice(&read_secret(key)?).map_err(|error| unusable(key, &error))?;
+    let private = PrivateKeyDer::from_pem_slice(&read_secret(key)?).map_err(|error| unusable(key, error))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| unusable(certificate, &error))?;
+        .map_err(|error| unusable(certificate, error))?;
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|error| unusable(path, &error))?;
+                roots.add(certificate).map_err(|error| unusable(path, error))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| unusable(path, &error))?)
+            builder.with_client_cert_verifier(verifier.map_err(|error| unusable(path, error))?)
         }
     };
     let mut config = builder
         .with_single_cert(certificates(certificate)?, private)
-        .map_err(|error| unusable(certificate, &error))?;
+        .map_err(|error| unusable(certificate, error))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     if client_ca.is_some() {
         // No resumption: a resumed session does not present the certificate again, which may have expired.
@@ -114,12 +115,11 @@ fn config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerTlsError> {
-    let unusable = |reason: String| ServerTlsError::Text { path: path.to_owned(), reason };
     let text = read_trusted(path)?;
     let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
-    let found = found.map_err(|error| unusable(error.to_string()))?;
+    let found = found.map_err(|error| unusable(path, error))?;
     if found.is_empty() {
-        return Err(unusable("it holds no certificate in PEM".to_owned()));
+        return Err(unusable(path, "it holds no certificate in PEM"));
     }
     Ok(found)
 }

@@ -7,7 +7,7 @@
 
 use crate::fault::Fault;
 use crate::ident::excerpt;
-use crate::quantity::OutOfRange;
+use crate::quantity::OutOfRangeError;
 use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -132,7 +132,7 @@ impl<'a> Field<'a> {
 
     /// An integer of a quantity. It is written in digits only: `5.0`, `5e1`, `-0`, `"5"` and `null`
     /// are none.
-    pub(super) fn quantity<T>(&self, make: impl Fn(u64) -> Result<T, OutOfRange>) -> Result<T, Fault> {
+    pub(super) fn quantity<T>(&self, make: impl Fn(u64) -> Result<T, OutOfRangeError>) -> Result<T, Fault> {
         // Of what JSON calls a number, std reads plain digits as a `u64` and nothing else.
         let value: Option<u64> = self.raw.get().parse().ok();
         // A quantity that refuses 0 says its range by refusing it.
@@ -141,14 +141,14 @@ impl<'a> Field<'a> {
             Some(Err(range)) => Some(range),
             None => make(0).err(),
         };
-        let OutOfRange { least, most } = range.unwrap_or(OutOfRange { least: 0, most: u64::MAX });
+        let OutOfRangeError { least, most } = range.unwrap_or(OutOfRangeError { least: 0, most: u64::MAX });
         Err(self.must_be(&format!("an integer from {least} to {most}")))
     }
 
     /// An integer of a range.
     pub(super) fn integer(&self, least: u64, most: u64) -> Result<u64, Fault> {
         self.quantity(|value| {
-            if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRange { least, most }) }
+            if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRangeError { least, most }) }
         })
     }
 

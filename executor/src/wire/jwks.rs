@@ -126,35 +126,47 @@ fn is_to_verify(object: &mut Object<'_>) -> Result<bool, Fault> {
     Ok(used.is_none_or(|used| used == "sig") && operations.is_none_or(verifies))
 }
 
+/// What is wrong with a part of an RSA key, as the end of a sentence about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum RsaKeyError {
+    #[error("has to be a number in base64url")]
+    NotANumber,
+    #[error("has to be an odd number without leading zeros")]
+    NotOdd,
+    #[error("has {0} bits, and keys of {least} to {most} are used", least = MODULUS_BITS.start(), most = MODULUS_BITS.end())]
+    Modulus(usize),
+    #[error("has to be at least 3, and of {MAX_EXPONENT_BYTES} bytes at most")]
+    Exponent,
+}
+
 fn coordinate(text: &str) -> Result<[u8; 32], &'static str> {
     bytes(text).ok_or("has to be 32 bytes in base64url")
 }
 
-fn modulus(text: &str) -> Result<Vec<u8>, String> {
+fn modulus(text: &str) -> Result<Vec<u8>, RsaKeyError> {
     let n = odd_number(text)?;
     let leading = n.first().map_or(0, |byte| byte.leading_zeros());
     let bits = n.len().saturating_mul(8).saturating_sub(usize::try_from(leading).unwrap_or(usize::MAX));
     if MODULUS_BITS.contains(&bits) {
         return Ok(n);
     }
-    let (least, most) = (MODULUS_BITS.start(), MODULUS_BITS.end());
-    Err(format!("has {bits} bits, and keys of {least} to {most} are used"))
+    Err(RsaKeyError::Modulus(bits))
 }
 
-fn exponent(text: &str) -> Result<Vec<u8>, String> {
+fn exponent(text: &str) -> Result<Vec<u8>, RsaKeyError> {
     let e = odd_number(text)?;
     if e.len() <= MAX_EXPONENT_BYTES && e != [1] {
         return Ok(e);
     }
-    Err(format!("has to be at least 3, and of {MAX_EXPONENT_BYTES} bytes at most"))
+    Err(RsaKeyError::Exponent)
 }
 
 /// A `Base64urlUInt` of RFC 7518: in as few bytes as it needs.
-fn odd_number(text: &str) -> Result<Vec<u8>, String> {
-    let number = URL_SAFE_NO_PAD.decode(text).map_err(|_| "has to be a number in base64url")?;
+fn odd_number(text: &str) -> Result<Vec<u8>, RsaKeyError> {
+    let number = URL_SAFE_NO_PAD.decode(text).map_err(|_| RsaKeyError::NotANumber)?;
     let shortest = number.first().is_some_and(|first| *first != 0);
     let odd = number.last().is_some_and(|last| last % 2 == 1);
-    if shortest && odd { Ok(number) } else { Err("has to be an odd number without leading zeros".to_owned()) }
+    if shortest && odd { Ok(number) } else { Err(RsaKeyError::NotOdd) }
 }
 
 #[cfg(test)]

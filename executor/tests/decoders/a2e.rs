@@ -10,8 +10,8 @@ pub(crate) fn a2e(body: &[u8]) {
     let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
     match a2e::decode::message(text) {
         Ok(message) => is_what_was_written(&message, text),
-        Err(a2e::decode::Malformed::Ignored { kind }) => assert!(kind.len() < 1024),
-        Err(a2e::decode::Malformed::Refused { id, handshake: _, failure }) => {
+        Err(a2e::decode::A2eDecodeError::Ignored { kind }) => assert!(kind.len() < 1024),
+        Err(a2e::decode::A2eDecodeError::Refused { id, handshake: _, failure }) => {
             assert_ne!(failure.code, a2e::fault::Code::ParseError);
             let answer = a2e::encode::error(id.as_deref(), &failure, 0.0);
             assert!(answer.len() < 4096 && !answer.contains('\n'), "{answer}");

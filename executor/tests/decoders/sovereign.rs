@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// A request that is read names the skill that another reader finds in it; one that is not is answered in one
 /// short line of JSON.
 pub(crate) fn sovereign(body: &[u8]) {
-    use sovereign::decode::{Form, Malformed, request};
+    use sovereign::decode::{Form, SovereignDecodeError, request};
     let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
     match request(text) {
         Ok(request) => {
@@ -33,7 +33,7 @@ pub(crate) fn sovereign(body: &[u8]) {
             assert!(!request.skill.is_empty());
         }
         Err(malformed) => {
-            let Malformed { form, id, named: (skill, operation), fault } = *malformed;
+            let SovereignDecodeError { form, id, named: (skill, operation), fault } = *malformed;
             let failure = sovereign::fault::of(&fault);
             let id = id.unwrap_or_else(jsonrpc::Id::null);
             let answer = sovereign::encode::Reply { form, id, skill, operation }.failure(&failure);

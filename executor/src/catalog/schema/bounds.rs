@@ -34,10 +34,21 @@ const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
 const MAPS: [&str; 6] =
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
 
+/// Why no limit holds the validation of a schema, with the place in the schema.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnboundedSchemaError(String);
+
+impl<T: Into<String>> From<T> for UnboundedSchemaError {
+    fn from(message: T) -> Self {
+        Self(message.into())
+    }
+}
+
 /// Refuses a text that is too long to be read as a schema.
-pub(super) fn check_length(bytes: usize) -> Result<(), String> {
+pub(super) fn check_length(bytes: usize) -> Result<(), UnboundedSchemaError> {
     if bytes > MAX_BYTES {
-        return Err(format!("it has {bytes} bytes, and {MAX_BYTES} are the most"));
+        return Err(format!("it has {bytes} bytes, and {MAX_BYTES} are the most").into());
     }
     Ok(())
 }
@@ -46,30 +57,32 @@ pub(super) fn check_length(bytes: usize) -> Result<(), String> {
 ///
 /// # Errors
 /// A sentence with the place in the schema.
-pub(super) fn check(schema: &Value) -> Result<(), String> {
+pub(super) fn check(schema: &Value) -> Result<(), UnboundedSchemaError> {
     check_length(schema.to_string().len())?;
     let mut subschemas = Vec::new();
     collect(schema, "", 0, &mut subschemas)?;
     let patterns = subschemas.iter().map(|(_, object)| count_patterns(object)).sum::<usize>();
     if patterns > MAX_PATTERNS {
-        return Err(format!("it has {patterns} patterns, and {MAX_PATTERNS} are the most"));
+        return Err(format!("it has {patterns} patterns, and {MAX_PATTERNS} are the most").into());
     }
     let mut measure = Measure { root: schema, open: 0, known: HashMap::new() };
     for (place, object) in &subschemas {
         check_names(place, object)?;
-        let Shape { paths, chain } =
-            measure.object(object).map_err(|reason| format!("at `#{place}`, {reason}"))?;
+        let Shape { paths, chain } = measure
+            .object(object)
+            .map_err(|reason| UnboundedSchemaError(format!("at `#{place}`, {reason}")))?;
         if paths > MAX_PATHS {
             return Err(format!(
                 "at `#{place}`, its combinations of `allOf`, `anyOf`, `oneOf`, `if` and `$ref` are more than \
                  {MAX_PATHS} for a single value"
-            ));
+            )
+            .into());
         }
         if chain > MAX_CHAIN {
             return Err(format!(
                 "at `#{place}`, {chain} subschemas stand inside each other for a single value, and {MAX_CHAIN} \
                  are the most"
-            ));
+            ).into());
         }
     }
     Ok(())
@@ -81,9 +94,9 @@ fn collect<'a>(
     place: &str,
     depth: usize,
     found: &mut Vec<(String, &'a Map<String, Value>)>,
-) -> Result<(), String> {
+) -> Result<(), UnboundedSchemaError> {
     if depth > MAX_DEPTH {
-        return Err(format!("at `#{place}`, it is nested deeper than {MAX_DEPTH} levels"));
+        return Err(format!("at `#{place}`, it is nested deeper than {MAX_DEPTH} levels").into());
     }
     match value {
         Value::Array(items) => {
@@ -114,15 +127,17 @@ fn count_patterns(object: &Map<String, Value>) -> usize {
 }
 
 /// References that [`Measure`] could not follow.
-fn check_names(place: &str, object: &Map<String, Value>) -> Result<(), String> {
+fn check_names(place: &str, object: &Map<String, Value>) -> Result<(), UnboundedSchemaError> {
     if let Some(keyword) = UNBOUNDED.iter().find(|keyword| object.contains_key(**keyword)) {
-        return Err(format!("at `#{place}`, `{keyword}` is not supported: use `$ref` with `#/$defs/…`"));
+        return Err(
+            format!("at `#{place}`, `{keyword}` is not supported: use `$ref` with `#/$defs/…`").into()
+        );
     }
     // An `$id` inside a schema gives its references another root.
     if !place.is_empty()
         && (object.contains_key("$id") || object.contains_key("id") && object.contains_key("$ref"))
     {
-        return Err(format!("at `#{place}`, `$id` is only supported at the root of a schema"));
+        return Err(format!("at `#{place}`, `$id` is only supported at the root of a schema").into());
     }
     Ok(())
 }
@@ -150,20 +165,21 @@ struct Measure<'a> {
 }
 
 impl<'a> Measure<'a> {
-    fn value(&mut self, value: &'a Value) -> Result<Shape, String> {
+    fn value(&mut self, value: &'a Value) -> Result<Shape, UnboundedSchemaError> {
         value.as_object().map_or(Ok(Shape::LEAF), |object| self.object(object))
     }
 
-    fn object(&mut self, object: &'a Map<String, Value>) -> Result<Shape, String> {
+    fn object(&mut self, object: &'a Map<String, Value>) -> Result<Shape, UnboundedSchemaError> {
         match self.known.get(&std::ptr::from_ref(object)) {
             Some(Some(shape)) => return Ok(*shape),
-            Some(None) => return Err("it refers to itself without looking deeper into the value".to_owned()),
+            Some(None) => return Err("it refers to itself without looking deeper into the value".into()),
             None => {}
         }
         if self.open > MAX_DEPTH {
             return Err(format!(
                 "more than {MAX_DEPTH} subschemas stand inside each other for a single value"
-            ));
+            )
+            .into());
         }
         self.open += 1;
         self.known.insert(object, None);
@@ -179,7 +195,7 @@ impl<'a> Measure<'a> {
     }
 
     /// The subschemas that look at the same value.
-    fn in_place(&self, object: &'a Map<String, Value>) -> Result<Vec<&'a Value>, String> {
+    fn in_place(&self, object: &'a Map<String, Value>) -> Result<Vec<&'a Value>, UnboundedSchemaError> {
         let mut subschemas = Vec::new();
         for (keyword, value) in object {
             match (keyword.as_str(), value) {
@@ -196,19 +212,17 @@ impl<'a> Measure<'a> {
     }
 
     /// A reference into the same schema.
-    fn resolve(&self, reference: &str) -> Result<&'a Value, String> {
-        let outside = || {
-            format!(
-                "`{}` is not supported: references have the form `#/$defs/…`",
-                crate::ident::excerpt(reference)
-            )
+    fn resolve(&self, reference: &str) -> Result<&'a Value, UnboundedSchemaError> {
+        let shown = || crate::ident::excerpt(reference);
+        let outside = || -> UnboundedSchemaError {
+            format!("`{}` is not supported: references have the form `#/$defs/…`", shown()).into()
         };
         let pointer = reference.strip_prefix('#').ok_or_else(outside)?;
         let pointer = percent_decoded(pointer).ok_or_else(outside)?;
         if !pointer.is_empty() && !pointer.starts_with('/') {
             return Err(outside());
         }
-        let missing = || format!("`{}` refers to nothing", crate::ident::excerpt(reference));
+        let missing = || format!("`{}` refers to nothing", shown()).into();
         self.root.pointer(&pointer).ok_or_else(missing)
     }
 }

@@ -1,7 +1,7 @@
 //! `journal records`: the records of the chain, which name the source of every decision.
 
 use super::readable;
-use crate::cli::Usage;
+use crate::cli::UsageError;
 use crate::cli::output::print;
 use crate::ident::IntentId;
 use crate::journal::chain::shown;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Prints the records of an intent, or all, one JSON object a line.
 pub(super) fn list(journal: &Path, intent: Option<&str>) -> anyhow::Result<()> {
-    let intent = intent.map(IntentId::parse).transpose().map_err(|error| Usage(error.to_string()))?;
+    let intent = intent.map(IntentId::parse).transpose().map_err(|error| UsageError(error.to_string()))?;
     History::open(journal)?.records(intent, |recorded| -> anyhow::Result<()> {
         print(line(&recorded)?);
         Ok(())

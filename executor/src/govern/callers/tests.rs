@@ -89,7 +89,7 @@ fn a_token_in_the_form_of_a_jwt_is_read_as_one_also_when_its_hash_is_listed() {
         CallerEntry { token_sha256: Some(Digest::of(token).to_string()), ..entry("a", Role::Operator).0 };
     let callers = of(&[hashed]).unwrap();
     let shown = Credential::new(Some(token), Arc::default());
-    assert_eq!(callers.identify(&shown, now()).unwrap_err(), NotKnown::Token(TokenRefusal::NoIssuer));
+    assert_eq!(callers.identify(&shown, now()).unwrap_err(), AuthError::Token(TokenError::NoIssuer));
     assert!(shown.shows_a_token());
     assert!(!format!("{shown:?}").contains("AA"), "{shown:?}");
     let almost = CallerEntry {
@@ -119,7 +119,7 @@ fn without_a_list_there_is_one_caller_who_is_no_governor() {
         Caller::anybody(leave).is_any_of(&[Role::Governor])
             && Caller::anybody(leave).is_any_of(&[Role::Approver])
     );
-    assert_eq!(Callers::nobody().identify(&shown(None, &[]), now()).unwrap_err(), NotKnown::Unlisted);
+    assert_eq!(Callers::nobody().identify(&shown(None, &[]), now()).unwrap_err(), AuthError::Unlisted);
 }
 
 #[test]

@@ -41,9 +41,12 @@ pub(super) fn decide(entry: Option<&Entry>, call: &Call, now: OffsetDateTime) ->
     let arguments = Arguments::of(&call.arguments);
     match entry.ok_or_else(|| no_policy(call)).and_then(|entry| permit(entry, call, &arguments)) {
         Ok(permitted) => weigh(&permitted, call, &arguments, risk, now),
-        Err(reason) => denied(call, risk, reason),
+        Err(PolicyDenialError(reason)) => denied(call, risk, reason),
     }
 }
+
+/// Why a policy denies a call: the sentence that its agent is told.
+struct PolicyDenialError(String);
 
 /// A denial for this reason.
 pub(super) fn denied(call: &Call, risk: Risk, reason: String) -> Verdict {
@@ -67,8 +70,9 @@ struct Permitted<'a> {
     areas: Vec<Area>,
 }
 
-fn no_policy(call: &Call) -> String {
-    format!("no policy of this governor covers `{}`; add a policy file for it", call.agent)
+fn no_policy(call: &Call) -> PolicyDenialError {
+    let message = format!("no policy of this governor covers `{}`; add a policy file for it", call.agent);
+    PolicyDenialError(message)
 }
 
 /// A policy as an operator finds it: by the agent that it names.
@@ -80,10 +84,14 @@ fn named(policy: &Policy) -> String {
     }
 }
 
-fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Result<Permitted<'a>, String> {
+fn permit<'a>(
+    entry: &'a Entry,
+    call: &Call,
+    arguments: &Arguments<'_>,
+) -> Result<Permitted<'a>, PolicyDenialError> {
     let Entry { policy, rules, hosts, .. } = entry;
     let tool = &call.tool;
-    let about = |what: String| format!("{} {what}", named(policy));
+    let about = |what: String| PolicyDenialError(format!("{} {what}", named(policy)));
     let Some((written, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
         return Err(about(format!("does not list the tool `{tool}`; add it under `capabilities.tools`")));
     };
@@ -92,11 +100,12 @@ fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Resul
             "does not allow the tool `{tool}`; set `capabilities.tools.{tool}.allowed` to true"
         )));
     }
-    let refused = |breach: String| about(format!("refuses these arguments of `{tool}`: {breach}"));
-    rule.check_paths(arguments).map_err(|breach| refused(breach.to_string()))?;
-    rule.check_texts(arguments).map_err(|breach| refused(breach.to_string()))?;
-    domains::check(hosts, arguments).map_err(&refused)?;
-    let areas = rule.touched(arguments).map_err(|breach| refused(breach.to_string()))?;
+    let refused =
+        |breach: &dyn std::error::Error| about(format!("refuses these arguments of `{tool}`: {breach}"));
+    rule.check_paths(arguments).map_err(|breach| refused(&breach))?;
+    rule.check_texts(arguments).map_err(|breach| refused(&breach))?;
+    domains::check(hosts, arguments).map_err(|error| refused(&error))?;
+    let areas = rule.touched(arguments).map_err(|breach| refused(&breach))?;
     if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
         return Err(about(format!(
             "sets `resources.max_disk_mb`, which no executor of this version can enforce, so `{tool}` may \

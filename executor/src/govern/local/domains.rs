@@ -8,11 +8,20 @@ use crate::capability::{Host, HostClaims, HostPattern};
 use crate::govern::arguments::Arguments;
 use crate::ident::excerpt;
 
+/// Why a policy refuses a URL in the arguments.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum DomainError {
+    #[error("`blocked_domains`: the domain `{0}` is blocked; leave it alone")]
+    Blocked(String),
+    #[error("`allowed_domains`: the domain `{0}` is not in the list; use one that is, or add it")]
+    NotAllowed(String),
+}
+
 /// Checks every URL outside file content.
 ///
 /// # Errors
-/// A sentence that names the host and what to change. A blocked domain wins over an allowed one.
-pub(super) fn check(hosts: &HostClaims, arguments: &Arguments<'_>) -> Result<(), String> {
+/// [`DomainError`] names the host and what to change. A blocked domain wins over an allowed one.
+pub(super) fn check(hosts: &HostClaims, arguments: &Arguments<'_>) -> Result<(), DomainError> {
     for url in urls_in(arguments) {
         let Some(host) = url.host_str() else { continue };
         let shown = excerpt(host);
@@ -22,13 +31,11 @@ pub(super) fn check(hosts: &HostClaims, arguments: &Arguments<'_>) -> Result<(),
             read.as_ref().map(|host| patterns.iter().any(|pattern| pattern.matches(host)))
         };
         if is_in(&hosts.blocked).unwrap_or(!hosts.blocked.is_empty()) {
-            return Err(format!("`blocked_domains`: the domain `{shown}` is blocked; leave it alone"));
+            return Err(DomainError::Blocked(shown));
         }
         let Some(allowed) = &hosts.allowed else { continue };
         if is_in(allowed) != Some(true) {
-            return Err(format!(
-                "`allowed_domains`: the domain `{shown}` is not in the list; use one that is, or add it"
-            ));
+            return Err(DomainError::NotAllowed(shown));
         }
     }
     Ok(())

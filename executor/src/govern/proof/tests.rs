@@ -84,7 +84,7 @@ fn claims() -> Value {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap()
 }
 
-fn believe(proof: &Proof) -> Result<Proven, Disbelief> {
+fn believe(proof: &Proof) -> Result<Proven, ProofError> {
     governor().1.believe(&call(), proof, NOW).map(|(arguments, proven)| {
         assert_eq!(arguments, call().arguments);
         proven
@@ -92,7 +92,7 @@ fn believe(proof: &Proof) -> Result<Proven, Disbelief> {
 }
 
 fn refused(proof: &Proof, by: BlockedBy, words: &str) {
-    let Disbelief { blocked_by, message } = believe(proof).unwrap_err();
+    let ProofError { blocked_by, message } = believe(proof).unwrap_err();
     assert_eq!(blocked_by, by, "{message}");
     assert!(message.starts_with("the `proof` ") && message.contains(words), "`{words}`: {message}");
 }

@@ -6,7 +6,7 @@
 use super::{CALL_TIMEOUT, MAX_ANSWER_BYTES, MAX_REPORT_BYTES, PUSHES, Push};
 use crate::ident::excerpt;
 use crate::lines::Lines;
-use crate::wire::jsonrpc::incoming::{self, Incoming, Malformed};
+use crate::wire::jsonrpc::incoming::{self, Incoming, PeerMessageError};
 use crate::wire::jsonrpc::{self, Id};
 use crate::wire::strict_json::JsonBounds;
 use bytes::Bytes;
@@ -190,7 +190,7 @@ impl<R> NormalizedReceiver<R> {
                 }
                 None
             }
-            Err(Malformed { id, reason }) => {
+            Err(PeerMessageError { id, reason }) => {
                 self.log_dropped(message, &reason);
                 id.filter(|id| self.open.close(id)).map(|id| not_understood(&id, &reason))
             }
@@ -253,7 +253,7 @@ where
             let answer = match incoming::read(&body, &bounds()) {
                 Ok(Incoming::Answer(_, answer)) => answer,
                 Ok(Incoming::Notification(..)) => return Err(unusable("it is not an answer")),
-                Err(Malformed { id: _, reason }) => return Err(unusable(reason)),
+                Err(PeerMessageError { id: _, reason }) => return Err(unusable(reason)),
             };
             // Its length may be another one now.
             head.headers.remove(http::header::CONTENT_LENGTH);

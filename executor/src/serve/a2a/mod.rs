@@ -14,6 +14,7 @@ use super::connections::Connection;
 use super::doorway::{Arrived, DoorSettings, Doorway, Gate, OpenTo, in_own_name};
 use super::http::is_json;
 use crate::call::{Call, Door, Priority};
+use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Approver, Governor, Operator};
@@ -23,7 +24,7 @@ use crate::memory::Charge;
 use crate::run::Executor;
 use crate::verdict::Directive;
 use crate::wire::a2a::card::{self, Place};
-use crate::wire::a2a::decode::{self, Malformed, Request, Sent, Streaming};
+use crate::wire::a2a::decode::{self, A2aDecodeError, Request, Sent, Streaming};
 use crate::wire::a2a::fault::Problem;
 use crate::wire::a2a::governance::PermissionDecision;
 use crate::wire::a2a::message::{Message, Part, State as TaskState};
@@ -138,7 +139,7 @@ async fn limited(
             json(StatusCode::TOO_MANY_REQUESTS, text)
         }
     };
-    standing.say(response.headers_mut());
+    limiter.write_headers(standing, response.headers_mut());
     response
 }
 
@@ -201,11 +202,13 @@ async fn rpc(
     let dialect = door.settings.dialect;
     let decoded = match body.text(&door.port.bounds) {
         Ok(text) => decode::request(text),
-        Err(fault) => Err(Malformed { id: Id::null(), fault, streaming: None }),
+        Err(fault) => Err(A2aDecodeError { id: Id::null(), fault, streaming: None }),
     };
     let (id, request) = match decoded {
         Ok(decoded) => decoded,
-        Err(Malformed { id, fault, streaming }) => return failed(&id, &fault.into(), streaming, dialect),
+        Err(A2aDecodeError { id, fault, streaming }) => {
+            return failed(&id, &fault.into(), streaming, dialect);
+        }
     };
     let streaming = request.streaming();
     let (place, charge) = (door.place(&uri, &headers), body.charge());
@@ -352,7 +355,7 @@ impl A2a {
     /// Checks the URL of a webhook, and adds an id and the time of creation.
     fn named(&self, config: PushConfig, at: &str) -> Result<PushConfig, Problem> {
         let webhooks = self.webhooks.as_ref().ok_or(Problem::PushUnsupported)?;
-        webhooks.check(&config.url).map_err(|why| Problem::invalid(at, &why))?;
+        webhooks.check(&config.url).map_err(|error| Problem::invalid(at, &error.to_string()))?;
         let id = if config.id.is_empty() { IntentId::random().to_string() } else { config.id };
         Ok(PushConfig { id, created_at: self.executor.clock().now().truncate_to_millisecond(), ..config })
     }
@@ -500,7 +503,7 @@ impl A2a {
         })?;
         // The journal retries the write; the task continues meanwhile.
         if let Err(error) = keeping.await {
-            tracing::error!(task = %live.id, %error, "a task could not be written to the journal");
+            tracing::error!(task = %live.id, error = %ErrorChain(&error), "a task could not be written to the journal");
         }
         Ok(live)
     }
@@ -568,7 +571,7 @@ impl A2a {
         match waits_for_a_message {
             Ok(keeping) => {
                 if let Err(error) = keeping.await {
-                    tracing::error!(task = %live.id, %error, "a task could not be written to the journal");
+                    tracing::error!(task = %live.id, error = %ErrorChain(&error), "a task could not be written to the journal");
                 }
             }
             Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),

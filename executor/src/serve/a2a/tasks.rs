@@ -13,6 +13,7 @@
 //! end is written with the receipt before any client learns of it: otherwise a crash could take back an end that a
 //! stream has reported. Changes in between are written again.
 
+use crate::error_chain::ErrorChain;
 use crate::fault::{Fault, RECEIPT_PENDING};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::journal::{Journal, JournalError, KeptTask, Pace};
@@ -339,7 +340,7 @@ impl Live {
         let keeping = self.try_change(journal, |record| Ok::<_, std::convert::Infallible>(change(record)));
         let Ok(keeping) = keeping;
         if let Err(error) = keeping.await {
-            tracing::error!(task = %self.id, %error, "a task could not be written to the journal");
+            tracing::error!(task = %self.id, error = %ErrorChain(&error), "a task could not be written to the journal");
         }
     }
 
@@ -404,7 +405,7 @@ impl Live {
     pub(super) async fn settle(&self, journal: &Journal, change: impl Fn(&mut Record) -> Vec<Update>) {
         let kept = journal.keep_task(self.prepare(&change), Pace::AtOnce).await;
         if let Err(error) = &kept {
-            tracing::error!(task = %self.id, %error, "a task could not be written to the journal");
+            tracing::error!(task = %self.id, error = %ErrorChain(error), "a task could not be written to the journal");
         }
         if !self.publish(kept.is_ok()) {
             self.change(journal, change).await;
@@ -575,6 +576,6 @@ pub(super) fn broken(error: &JournalError) -> Fault {
         JournalError::Backlog | JournalError::NoRoom => {
             Fault::Busy { message: error.to_string(), retry_after_ms: 500 }
         }
-        JournalError::Broken(_) => Fault::Internal(error.to_string()),
+        JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
     }
 }

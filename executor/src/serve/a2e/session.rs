@@ -20,9 +20,9 @@ use crate::memory::Charge;
 use crate::run::{Answer, Happening, Watcher};
 use crate::serve::doorway::in_own_name;
 use crate::tool::{Descriptor, Digest};
-use crate::wire::a2e::decode::{self, Body, Handshake, Malformed, Message, ToolCall};
+use crate::wire::a2e::decode::{self, A2eDecodeError, Body, Handshake, Message, ToolCall};
 use crate::wire::a2e::encode::{self, Accepted, Happened, Reason};
-use crate::wire::a2e::fault::{self, Code, Failure};
+use crate::wire::a2e::fault::{self, A2eError, Code};
 use crate::wire::a2e::{TOOLS, means_tools};
 use crate::wire::strict_json;
 use serde_json::Map;
@@ -42,12 +42,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const FEATURES: [&str; 2] = ["streaming", "artifacts"];
 
 /// The error for a call that did not run.
-fn failed(fault: &Fault, tool: &ToolName, known: &[Descriptor]) -> Failure {
+fn failed(fault: &Fault, tool: &ToolName, known: &[Descriptor]) -> A2eError {
     let unknown = matches!(fault, Fault::InvalidParams { pointer, .. } if pointer == "/tool");
     if unknown { unknown_tool(tool.as_str(), known) } else { fault::of(fault) }
 }
 
-fn unknown_tool(name: &str, known: &[Descriptor]) -> Failure {
+fn unknown_tool(name: &str, known: &[Descriptor]) -> A2eError {
     fault::unknown_tool(name, known.iter().map(|tool| tool.name.as_str()))
 }
 
@@ -99,9 +99,9 @@ struct Queued {
     streaming: bool,
 }
 
-enum NoHandshake {
+enum HandshakeError {
     Refused(Reason),
-    Wrong(Failure),
+    Invalid(A2eError),
 }
 
 impl Session {
@@ -185,20 +185,22 @@ impl Session {
         }
         match text.map(decode::message) {
             Ok(Ok(message)) => self.handle(&mut state, message, room),
-            Ok(Err(Malformed::Ignored { kind })) => {
+            Ok(Err(A2eDecodeError::Ignored { kind })) => {
                 tracing::debug!(kind, "a message without an answer is ignored");
             }
-            Ok(Err(Malformed::Refused { id: Some(id), handshake: true, failure: _ })) => {
+            Ok(Err(A2eDecodeError::Refused { id: Some(id), handshake: true, failure: _ })) => {
                 self.no_handshake(&id, Reason::VersionMismatch);
             }
-            Ok(Err(Malformed::Refused { id, handshake: _, failure })) => self.fail(id.as_deref(), &failure),
+            Ok(Err(A2eDecodeError::Refused { id, handshake: _, failure })) => {
+                self.fail(id.as_deref(), &failure)
+            }
             Err(fault) => self.fail(None, &fault::of(&fault)),
         }
         drop(state);
         self.start_waiting();
     }
 
-    fn fail(&self, req_id: Option<&str>, failure: &Failure) {
+    fn fail(&self, req_id: Option<&str>, failure: &A2eError) {
         self.out.push(encode::error(req_id, failure, self.host.ts()));
     }
 
@@ -227,8 +229,8 @@ impl Session {
                     };
                     self.out.push(encode::accepted(&id, &accepted, ts));
                 }
-                Err(NoHandshake::Refused(reason)) => self.no_handshake(&id, reason),
-                Err(NoHandshake::Wrong(failure)) => self.fail(Some(&id), &failure),
+                Err(HandshakeError::Refused(reason)) => self.no_handshake(&id, reason),
+                Err(HandshakeError::Invalid(failure)) => self.fail(Some(&id), &failure),
             },
             Body::ToolList(filter) => match self.agreed(state) {
                 Ok(_) => self.out.push(encode::tools(&id, &self.host.executor.tools(), &filter, ts)),
@@ -243,21 +245,21 @@ impl Session {
                 let message = format!(
                     "`{kind}` needs the capability `{capability}`, which this executor does not have"
                 );
-                self.fail(Some(&id), &Failure::new(Code::CapabilityMissing, message).of(capability));
+                self.fail(Some(&id), &A2eError::new(Code::CapabilityMissing, message).of(capability));
             }
             Body::Other { kind, capability: None } => {
                 let message = format!("`{}` is not a known message type", crate::ident::excerpt(&kind));
-                self.fail(Some(&id), &Failure::new(Code::InvalidMessage, message));
+                self.fail(Some(&id), &A2eError::new(Code::InvalidMessage, message));
             }
         }
     }
 
     /// Binds the session to one agent; a later handshake of the same agent negotiates again.
-    fn shake_hands(&self, state: &mut State, handshake: &Handshake) -> Result<(), NoHandshake> {
+    fn shake_hands(&self, state: &mut State, handshake: &Handshake) -> Result<(), HandshakeError> {
         let Handshake { agent_id, agent_caps, auth_token } = handshake;
-        let auth_failed = || NoHandshake::Refused(Reason::AuthFailed);
+        let auth_failed = || HandshakeError::Refused(Reason::AuthFailed);
         if state.phase != Phase::Open {
-            return Err(NoHandshake::Refused(Reason::ServerError));
+            return Err(HandshakeError::Refused(Reason::ServerError));
         }
         let mut shown = None;
         let known = self.caller(&state.who);
@@ -277,8 +279,8 @@ impl Session {
         let caller = caller.ok_or_else(auth_failed)?;
         let claimed = Some(agent_id.as_str()).filter(|name| !name.is_empty());
         let agent = self.host.settings.door.agent_of(Door::A2e, &caller, claimed).map_err(|fault| {
-            let Failure { message, .. } = fault::of(&fault);
-            NoHandshake::Wrong(fault::of(&Fault::invalid("/agent_id", message)))
+            let A2eError { message, .. } = fault::of(&fault);
+            HandshakeError::Invalid(fault::of(&Fault::invalid("/agent_id", message)))
         })?;
         let another = state.agreed.as_ref().is_some_and(|agreed| agreed.agent != agent);
         if another || !caller.speaks_for(&agent) {
@@ -286,7 +288,7 @@ impl Session {
         }
         let tools = agent_caps.iter().any(|asked| means_tools(asked));
         if !tools && !agent_caps.iter().any(|asked| FEATURES.contains(&asked.as_str())) {
-            return Err(NoHandshake::Refused(Reason::NoCaps));
+            return Err(HandshakeError::Refused(Reason::NoCaps));
         }
         tracing::debug!(%agent, caller = caller.name(), tools, "a session begins");
         if let Some(shown) = shown {
@@ -297,8 +299,8 @@ impl Session {
     }
 
     /// The caller and the agent of a request that needs the `tools` capability.
-    fn agreed(&self, state: &State) -> Result<(Arc<Caller>, AgentDid), Failure> {
-        let nobody = |message: &str| Failure::new(Code::Unauthorized, message).of(TOOLS);
+    fn agreed(&self, state: &State) -> Result<(Arc<Caller>, AgentDid), A2eError> {
+        let nobody = |message: &str| A2eError::new(Code::Unauthorized, message).of(TOOLS);
         let agreed = state
             .agreed
             .as_ref()
@@ -307,7 +309,7 @@ impl Session {
             self.caller(&state.who).ok_or_else(|| nobody("the caller is no longer authenticated"))?;
         if !agreed.tools {
             let message = "the handshake did not ask for `tools` in `agent_caps`";
-            return Err(Failure::new(Code::CapabilityMissing, message).of(TOOLS));
+            return Err(A2eError::new(Code::CapabilityMissing, message).of(TOOLS));
         }
         Ok((caller, agreed.agent.clone()))
     }
@@ -318,14 +320,14 @@ impl Session {
         req_id: &str,
         asked: ToolCall,
         room: Result<Charge, Fault>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), A2eError> {
         let (caller, agent) = self.agreed(state)?;
         let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } = asked;
         if !session_id.is_empty() && session_id != *self.id {
             let message = "`session_id` is not the one of this session's `handshake/resp`";
-            return Err(Failure::new(Code::Unauthorized, message).of(TOOLS));
+            return Err(A2eError::new(Code::Unauthorized, message).of(TOOLS));
         }
-        let busy = |message: &str| Err(Failure::new(Code::RuntimeError, message).of(TOOLS));
+        let busy = |message: &str| Err(A2eError::new(Code::RuntimeError, message).of(TOOLS));
         if state.phase != Phase::Open {
             return busy("the session is shutting down");
         }
@@ -467,7 +469,7 @@ impl Session {
             self.open.send_replace(state.open());
             (waiting, state.running.values().cloned().collect::<Vec<_>>())
         };
-        let failure = Failure::new(Code::RuntimeError, "the session was shut down before the call began");
+        let failure = A2eError::new(Code::RuntimeError, "the session was shut down before the call began");
         waiting.iter().for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().of(TOOLS)));
         for (intent, agent) in running {
             let cancelled = self.host.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await;

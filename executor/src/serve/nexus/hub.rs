@@ -2,18 +2,23 @@
 //!
 //! Agents come from the key file, which bounds the map.
 
-use super::ids::{Purpose, Rate, Use, UsedIds};
+use super::ids::{Purpose, Use, UsedIds};
 use super::mailbox::{Mailbox, Outgoing, Subscription};
 use super::socket::Line;
 use crate::ident::{AgentDid, IntentId};
 use crate::outcome::{Artifact, LogLine, Progress};
+use crate::rate_limit::{RateLimit, RateState};
 use crate::run::{Happening, News, Subject};
 use crate::wire::nexus::encode;
 use crate::wire::nexus::message::EventName;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The messages of one agent: as many at once, and as many in each second from then on.
+pub(super) const MAX_MESSAGES_PER_SECOND: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
 /// The agents that have sent a message.
 #[derive(Debug, Default)]
@@ -21,7 +26,7 @@ pub(super) struct Hub(Mutex<HashMap<Box<str>, Agent>>);
 
 #[derive(Debug, Default)]
 struct Agent {
-    rate: Rate,
+    rate: RateState,
     used: UsedIds,
     mailbox: Mailbox,
 }
@@ -36,9 +41,10 @@ impl Hub {
         change(agents.entry(name.into()).or_default())
     }
 
-    /// Counts a message of an agent. Returns `false` if it exceeds the rate limit.
-    pub(super) fn one_more(&self, name: &str, now: Instant) -> bool {
-        self.agent(name, |agent| agent.rate.one_more(now))
+    /// Counts a message of an agent, unless there are too many: then the time after which one is taken.
+    pub(super) fn acquire(&self, name: &str, now: Instant) -> Result<(), Duration> {
+        let limit = RateLimit::per(MAX_MESSAGES_PER_SECOND, Duration::from_secs(1));
+        self.agent(name, |agent| agent.rate.acquire(limit, now))
     }
 
     /// Marks an id of an agent as used until `until_ms`, in milliseconds since 1970.

@@ -1,10 +1,8 @@
-//! The ids that an agent has used, and its message rate.
+//! The ids that an agent has used.
 
 use crate::ident::IntentId;
 use std::collections::{BTreeSet, HashMap};
-use std::time::{Duration, Instant};
 
-const MAX_REQUESTS_PER_SECOND: u32 = 100;
 /// Ids of one agent that are remembered at once.
 const MAX_IDS: usize = 100_000;
 
@@ -59,27 +57,9 @@ impl UsedIds {
     }
 }
 
-/// Counts the recent messages of an agent.
-#[derive(Debug, Default)]
-pub(super) struct Rate {
-    since: Option<Instant>,
-    count: u32,
-}
-
-impl Rate {
-    pub(super) fn one_more(&mut self, now: Instant) -> bool {
-        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1)) {
-            (self.since, self.count) = (Some(now), 0);
-        }
-        self.count = self.count.saturating_add(1);
-        self.count <= MAX_REQUESTS_PER_SECOND
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{Clock as _, SystemClock};
 
     #[test]
     fn an_id_is_used_once_but_for_what_may_come_again() {
@@ -108,13 +88,5 @@ mod tests {
         assert_eq!(used.spend(IntentId::random(), Purpose::Once, 1, 10), Use::Full);
         assert_eq!(used.spend(IntentId::random(), Purpose::Once, 11, 20), Use::First);
         assert_eq!((used.purposes.len(), used.until_ms.len()), (1, 1));
-    }
-
-    #[test]
-    fn a_hundred_a_second() {
-        let (mut rate, now) = (Rate::default(), SystemClock.monotonic());
-        assert!((0..MAX_REQUESTS_PER_SECOND).all(|_| rate.one_more(now)));
-        assert!(!rate.one_more(now + Duration::from_millis(999)));
-        assert!(rate.one_more(now + Duration::from_secs(1)));
     }
 }

@@ -21,10 +21,11 @@ use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Caller, Credential, Role};
 use crate::ident::{AgentDid, IntentId};
 use crate::memory::Charge;
+use crate::rate_limit::whole_units;
 use crate::run::{Answer, Executor, Watcher, Whereabouts};
-use crate::wire::nexus::decode::{self, Content, Execute, Malformed, Subscribe, Verified};
+use crate::wire::nexus::decode::{self, Content, Execute, NexusDecodeError, Subscribe, Verified};
 use crate::wire::nexus::encode::{self, Body, Letter, Stamp};
-use crate::wire::nexus::fault::{self, Code, Failure};
+use crate::wire::nexus::fault::{self, Code, NexusError};
 use crate::wire::nexus::keys::{AgentKeys, Keyring};
 use crate::wire::nexus::message::{Guarantee, Kind, MAX_TTL_MS, Question, Resource, SignatureScope, Status};
 use crate::wire::strict_json::JsonBounds;
@@ -35,7 +36,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use futures_util::stream;
-use hub::Hub;
+use hub::{Hub, MAX_MESSAGES_PER_SECOND};
 use ids::{Purpose, Use};
 use mailbox::{Outgoing, Subscription};
 use serde_json::value::RawValue;
@@ -156,7 +157,7 @@ struct Received<'a> {
 }
 
 /// The result of a command or a query.
-type Outcome = Result<(Status, Box<RawValue>, Option<Failure>), Failure>;
+type Outcome = Result<(Status, Box<RawValue>, Option<NexusError>), NexusError>;
 
 async fn post(
     State(door): State<Arc<Nexus>>,
@@ -171,7 +172,7 @@ async fn post(
             .into_response();
     }
     let Some(caller) = caller else {
-        let refusal = door.to_nobody(None, Failure::new(Code::AuthFailed, NOT_KNOWN.trim_end()));
+        let refusal = door.to_nobody(None, NexusError::new(Code::AuthFailed, NOT_KNOWN.trim_end()));
         let head =
             [(header::WWW_AUTHENTICATE, challenge(&shown)), (header::CONTENT_TYPE, "application/json")];
         return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
@@ -230,12 +231,12 @@ impl Nexus {
     }
 
     /// An unsigned error for a sender that is not authenticated.
-    fn to_nobody(&self, of: Option<(IntentId, &RawValue)>, failure: Failure) -> String {
+    fn to_nobody(&self, of: Option<(IntentId, &RawValue)>, failure: NexusError) -> String {
         let (id, to) = of.map_or((None, &*self.unknown), |(id, to)| (Some(id), to));
         self.unsigned(id, to, failure)
     }
 
-    fn unsigned(&self, id: Option<IntentId>, to: &RawValue, failure: Failure) -> String {
+    fn unsigned(&self, id: Option<IntentId>, to: &RawValue, failure: NexusError) -> String {
         let letter = Letter {
             from: &self.identity,
             to,
@@ -273,12 +274,12 @@ impl Nexus {
         let began = self.executor.clock().monotonic();
         let envelope = match text {
             Ok(text) => decode::envelope(text),
-            Err(fault) => Err(Box::new(Malformed { id: None, failure: fault::of(&fault) })),
+            Err(fault) => Err(Box::new(NexusDecodeError { id: None, failure: fault::of(&fault) })),
         };
         let envelope = match envelope {
             Ok(envelope) => envelope,
             Err(malformed) => {
-                let Malformed { id, failure } = *malformed;
+                let NexusDecodeError { id, failure } = *malformed;
                 return last(self.unsigned(id, &self.unknown, failure)).await;
             }
         };
@@ -372,15 +373,19 @@ impl Nexus {
     ) -> Result<(AgentDid, Content, bool), Unaccepted> {
         let closed = |failure| Unaccepted { failure, opened: false };
         let (now, now_ms) = (self.executor.clock().monotonic(), self.now_ms());
-        if !self.hub.one_more(name, now) {
+        if let Err(wait) = self.hub.acquire(name, now) {
+            let most = MAX_MESSAGES_PER_SECOND;
+            let message = format!(
+                "an agent may send {most} messages at once, and {most} a second from then on: send fewer"
+            );
+            let retry_after_ms = whole_units(wait, Duration::from_millis(1));
             return Err(closed(
-                Failure::new(Code::RateLimited, "more than 100 messages came within a second: send fewer")
-                    .with("retryAfterMs", 1000),
+                NexusError::new(Code::RateLimited, message).with("retryAfterMs", retry_after_ms),
             ));
         }
         if verified.envelope().to() != self.id {
             let message = format!("the message is for another: this executor is `{}`", self.id);
-            return Err(closed(Failure::new(Code::NotFound, message).with("pointer", "/to/id")));
+            return Err(closed(NexusError::new(Code::NotFound, message).with("pointer", "/to/id")));
         }
         verified.check_time(now_ms, MAX_CLOCK_SKEW_MS).map_err(closed)?;
         let agent = agent_of(name).map_err(|fault| closed(fault::of(&fault)))?;
@@ -412,18 +417,18 @@ impl Nexus {
         if purpose == Some(Purpose::Once) && verified.timestamp_ms() < self.started_ms {
             let message = "the message was created before this executor started, which cannot tell if it was \
                            used: send it again";
-            return opened(Failure::new(Code::ValidationError, message).with("pointer", "/timestamp"));
+            return opened(NexusError::new(Code::ValidationError, message).with("pointer", "/timestamp"));
         }
         let again = match purpose.map(|purpose| self.hub.spend(name, id, purpose, now_ms, until_ms)) {
             None | Some(Use::First) => false,
             Some(Use::Again) => true,
             Some(Use::Spent) => {
                 let message = "the `id` was used before: every message needs one of its own";
-                return opened(Failure::new(Code::ValidationError, message).with("pointer", "/id"));
+                return opened(NexusError::new(Code::ValidationError, message).with("pointer", "/id"));
             }
             Some(Use::Full) => {
                 let message = "too many messages came within an hour: send fewer";
-                return opened(Failure::new(Code::RateLimited, message).with("retryAfterMs", 60_000));
+                return opened(NexusError::new(Code::RateLimited, message).with("retryAfterMs", 60_000));
             }
         };
         if let Way::Socket(line) = way {
@@ -489,7 +494,7 @@ impl Nexus {
 
     fn subscribe(&self, sender: &Sender<'_>, subscribe: Subscribe) -> Outcome {
         let Way::Socket(line) = sender.way else {
-            return Err(Failure::new(
+            return Err(NexusError::new(
                 Code::ValidationError,
                 "events go over a WebSocket: subscribe over one at `/nexus`",
             )
@@ -524,7 +529,7 @@ impl Nexus {
         if self.hub.subscribe(sender.name, subscription, line, self.executor.clock().monotonic()) {
             return done(answer);
         }
-        Err(Failure::new(Code::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
+        Err(NexusError::new(Code::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
     }
 
     /// Answers a query about the executor. Its load is for operators only.
@@ -571,7 +576,7 @@ impl Nexus {
             Some(Whereabouts::Finished(receipt)) => ("finished", receipt),
             None => {
                 let message = format!("unknown intent `{intent}`");
-                return Err(Failure::new(Code::NotFound, message).with("pointer", "/payload/resourceId"));
+                return Err(NexusError::new(Code::NotFound, message).with("pointer", "/payload/resourceId"));
             }
         };
         let mut answer = json!({ "resourceId": intent.to_string(), "state": state });
@@ -600,7 +605,7 @@ fn milliseconds(at: OffsetDateTime) -> u64 {
 
 /// The reason why a message is refused; `opened` if its payload was decrypted.
 struct Unaccepted {
-    failure: Failure,
+    failure: NexusError,
     opened: bool,
 }
 
@@ -609,7 +614,7 @@ fn done(data: Value) -> Outcome {
     Ok((Status::Success, encode::answer(&data), None))
 }
 
-fn failed(fault: Fault) -> Failure {
+fn failed(fault: Fault) -> NexusError {
     if let Fault::Internal(detail) = &fault {
         tracing::error!(detail, "a message could not be answered");
     }

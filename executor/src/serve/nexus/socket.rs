@@ -5,7 +5,7 @@ use crate::govern::Credential;
 use crate::memory::Charge;
 use crate::serve::connections::Connection;
 use crate::serve::doorway::charge;
-use crate::serve::http::{MAX_CONCURRENT, MIN_FRAME_BYTES, NOT_KNOWN, Pings, bounded, not_an_upgrade};
+use crate::serve::http::{MAX_CONCURRENT, MIN_FRAME_BYTES, NOT_KNOWN, PingLimiter, bounded, not_an_upgrade};
 use crate::wire::strict_json;
 use axum::Extension;
 use axum::body::Bytes;
@@ -131,7 +131,7 @@ async fn listen(
 ) -> bool {
     let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
     let stale = door.settings.heartbeat.saturating_mul(MAX_MISSED_BEATS);
-    let mut pings = Pings::default();
+    let mut pings = PingLimiter::default();
     loop {
         let Ok(message) = timeout(stale, stream.next()).await else {
             tracing::debug!("a WebSocket is closed: it was silent for too long");
@@ -140,7 +140,7 @@ async fn listen(
         let bytes = match message {
             Some(Ok(Message::Text(text))) => Bytes::from(text),
             Some(Ok(Message::Binary(bytes))) => bytes,
-            Some(Ok(Message::Ping(sent))) if pings.one_more() => {
+            Some(Ok(Message::Ping(sent))) if pings.acquire(&**door.executor.clock()) => {
                 connection.arriving.leave_out(sent.len() + MIN_FRAME_BYTES);
                 continue;
             }

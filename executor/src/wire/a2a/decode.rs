@@ -154,7 +154,7 @@ impl Request {
 
 /// A request that cannot be read.
 #[derive(Debug)]
-pub struct Malformed {
+pub struct A2aDecodeError {
     /// The id to answer with, as far as it could be read.
     pub id: Id,
     /// The reason.
@@ -163,7 +163,7 @@ pub struct Malformed {
     pub streaming: Option<Streaming>,
 }
 
-impl Malformed {
+impl A2aDecodeError {
     fn framing(id: Id, fault: Fault) -> Self {
         Self { id, fault, streaming: None }
     }
@@ -218,32 +218,33 @@ impl Asked {
 /// Reads a request. Without an `id` it is answered with `null`.
 ///
 /// # Errors
-/// [`Malformed`] says what is wrong.
-pub fn request(text: &str) -> Result<(Id, Request), Malformed> {
+/// [`A2aDecodeError`] says what is wrong.
+pub fn request(text: &str) -> Result<(Id, Request), A2aDecodeError> {
     let framed = match jsonrpc::decode(text, 1) {
         Ok(Body::One(framed)) => framed,
-        Ok(Body::Batch(_)) => return Err(Malformed::framing(Id::null(), no_batches())),
+        Ok(Body::Batch(_)) => return Err(A2aDecodeError::framing(Id::null(), no_batches())),
         Err(Fault::InvalidRequest(_)) if text.trim_start().starts_with('[') => {
-            return Err(Malformed::framing(Id::null(), no_batches()));
+            return Err(A2aDecodeError::framing(Id::null(), no_batches()));
         }
-        Err(fault) => return Err(Malformed::framing(Id::null(), fault)),
+        Err(fault) => return Err(A2aDecodeError::framing(Id::null(), fault)),
     };
     // A number with a fraction or an exponent could not be answered: the schema has integers only.
     let answerable = |id: &Id| {
         let text = id.as_json();
         text.starts_with(['"', 'n']) || !text.contains(['.', 'e', 'E'])
     };
-    let framed = framed
-        .map_err(|(id, fault)| Malformed::framing(id.filter(answerable).unwrap_or_else(Id::null), fault))?;
+    let framed = framed.map_err(|(id, fault)| {
+        A2aDecodeError::framing(id.filter(answerable).unwrap_or_else(Id::null), fault)
+    })?;
     let id = framed.id.unwrap_or_else(Id::null);
     if !answerable(&id) {
         let fault = Fault::InvalidRequest("`id` must be a string, an integer or null".to_owned());
-        return Err(Malformed::framing(Id::null(), fault));
+        return Err(A2aDecodeError::framing(Id::null(), fault));
     }
     let params = framed.params.map_or("{}", serde_json::value::RawValue::get);
     match method(&framed.method, params) {
         Ok(request) => Ok((id, request)),
-        Err(fault) => Err(Malformed { id, fault, streaming: Streaming::named(&framed.method) }),
+        Err(fault) => Err(A2aDecodeError { id, fault, streaming: Streaming::named(&framed.method) }),
     }
 }
 

@@ -49,7 +49,7 @@ impl Problem {
 
 /// An error of this door.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
+pub struct A2aError {
     /// The code.
     pub code: i64,
     /// A sentence.
@@ -58,7 +58,7 @@ pub struct Failure {
     pub data: Map<String, Value>,
 }
 
-impl Failure {
+impl A2aError {
     fn new(code: i64, message: &str) -> Self {
         Self { code, message: message.to_owned(), data: Map::new() }
     }
@@ -100,32 +100,35 @@ fn phrase(code: i64) -> &'static str {
 
 /// How a problem is answered.
 #[must_use]
-pub fn of(problem: &Problem, dialect: Dialect) -> Failure {
+pub fn of(problem: &Problem, dialect: Dialect) -> A2aError {
     let by = |a2a: i64, acp: i64| match dialect {
         Dialect::A2a => a2a,
         Dialect::Acp => acp,
     };
     match problem {
         Problem::Core(fault) => core(fault, dialect),
-        Problem::TaskNotFound => Failure::new(by(-32001, -32000), TASK_NOT_FOUND),
+        Problem::TaskNotFound => A2aError::new(by(-32001, -32000), TASK_NOT_FOUND),
         Problem::ContextMismatch => {
-            Failure::new(by(-32602, -32001), "the task belongs to another `contextId`")
+            A2aError::new(by(-32602, -32001), "the task belongs to another `contextId`")
         }
         Problem::NotCancelable(state) => {
             let message = format!("the task cannot be canceled: it is {}", state.as_str());
-            Failure::new(by(-32002, -32602), &message).with("state", state.as_str())
+            A2aError::new(by(-32002, -32602), &message).with("state", state.as_str())
         }
-        Problem::TakesNoMessage(why) => Failure::new(-32602, why),
-        Problem::PushUnsupported => Failure::new(by(-32003, -32601), "there are no push notifications here"),
-        Problem::PushNotFound => Failure::new(-32602, "the task has no such push notification configuration"),
-        Problem::ContentType(message) => Failure::new(by(-32005, -32602), message),
-        Problem::NoExtendedCard => {
-            Failure::new(by(-32007, -32601), "there is no extended card here: no caller is asked for a token")
+        Problem::TakesNoMessage(why) => A2aError::new(-32602, why),
+        Problem::PushUnsupported => A2aError::new(by(-32003, -32601), "there are no push notifications here"),
+        Problem::PushNotFound => {
+            A2aError::new(-32602, "the task has no such push notification configuration")
         }
+        Problem::ContentType(message) => A2aError::new(by(-32005, -32602), message),
+        Problem::NoExtendedCard => A2aError::new(
+            by(-32007, -32601),
+            "there is no extended card here: no caller is asked for a token",
+        ),
     }
 }
 
-fn core(fault: &Fault, dialect: Dialect) -> Failure {
+fn core(fault: &Fault, dialect: Dialect) -> A2aError {
     // A2A 0.3.0 leaves -32000 to its servers; in the document it is another thing.
     let refused = match dialect {
         Dialect::A2a => -32000,
@@ -136,18 +139,18 @@ fn core(fault: &Fault, dialect: Dialect) -> Failure {
         Dialect::Acp => -32002,
     };
     match fault {
-        Fault::Parse(message) => Failure::new(-32700, message),
-        Fault::InvalidRequest(message) => Failure::new(-32600, message),
-        Fault::MethodNotFound(message) => Failure::new(-32601, message),
+        Fault::Parse(message) => A2aError::new(-32700, message),
+        Fault::InvalidRequest(message) => A2aError::new(-32600, message),
+        Fault::MethodNotFound(message) => A2aError::new(-32601, message),
         Fault::InvalidParams { message, pointer } => {
-            Failure::new(-32602, message).with("pointer", pointer.as_str())
+            A2aError::new(-32602, message).with("pointer", pointer.as_str())
         }
         Fault::ToolUnavailable { tool, message } => {
-            Failure::new(unavailable, message).with("tool", tool.as_str())
+            A2aError::new(unavailable, message).with("tool", tool.as_str())
         }
         Fault::Refused { intent, risk_score, blocked_by, message } => {
             let code = if is_unavailable(*blocked_by) { unavailable } else { refused };
-            let mut failure = Failure::new(code, message).with("blocked_by", blocked_by.as_str());
+            let mut failure = A2aError::new(code, message).with("blocked_by", blocked_by.as_str());
             if let Some(intent) = intent {
                 failure = failure.with("task_id", intent.to_string());
             }
@@ -157,18 +160,18 @@ fn core(fault: &Fault, dialect: Dialect) -> Failure {
             }
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            Failure::new(unavailable, message)
+            A2aError::new(unavailable, message)
         }
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(unavailable, message).with("retry_after_ms", *retry_after_ms)
+            A2aError::new(unavailable, message).with("retry_after_ms", *retry_after_ms)
         }
-        Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(unavailable, RECEIPT_PENDING)
+        Fault::ReceiptPending { intent, retry_after_ms } => A2aError::new(unavailable, RECEIPT_PENDING)
             .with("task_id", intent.to_string())
             .with("ran", true)
             .with("retry_after_ms", *retry_after_ms),
         // What a tool came to is told by its task, and never here.
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => Failure::new(-32603, &told(receipt)),
-        Fault::Internal(_) => Failure::new(-32603, INTERNAL),
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => A2aError::new(-32603, &told(receipt)),
+        Fault::Internal(_) => A2aError::new(-32603, INTERNAL),
     }
 }
 
@@ -197,7 +200,7 @@ fn is_unavailable(blocked_by: BlockedBy) -> bool {
 /// Where a task ends that did not run, with a sentence, and what a program needs to know.
 #[must_use]
 pub fn end_of(fault: &Fault) -> (State, String, Map<String, Value>) {
-    let Failure { code: _, message, mut data } = core(fault, Dialect::A2a);
+    let A2aError { code: _, message, mut data } = core(fault, Dialect::A2a);
     let state = match fault {
         Fault::Refused { .. }
         | Fault::InvalidParams { .. }

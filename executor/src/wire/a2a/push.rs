@@ -3,6 +3,7 @@
 
 use super::message::{Artifact, FileContent, Part, State, Status, Task, Update};
 use super::{Dialect, encode};
+use crate::error_chain::BoxedError;
 use crate::fault::Fault;
 use crate::ident::AgentDid;
 use crate::wire::field::{Field, Object};
@@ -149,13 +150,21 @@ pub struct Notice {
     pub body: String,
 }
 
+/// Why nothing would be posted to a URL. Its text is for the caller that named the URL.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing is posted there ({reason}): `doors.a2a.webhook_domains` lists who is told")]
+pub struct WebhookUrlError {
+    /// The rule or limit that forbids it. Part of the sentence, so no `source`, which a chain would say again.
+    pub reason: BoxedError,
+}
+
 /// Who posts notices.
 pub trait Webhooks: Send + Sync {
     /// Whether anything could be posted to a URL.
     ///
     /// # Errors
-    /// Why not.
-    fn check(&self, url: &str) -> Result<(), String>;
+    /// [`WebhookUrlError`] says why not.
+    fn check(&self, url: &str) -> Result<(), WebhookUrlError>;
 
     /// Takes a notice, without waiting.
     fn notify(&self, notice: Notice);

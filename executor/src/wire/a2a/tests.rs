@@ -1,6 +1,6 @@
 //! What is read, what is written, and the table of codes.
 
-use super::decode::{self, Malformed, Request};
+use super::decode::{self, A2aDecodeError, Request};
 use super::fault::{self, Problem};
 use super::message::{File, FileContent, Message, Part, Role, State, Status, Task};
 use super::{Dialect, card, encode};
@@ -246,7 +246,7 @@ fn what_is_wrong_is_named_with_its_place() {
 #[test]
 fn a_frame_that_is_none_is_an_invalid_request_and_an_id_comes_back() {
     let id = |text: &str| match decode::request(text) {
-        Ok((id, _)) | Err(Malformed { id, .. }) => id.as_json().to_owned(),
+        Ok((id, _)) | Err(A2aDecodeError { id, .. }) => id.as_json().to_owned(),
     };
     let get = |id: &str| format!(r#"{{"jsonrpc":"2.0","method":"tasks/get","params":{{"id":"t"}}{id}}}"#);
     assert_eq!(id(&get("")), "null");
@@ -256,7 +256,7 @@ fn a_frame_that_is_none_is_an_invalid_request_and_an_id_comes_back() {
     for broken in ["1.5", "1e3", "true", "{}"] {
         let text = get(&format!(r#","id":{broken}"#));
         assert!(
-            matches!(decode::request(&text), Err(Malformed { fault: Fault::InvalidRequest(_), .. })),
+            matches!(decode::request(&text), Err(A2aDecodeError { fault: Fault::InvalidRequest(_), .. })),
             "{text}"
         );
         assert_eq!(id(&text), "null", "{text}");
@@ -264,18 +264,18 @@ fn a_frame_that_is_none_is_an_invalid_request_and_an_id_comes_back() {
     let one = get(r#","id":1"#);
     for batch in ["[]".to_owned(), format!("[{one}]"), format!("[{one},{one}]"), "[1]".to_owned()] {
         assert!(
-            matches!(decode::request(&batch), Err(Malformed { fault: Fault::InvalidRequest(_), .. })),
+            matches!(decode::request(&batch), Err(A2aDecodeError { fault: Fault::InvalidRequest(_), .. })),
             "{batch}"
         );
     }
     for text in ["1", r#"{"jsonrpc":"3.0","method":"tasks/get","id":1}"#, r#"{"method":"tasks/get"}"#] {
         assert!(
-            matches!(decode::request(text), Err(Malformed { fault: Fault::InvalidRequest(_), .. })),
+            matches!(decode::request(text), Err(A2aDecodeError { fault: Fault::InvalidRequest(_), .. })),
             "{text}"
         );
     }
     let list = r#"{"jsonrpc":"2.0","method":"tasks/get","params":["t"],"id":1}"#;
-    assert!(matches!(decode::request(list), Err(Malformed { fault: Fault::InvalidParams { .. }, .. })));
+    assert!(matches!(decode::request(list), Err(A2aDecodeError { fault: Fault::InvalidParams { .. }, .. })));
 }
 
 #[test]

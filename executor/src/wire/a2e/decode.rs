@@ -1,10 +1,10 @@
 //! Lines of an agent as messages. Each line has passed the strict reader.
 
-use super::fault::{self, Code, Failure};
+use super::fault::{self, A2eError, Code};
 use super::{CAPABILITIES, VERSION};
 use crate::fault::Fault;
 use crate::ident::{IntentId, excerpt};
-use crate::quantity::{OutOfRange, Timeout};
+use crate::quantity::{OutOfRangeError, Timeout};
 use crate::wire::field::{Field, Object};
 use serde_json::{Map, Value};
 
@@ -95,7 +95,7 @@ pub struct ToolCall {
 
 /// A line that is no message for this door.
 #[derive(Debug, PartialEq)]
-pub enum Malformed {
+pub enum A2eDecodeError {
     /// It is answered.
     Refused {
         /// The id, as far as it could be read.
@@ -103,7 +103,7 @@ pub enum Malformed {
         /// Whether it began a handshake, whose answer says that the version is another.
         handshake: bool,
         /// What is wrong.
-        failure: Box<Failure>,
+        failure: Box<A2eError>,
     },
     /// There is nobody to answer, or an answer would answer an answer.
     Ignored {
@@ -138,9 +138,9 @@ impl Kind {
 /// Reads a message.
 ///
 /// # Errors
-/// [`Malformed`] says whether, and how, it is answered.
-pub fn message(text: &str) -> Result<Message, Malformed> {
-    let refused = |id: Option<&str>, handshake, failure| Malformed::Refused {
+/// [`A2eDecodeError`] says whether, and how, it is answered.
+pub fn message(text: &str) -> Result<Message, A2eDecodeError> {
+    let refused = |id: Option<&str>, handshake, failure| A2eDecodeError::Refused {
         id: id.map(str::to_owned),
         handshake,
         failure: Box::new(failure),
@@ -160,12 +160,12 @@ pub fn message(text: &str) -> Result<Message, Malformed> {
     let id = match (id, kind) {
         (Ok(id), _) => id,
         (Err(fault), Some(_)) => return Err(refused(None, false, fault::of(&fault))),
-        (Err(_), None) => return Err(Malformed::Ignored { kind: excerpt(&word) }),
+        (Err(_), None) => return Err(A2eDecodeError::Ignored { kind: excerpt(&word) }),
     };
     if matches!(word.as_str(), "error" | "pong") {
-        return Err(Malformed::Ignored { kind: word });
+        return Err(A2eDecodeError::Ignored { kind: word });
     }
-    let refused = |failure: Failure| {
+    let refused = |failure: A2eError| {
         let handshake = kind == Some(Kind::Handshake) && failure.code == Code::VersionMismatch;
         refused(Some(&id), handshake, failure)
     };
@@ -197,7 +197,7 @@ fn kind(members: &mut Object<'_>) -> Result<String, Fault> {
 }
 
 /// Each that is there has to be the version of this door, and one has to be.
-fn version(members: &mut Object<'_>) -> Result<(), Failure> {
+fn version(members: &mut Object<'_>) -> Result<(), A2eError> {
     let mut said = Vec::new();
     for name in ["a2e", "version"] {
         let field = members.take(name).map_err(|fault| fault::of(&fault))?;
@@ -210,7 +210,7 @@ fn version(members: &mut Object<'_>) -> Result<(), Failure> {
         if !field.text().is_ok_and(|said| said == VERSION) {
             let shown = excerpt(field.raw().get());
             let message = format!("`{name}` is `{shown}`, and this is A2E {VERSION}");
-            return Err(Failure::new(Code::VersionMismatch, message));
+            return Err(A2eError::new(Code::VersionMismatch, message));
         }
     }
     Ok(())
@@ -287,7 +287,7 @@ fn flag(members: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
 fn seconds(members: &mut Object<'_>, default: u64, most: u64) -> Result<Timeout, Fault> {
     let make = |seconds| {
         if seconds > most {
-            return Err(OutOfRange { least: 1, most });
+            return Err(OutOfRangeError { least: 1, most });
         }
         Timeout::from_seconds(seconds)
     };

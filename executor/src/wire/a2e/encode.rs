@@ -1,7 +1,7 @@
 //! Messages of this door, each one line without its end. The time is given: nothing here reads a clock.
 
 use super::decode::ToolFilter;
-use super::fault::{self, Failure};
+use super::fault::{self, A2eError};
 use super::message::{
     Capability, Envelope, Error, HandshakeResponse, Pong, ToolCallResponse, ToolEvent, ToolListResponse,
     ToolResult,
@@ -164,8 +164,8 @@ pub fn result(req_id: &str, receipt: &Receipt, events_from: Option<u64>, ts: f64
 
 /// `error`, about a message whose id could be read or not.
 #[must_use]
-pub fn error(req_id: Option<&str>, failure: &Failure, ts: f64) -> String {
-    let Failure { code, message, detail, retryable, capability } = failure;
+pub fn error(req_id: Option<&str>, failure: &A2eError, ts: f64) -> String {
+    let A2eError { code, message, detail, retryable, capability } = failure;
     let body = Error {
         req_id: req_id.unwrap_or_default(),
         code: code.as_str(),

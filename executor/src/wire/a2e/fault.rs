@@ -79,7 +79,7 @@ impl Code {
 
 /// An error of this door.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
+pub struct A2eError {
     /// The code.
     pub code: Code,
     /// A sentence of the executor's.
@@ -92,7 +92,7 @@ pub struct Failure {
     pub capability: &'static str,
 }
 
-impl Failure {
+impl A2eError {
     /// One of a code.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let (detail, retryable) = (Map::new(), code.retryable());
@@ -113,44 +113,46 @@ impl Failure {
 
 /// How this door answers a fault. [`Fault::Internal`] keeps its detail, which is for the log.
 #[must_use]
-pub fn of(fault: &Fault) -> Failure {
+pub fn of(fault: &Fault) -> A2eError {
     match fault {
-        Fault::Parse(message) => Failure::new(Code::ParseError, message),
+        Fault::Parse(message) => A2eError::new(Code::ParseError, message),
         Fault::InvalidRequest(message) | Fault::MethodNotFound(message) => {
-            Failure::new(Code::InvalidMessage, message)
+            A2eError::new(Code::InvalidMessage, message)
         }
         Fault::InvalidParams { message, pointer } => {
-            Failure::new(Code::SchemaViolation, message).with("pointer", pointer.as_str())
+            A2eError::new(Code::SchemaViolation, message).with("pointer", pointer.as_str())
         }
         Fault::ToolUnavailable { tool, message } => {
-            Failure::new(Code::ToolError, message).with("tool_name", tool.as_str()).of(TOOLS)
+            A2eError::new(Code::ToolError, message).with("tool_name", tool.as_str()).of(TOOLS)
         }
         Fault::Refused { intent, risk_score, blocked_by, message } => {
             refused(*intent, *risk_score, *blocked_by, message)
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            Failure::new(Code::RuntimeError, message)
+            A2eError::new(Code::RuntimeError, message)
         }
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
             let (code, message) = of_receipt(receipt)
                 .unwrap_or_else(|| (Code::ToolError, sentence::of_failure(&receipt.outcome)));
-            Failure::new(code, message).with("intent_id", receipt.intent.to_string()).of(TOOLS)
+            A2eError::new(code, message).with("intent_id", receipt.intent.to_string()).of(TOOLS)
         }
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(Code::RuntimeError, message).with("retry_after_ms", *retry_after_ms)
+            A2eError::new(Code::RuntimeError, message).with("retry_after_ms", *retry_after_ms)
         }
-        Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(Code::RuntimeError, RECEIPT_PENDING)
-            .with("intent_id", intent.to_string())
-            .with("ran", true)
-            .with("retry_after_ms", *retry_after_ms)
-            .of(TOOLS),
-        Fault::Internal(_) => Failure::new(Code::RuntimeError, "internal error of the executor"),
+        Fault::ReceiptPending { intent, retry_after_ms } => {
+            A2eError::new(Code::RuntimeError, RECEIPT_PENDING)
+                .with("intent_id", intent.to_string())
+                .with("ran", true)
+                .with("retry_after_ms", *retry_after_ms)
+                .of(TOOLS)
+        }
+        Fault::Internal(_) => A2eError::new(Code::RuntimeError, "internal error of the executor"),
     }
 }
 
 /// An intent that waits for a person. The same call can be sent again once one has decided.
 #[must_use]
-pub fn escalated(intent: IntentId, risk_score: Option<f64>) -> Failure {
+pub fn escalated(intent: IntentId, risk_score: Option<f64>) -> A2eError {
     let message = "a person has to decide: the tool runs when an approver allows it, and the same call, sent again, \
                    then gets its result";
     refused(Some(intent), risk_score, BlockedBy::EscalationPending, message)
@@ -158,10 +160,10 @@ pub fn escalated(intent: IntentId, risk_score: Option<f64>) -> Failure {
 
 /// A tool that is not in the catalogue of the tools `known`.
 #[must_use]
-pub fn unknown_tool<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Failure {
+pub fn unknown_tool<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> A2eError {
     let (shown, nearest) = (excerpt(name), did_you_mean(name, known));
     let message = format!("there is no tool `{shown}`{nearest}: `tool/list/req` lists what there is");
-    Failure::new(Code::UnknownTool, message).of(TOOLS)
+    A2eError::new(Code::UnknownTool, message).of(TOOLS)
 }
 
 fn refused(
@@ -169,7 +171,7 @@ fn refused(
     risk_score: Option<f64>,
     blocked_by: BlockedBy,
     message: &str,
-) -> Failure {
+) -> A2eError {
     let (code, retryable) = match blocked_by {
         BlockedBy::GovernorUnavailable => (Code::RuntimeError, true),
         BlockedBy::CallerUnauthorized => (Code::Unauthorized, false),
@@ -185,7 +187,7 @@ fn refused(
         | BlockedBy::ScopeUnenforceable
         | BlockedBy::StandingPolicy => (Code::ToolDenied, false),
     };
-    let mut failure = Failure::new(code, message).with("blocked_by", blocked_by.as_str()).of(TOOLS);
+    let mut failure = A2eError::new(code, message).with("blocked_by", blocked_by.as_str()).of(TOOLS);
     failure.retryable = retryable;
     if let Some(intent) = intent {
         failure = failure.with("intent_id", intent.to_string());

@@ -1,8 +1,8 @@
 //! The A2E door against the examples of its authors, against bad input, and against itself.
 
-use super::decode::{self, Body, Handshake, Malformed, Message, ToolCall, ToolFilter};
+use super::decode::{self, A2eDecodeError, Body, Handshake, Message, ToolCall, ToolFilter};
 use super::encode::{self, Accepted, Happened, MAX_CHUNK_BYTES, Reason};
-use super::fault::{self, Code, Failure};
+use super::fault::{self, A2eError, Code};
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::limit::{Bound, Budgets, Layer, Limit};
@@ -28,7 +28,7 @@ const HANDSHAKE: &str = r#"{"a2e":"1.0","type":"handshake/req","id":"a1b2c3d4","
 const TOOL_LIST: &str = r#"{"type":"tool/list/req","id":"a1b2c3","version":"1.0","ts":1716123456.789,"filter_kind":"","filter_tags":[]}"#;
 const TOOL_CALL: &str = r#"{"type":"tool/call/req","id":"g7h8i9","version":"1.0","ts":1716123457.100,"session_id":"s1k2l3","tool_name":"read_file","arguments":{"path":"/etc/hostname"},"correlation_id":"","streaming":true,"timeout":30}"#;
 
-fn read(line: &str) -> Result<Message, Malformed> {
+fn read(line: &str) -> Result<Message, A2eDecodeError> {
     decode::message(line)
 }
 
@@ -38,9 +38,9 @@ fn value(line: &str) -> Value {
 }
 
 /// What a message is answered with: its id, and the code.
-fn refused(line: &str) -> (Option<String>, Code, Failure) {
+fn refused(line: &str) -> (Option<String>, Code, A2eError) {
     match read(line) {
-        Err(Malformed::Refused { id, handshake: _, failure }) => (id, failure.code, *failure),
+        Err(A2eDecodeError::Refused { id, handshake: _, failure }) => (id, failure.code, *failure),
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -88,11 +88,11 @@ fn either_version_is_read_and_both_have_to_be_the_one() {
     assert_eq!(refused(neither).1, Code::SchemaViolation);
     let other = HANDSHAKE.replace("\"1.0\"", "\"0.9\"");
     assert!(
-        matches!(read(&other), Err(Malformed::Refused { handshake: true, .. })),
+        matches!(read(&other), Err(A2eDecodeError::Refused { handshake: true, .. })),
         "a handshake has its own answer"
     );
     let missing = HANDSHAKE.replace("\"ts\":1716123456.789,", "");
-    assert!(matches!(read(&missing), Err(Malformed::Refused { handshake: false, .. })));
+    assert!(matches!(read(&missing), Err(A2eDecodeError::Refused { handshake: false, .. })));
 }
 
 #[test]
@@ -141,10 +141,13 @@ fn an_unknown_type_is_answered_when_there_is_somebody_to_answer() {
     let without_time = r#"{"a2e":"1.0","type":"x/y","id":"1"}"#;
     assert!(read(without_time).is_ok(), "what the type needs is not known");
     for ignored in [r#"{"a2e":"1.0","type":"x/y"}"#, r#"{"type":"x/y","id":7}"#] {
-        assert!(matches!(read(ignored), Err(Malformed::Ignored { .. })), "{ignored}");
+        assert!(matches!(read(ignored), Err(A2eDecodeError::Ignored { .. })), "{ignored}");
     }
     for never in ["error", "pong"] {
-        assert!(matches!(read(&ping(&json!({ "type": never }))), Err(Malformed::Ignored { .. })), "{never}");
+        assert!(
+            matches!(read(&ping(&json!({ "type": never }))), Err(A2eDecodeError::Ignored { .. })),
+            "{never}"
+        );
     }
 }
 

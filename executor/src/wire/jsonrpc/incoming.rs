@@ -23,7 +23,7 @@ pub enum Incoming<'a> {
 
 /// A message that is neither an answer nor a notification.
 #[derive(Debug)]
-pub struct Malformed {
+pub struct PeerMessageError {
     /// The id of the call that it was meant to answer, as far as it has one.
     pub id: Option<Id>,
     /// The reason why it is neither.
@@ -59,17 +59,17 @@ struct Reason<'a> {
 /// Brings a message into its normal form.
 ///
 /// # Errors
-/// [`Malformed`] for what the strict reader refuses, and for what is no object with a method, a result or an error.
-pub fn read<'a>(message: &'a [u8], bounds: &JsonBounds) -> Result<Incoming<'a>, Malformed> {
+/// [`PeerMessageError`] for what the strict reader refuses, and for what is no object with a method, a result or an error.
+pub fn read<'a>(message: &'a [u8], bounds: &JsonBounds) -> Result<Incoming<'a>, PeerMessageError> {
     let text = strict_json::check(message, bounds).map_err(|fault| malformed(message, &fault))?;
     // serde would take an array for an object.
     if !text.trim_start().starts_with('{') {
-        return Err(Malformed { id: None, reason: "it is not an object".to_owned() });
+        return Err(PeerMessageError { id: None, reason: "it is not an object".to_owned() });
     }
     let members: Members<'a> =
         serde_json::from_str(text).map_err(|error| malformed(message, &framing(&error)))?;
     let id = members.id.and_then(|id| Id::read(id).ok());
-    members.normalized(id.as_ref()).map_err(|reason| Malformed { id, reason: reason.to_owned() })
+    members.normalized(id.as_ref()).map_err(|reason| PeerMessageError { id, reason: reason.to_owned() })
 }
 
 impl<'a> Members<'a> {
@@ -119,7 +119,7 @@ fn answer(
 
 /// The id is read leniently: whatever else is wrong with the message, it ends the call that it names, and runs
 /// nothing.
-fn malformed(message: &[u8], fault: &Fault) -> Malformed {
+fn malformed(message: &[u8], fault: &Fault) -> PeerMessageError {
     #[derive(Deserialize)]
     struct Named<'a> {
         #[serde(borrow)]
@@ -128,9 +128,9 @@ fn malformed(message: &[u8], fault: &Fault) -> Malformed {
     let named = serde_json::from_slice::<Named<'_>>(message).ok();
     let id = named.and_then(|named| Id::read(named.id).ok());
     let (Fault::Parse(reason) | Fault::InvalidRequest(reason)) = fault else {
-        return Malformed { id, reason: "it is not a message of JSON-RPC".to_owned() };
+        return PeerMessageError { id, reason: "it is not a message of JSON-RPC".to_owned() };
     };
-    Malformed { id, reason: reason.clone() }
+    PeerMessageError { id, reason: reason.clone() }
 }
 
 #[cfg(test)]
@@ -141,7 +141,7 @@ mod tests {
         match read(message.as_bytes(), &JsonBounds::default()) {
             Ok(Incoming::Answer(id, text)) => format!("{} {}", id.as_json(), text.get()),
             Ok(Incoming::Notification(method, params)) => format!("{method} {}", params.get()),
-            Err(Malformed { id, reason }) => format!("{:?} {reason}", id.as_ref().map(Id::as_json)),
+            Err(PeerMessageError { id, reason }) => format!("{:?} {reason}", id.as_ref().map(Id::as_json)),
         }
     }
 

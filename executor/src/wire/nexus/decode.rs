@@ -1,6 +1,6 @@
 //! Messages that come in. The text has passed the strict reader.
 
-use super::fault::{self, Code, Failure};
+use super::fault::{self, Code, NexusError};
 use super::keys::{AgentKeys, Sealed};
 use super::message::{
     AGENT_TYPES, ALGORITHM, EventName, Guarantee, Kind, MAX_TTL_MS, PRIORITIES, Question, Resource,
@@ -60,11 +60,11 @@ pub struct EventHead {
 
 /// A message that is none, with all that is known to answer it.
 #[derive(Debug)]
-pub struct Malformed {
+pub struct NexusDecodeError {
     /// The id, when it could be read.
     pub id: Option<IntentId>,
     /// What is wrong.
-    pub failure: Failure,
+    pub failure: NexusError,
 }
 
 /// A message of the agent that it says it is of.
@@ -124,10 +124,10 @@ pub struct Subscribe {
 /// Reads all of a message but its payload.
 ///
 /// # Errors
-/// [`Malformed`].
-pub fn envelope(text: &str) -> Result<Envelope<'_>, Box<Malformed>> {
+/// [`NexusDecodeError`].
+pub fn envelope(text: &str) -> Result<Envelope<'_>, Box<NexusDecodeError>> {
     let mut id = None;
-    read(text, &mut id).map_err(|fault| Box::new(Malformed { id, failure: fault::of(&fault) }))
+    read(text, &mut id).map_err(|fault| Box::new(NexusDecodeError { id, failure: fault::of(&fault) }))
 }
 
 fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>, Fault> {
@@ -310,7 +310,11 @@ impl<'a> Envelope<'a> {
     ///
     /// # Errors
     /// `SIGNATURE_INVALID`, which does not say whether there is such an agent.
-    pub fn verified(self, keys: Option<&AgentKeys>, scope: SignatureScope) -> Result<Verified<'a>, Failure> {
+    pub fn verified(
+        self,
+        keys: Option<&AgentKeys>,
+        scope: SignatureScope,
+    ) -> Result<Verified<'a>, NexusError> {
         let text = match scope {
             SignatureScope::Header => &self.header,
             SignatureScope::Full => &self.full,
@@ -322,7 +326,7 @@ impl<'a> Envelope<'a> {
         if signed {
             return Ok(Verified { envelope: self, scope });
         }
-        Err(Failure::new(
+        Err(NexusError::new(
             Code::SignatureInvalid,
             "`signature` is not of this message by the secret of the agent in `from.id`",
         ))
@@ -365,10 +369,11 @@ impl<'a> Verified<'a> {
     ///
     /// # Errors
     /// `VALIDATION_ERROR`.
-    pub fn check_time(&self, now_ms: u64, ahead_ms: u64) -> Result<(), Failure> {
+    pub fn check_time(&self, now_ms: u64, ahead_ms: u64) -> Result<(), NexusError> {
         let Envelope { timestamp_ms, ttl_ms, .. } = &self.envelope;
-        let late =
-            |message: &str| Err(Failure::new(Code::ValidationError, message).with("pointer", "/timestamp"));
+        let late = |message: &str| {
+            Err(NexusError::new(Code::ValidationError, message).with("pointer", "/timestamp"))
+        };
         if *timestamp_ms > now_ms.saturating_add(ahead_ms) {
             return late("`timestamp` is ahead of the executor's clock: look at the clocks");
         }
@@ -382,7 +387,7 @@ impl<'a> Verified<'a> {
     ///
     /// # Errors
     /// `SIGNATURE_INVALID` when nothing shows that the payload is the agent's; else what is wrong with it.
-    pub fn content(&self, keys: &AgentKeys, bounds: &JsonBounds) -> Result<Content, Failure> {
+    pub fn content(&self, keys: &AgentKeys, bounds: &JsonBounds) -> Result<Content, NexusError> {
         let envelope = &self.envelope;
         let opened =
             envelope.sealed.as_ref().map(|sealed| opened(sealed, keys, &envelope.header)).transpose()?;
@@ -391,7 +396,7 @@ impl<'a> Verified<'a> {
             None => envelope.payload.map(RawValue::get),
         };
         if envelope.kind == Kind::Command && opened.is_none() && self.scope == SignatureScope::Header {
-            return Err(Failure::new(
+            return Err(NexusError::new(
                 Code::SignatureInvalid,
                 "the signature does not cover a command's `payload`: seal it (`encryption`), or agree upon \
                  `signature_scope = \"full\"`",
@@ -401,8 +406,8 @@ impl<'a> Verified<'a> {
     }
 }
 
-fn opened(sealed: &Sealed, keys: &AgentKeys, header: &str) -> Result<Vec<u8>, Failure> {
-    let refuse = |message| Failure::new(Code::SignatureInvalid, message);
+fn opened(sealed: &Sealed, keys: &AgentKeys, header: &str) -> Result<Vec<u8>, NexusError> {
+    let refuse = |message| NexusError::new(Code::SignatureInvalid, message);
     if !keys.seals() {
         return Err(refuse("no encryption key is agreed upon with this agent"));
     }

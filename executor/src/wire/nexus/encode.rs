@@ -1,6 +1,6 @@
 //! Messages that go out: sealed when they answer what was sealed, and signed when it is known to whom.
 
-use super::fault::{self, Failure};
+use super::fault::{self, NexusError};
 use super::keys::{AgentKeys, Sealed};
 use super::message::{ALGORITHM, EVENT_TYPE, EventName, Guarantee, Kind, SignatureScope, Status, VERSION};
 use crate::call::Priority;
@@ -60,14 +60,14 @@ pub enum Body<'a> {
         /// The answer.
         data: Option<Box<RawValue>>,
         /// What went wrong.
-        error: Option<Failure>,
+        error: Option<NexusError>,
         /// How long it took, in milliseconds.
         processing_ms: u64,
     },
     /// That the message with this id arrived.
     Ack(IntentId),
     /// What is wrong with a message, and its id when it could be read.
-    Error(Option<IntentId>, Failure),
+    Error(Option<IntentId>, NexusError),
     /// Something that happened.
     Event {
         /// What.
@@ -272,7 +272,7 @@ pub fn event_payload(data: &Value) -> Box<RawValue> {
 
 /// What became of a run, whatever it was: the status of the response, its data, and its error.
 #[must_use]
-pub fn report(receipt: &Receipt) -> (Status, Box<RawValue>, Option<Failure>) {
+pub fn report(receipt: &Receipt) -> (Status, Box<RawValue>, Option<NexusError>) {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Report<'a> {

@@ -95,7 +95,7 @@ impl Code {
 
 /// An error of this door.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
+pub struct NexusError {
     /// The code.
     pub code: Code,
     /// A tool's own words as they are, or a sentence of the executor's.
@@ -104,7 +104,7 @@ pub struct Failure {
     pub details: Map<String, Value>,
 }
 
-impl Failure {
+impl NexusError {
     /// With a code and a sentence.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
@@ -135,19 +135,21 @@ impl Failure {
 
 /// How this door answers a fault. [`Fault::Internal`] keeps its detail, which is for the log.
 #[must_use]
-pub fn of(fault: &Fault) -> Failure {
+pub fn of(fault: &Fault) -> NexusError {
     match fault {
-        Fault::Parse(message) | Fault::InvalidRequest(message) => Failure::new(Code::InvalidMessage, message),
-        Fault::MethodNotFound(message) => Failure::new(Code::NotFound, message),
+        Fault::Parse(message) | Fault::InvalidRequest(message) => {
+            NexusError::new(Code::InvalidMessage, message)
+        }
+        Fault::MethodNotFound(message) => NexusError::new(Code::NotFound, message),
         Fault::InvalidParams { message, pointer } => {
-            Failure::new(Code::ValidationError, message).with("pointer", pointer.as_str())
+            NexusError::new(Code::ValidationError, message).with("pointer", pointer.as_str())
         }
         Fault::ToolUnavailable { tool, message } => {
-            Failure::new(Code::Unavailable, message).with("tool", tool.as_str())
+            NexusError::new(Code::Unavailable, message).with("tool", tool.as_str())
         }
         Fault::Refused { intent, risk_score, blocked_by, message } => {
             let mut failure =
-                Failure::new(refused(*blocked_by), message).with("blockedBy", blocked_by.as_str());
+                NexusError::new(refused(*blocked_by), message).with("blockedBy", blocked_by.as_str());
             if let Some(intent) = intent {
                 failure = failure.with("intentId", intent.to_string());
             }
@@ -157,31 +159,35 @@ pub fn of(fault: &Fault) -> Failure {
             }
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            Failure::new(Code::Unavailable, message)
+            NexusError::new(Code::Unavailable, message)
         }
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => of_receipt(receipt)
-            .unwrap_or_else(|| Failure::new(Code::InternalError, sentence::of_failure(&receipt.outcome))),
+            .unwrap_or_else(|| NexusError::new(Code::InternalError, sentence::of_failure(&receipt.outcome))),
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(Code::Unavailable, message).with("retryAfterMs", *retry_after_ms)
+            NexusError::new(Code::Unavailable, message).with("retryAfterMs", *retry_after_ms)
         }
-        Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(Code::Unavailable, RECEIPT_PENDING)
-            .with("intentId", intent.to_string())
-            .with("ran", true)
-            .with("retryAfterMs", *retry_after_ms),
-        Fault::Internal(_) => Failure::new(Code::InternalError, "internal error of the executor"),
+        Fault::ReceiptPending { intent, retry_after_ms } => {
+            NexusError::new(Code::Unavailable, RECEIPT_PENDING)
+                .with("intentId", intent.to_string())
+                .with("ran", true)
+                .with("retryAfterMs", *retry_after_ms)
+        }
+        Fault::Internal(_) => NexusError::new(Code::InternalError, "internal error of the executor"),
     }
 }
 
 /// How the core answers a command to run a tool: it speaks of an intent, which is the command's parameters here.
 #[must_use]
-pub fn of_execution(fault: &Fault) -> Failure {
+pub fn of_execution(fault: &Fault) -> NexusError {
     match fault {
         Fault::InvalidParams { message, pointer } if pointer == "/tool" => {
-            Failure::new(Code::NotFound, message).with("pointer", "/payload/parameters/tool")
+            NexusError::new(Code::NotFound, message).with("pointer", "/payload/parameters/tool")
         }
-        Fault::InvalidParams { message, pointer } => Failure::new(Code::ValidationError, message)
+        Fault::InvalidParams { message, pointer } => NexusError::new(Code::ValidationError, message)
             .with("pointer", format!("/payload/parameters{pointer}")),
-        Fault::InvalidRequest(message) => Failure::new(Code::ValidationError, message).with("pointer", "/id"),
+        Fault::InvalidRequest(message) => {
+            NexusError::new(Code::ValidationError, message).with("pointer", "/id")
+        }
         Fault::Parse(_)
         | Fault::MethodNotFound(_)
         | Fault::ToolUnavailable { .. }
@@ -216,27 +222,27 @@ fn refused(blocked_by: BlockedBy) -> Code {
 
 /// What became of a run that did not succeed; `None` for one that did.
 #[must_use]
-pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
+pub fn of_receipt(receipt: &Receipt) -> Option<NexusError> {
     let said = sentence::of_failure(&receipt.outcome);
     Some(match &receipt.outcome.end {
         End::Returned(_) => return None,
         End::ToolError { code, message, detail } => {
-            let failure = Failure::new(Code::ExecutionFailed, message).with("toolCode", code.as_str());
+            let failure = NexusError::new(Code::ExecutionFailed, message).with("toolCode", code.as_str());
             match detail {
                 Some(detail) => failure.with("detail", detail.clone()),
                 None => failure,
             }
         }
         End::Exited { code, stderr_tail: _ } => {
-            Failure::new(Code::ExecutionFailed, said).with("exitCode", *code)
+            NexusError::new(Code::ExecutionFailed, said).with("exitCode", *code)
         }
-        End::Unlinkable(_) => Failure::new(Code::Unavailable, said),
+        End::Unlinkable(_) => NexusError::new(Code::Unavailable, said),
         End::LimitReached(limit) => {
             let code = if *limit == Limit::Time { Code::Timeout } else { Code::ExecutionFailed };
-            Failure::new(code, said).with("limit", limit.as_str())
+            NexusError::new(code, said).with("limit", limit.as_str())
         }
         End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
-            Failure::new(Code::ExecutionFailed, said)
+            NexusError::new(Code::ExecutionFailed, said)
         }
     })
 }

@@ -1,6 +1,6 @@
 use super::decode::{self, Content, Execute, Subscribe};
 use super::encode::{self, Body, Letter, Stamp};
-use super::fault::{self, Code, Failure};
+use super::fault::{self, Code, NexusError};
 use super::keys::AgentKeys;
 use super::message::{EventName, Guarantee, Kind, Question, Resource, SignatureScope, Status};
 use crate::call::Priority;
@@ -70,7 +70,7 @@ fn message(kind: &str, more: &Value, sealed: Option<&Value>, scope: SignatureSco
     message
 }
 
-fn content(message: &Value, scope: SignatureScope) -> Result<Content, Failure> {
+fn content(message: &Value, scope: SignatureScope) -> Result<Content, NexusError> {
     let text = message.to_string();
     let envelope = decode::envelope(&text).map_err(|malformed| malformed.failure)?;
     envelope.verified(Some(&keys()), scope)?.content(&keys(), &BOUNDS)
@@ -439,7 +439,7 @@ fn answers_are_signed_and_sealed_as_they_were_asked_for() {
     let request = IntentId::random();
     for scope in [SignatureScope::Header, SignatureScope::Full] {
         for sealed in [false, true] {
-            let failure = Failure::new(Code::Timeout, "late").with("limit", "time");
+            let failure = NexusError::new(Code::Timeout, "late").with("limit", "time");
             let response = Body::Response {
                 request,
                 status: Status::Failure,

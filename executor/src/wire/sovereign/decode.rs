@@ -48,7 +48,7 @@ pub struct Hints {
 
 /// A request that is none, with all that is known to answer it.
 #[derive(Debug)]
-pub struct Malformed {
+pub struct SovereignDecodeError {
     /// The form.
     pub form: Form,
     /// The id, as far as it could be read.
@@ -62,8 +62,8 @@ pub struct Malformed {
 /// Reads a request.
 ///
 /// # Errors
-/// [`Malformed`], in the form in which the request seems to be.
-pub fn request(text: &str) -> Result<Request, Box<Malformed>> {
+/// [`SovereignDecodeError`], in the form in which the request seems to be.
+pub fn request(text: &str) -> Result<Request, Box<SovereignDecodeError>> {
     let mut known = Known { form: Form::Sovereign, id: None, skill: None, operation: None };
     match read(text, &mut known) {
         Ok((payload, stream, hints)) => {
@@ -73,7 +73,7 @@ pub fn request(text: &str) -> Result<Request, Box<Malformed>> {
         }
         Err(fault) => {
             let Known { form, id, skill, operation } = known;
-            Err(Box::new(Malformed { form, id, named: (skill, operation), fault }))
+            Err(Box::new(SovereignDecodeError { form, id, named: (skill, operation), fault }))
         }
     }
 }

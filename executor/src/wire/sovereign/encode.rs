@@ -1,7 +1,7 @@
 //! Answers of this door.
 
 use super::decode::Form;
-use super::fault::{self, Failure};
+use super::fault::{self, SovereignError};
 use super::message::{AgentCard, Flat, Metadata, Outcome, Reason, Response, Success};
 use super::skills;
 use crate::json::JsonText;
@@ -71,7 +71,7 @@ impl Reply {
 
     /// An error.
     #[must_use]
-    pub fn failure(&self, failure: &Failure) -> String {
+    pub fn failure(&self, failure: &SovereignError) -> String {
         let data = fault::data(failure, self.skill.as_deref(), self.operation.as_deref());
         if self.form == Form::Legacy {
             return self.flat(Flat {

@@ -2,7 +2,7 @@
 
 use super::decode::{self, Form, Hints, Request};
 use super::encode::Reply;
-use super::fault::{self, Failure};
+use super::fault::{self, SovereignError};
 use super::skills;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{IntentId, ToolName};
@@ -146,7 +146,7 @@ fn every_fault_has_its_code_and_keeps_what_is_private() {
 #[test]
 fn an_error_says_what_was_asked_for_in_every_form() {
     let failure = fault::of(&Fault::Busy { message: "full".to_owned(), retry_after_ms: 5 });
-    let answer = |form, failure: &Failure| -> Value {
+    let answer = |form, failure: &SovereignError| -> Value {
         let reply =
             Reply { form, id: Id::text("r"), skill: Some("a".to_owned()), operation: Some("b".to_owned()) };
         serde_json::from_str(&reply.failure(failure)).unwrap()

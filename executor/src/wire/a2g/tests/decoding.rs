@@ -1,7 +1,7 @@
 //! What is read, and above all what is not.
 
 use super::*;
-use crate::quantity::OutOfRange;
+use crate::quantity::OutOfRangeError;
 use crate::verdict::{Decision, RiskLevel};
 use crate::wire::a2g::decode;
 use crate::wire::strict_json::{self, JsonBounds};
@@ -129,7 +129,7 @@ fn a_limit_is_an_integer_in_range_and_nothing_else() {
             strict_json::check(body.as_bytes(), &JsonBounds::default()).unwrap();
             let (at, message) = invalid(decoder(&body));
             assert_eq!(at, pointer, "{bad}");
-            let expected = format!("`{name}` {}, not ", OutOfRange { least: 1, most });
+            let expected = format!("`{name}` {}, not ", OutOfRangeError { least: 1, most });
             assert!(message.starts_with(&expected), "{pointer} = {bad}: {message}");
         }
         for good in [1, most] {
