@@ -39,11 +39,11 @@ mod subscribers;
 #[path = "overhead/without.rs"]
 mod without;
 
-use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Mount, Mounts, Permit, Roots, Tree};
+use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Mount, Mounts, Permit, Tree};
 use a2g_executor::catalog::{componentize, sealed};
 use a2g_executor::clock::SystemClock;
 use a2g_executor::egress::Network;
-use a2g_executor::limit::{Access, Budgets, Layer, NetworkBudgets};
+use a2g_executor::limit::{Access, Budgets, NetworkBudgets};
 use a2g_executor::outcome::End;
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::sandbox::{Artifact, Code, Input, ModuleCompiler, Sandbox, is_component};
@@ -226,9 +226,8 @@ fn permit(folder: Option<&Path>) -> Permit {
     let mounts =
         Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect())
             .unwrap();
-    let grant = Grant::new([(Layer::Verdict, Claims::default())], &ceilings).unwrap();
-    let roots = Roots::open(&grant, &mounts, &ceilings.areas).unwrap();
-    Permit::new(grant, roots)
+    let grant = Grant::of_operator(Claims::default(), &ceilings).unwrap();
+    Permit::open(grant, &mounts, &ceilings.areas).unwrap()
 }
 
 pub(crate) fn median(times: &mut [Duration]) -> Duration {

@@ -2,8 +2,8 @@
 //! capabilities that its verdict grants, and is reported.
 //!
 //! ```text
-//! bytes ─ wire: decode ─▶ Call ─ govern: admit ─▶ Admitted ─ capability: meet ─▶ Grant
-//!    ─ run: slot, journal ─▶ Permit (not Clone, used up by the run)
+//! bytes ─ wire: decode ─▶ Call ─ govern: admit ─▶ Admitted ─ govern: grant ─▶ Grant
+//!    ─ capability: open ─▶ Permit (used up by the run) ─ run: journal, slot
 //!    ─ isolate ─▶ sandbox::execute ─▶ Outcome ─ journal ─▶ Receipt ─ wire: encode ─▶ bytes
 //!                                                             └─ deliver ─▶ a2g/report
 //! ```

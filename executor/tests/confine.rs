@@ -14,14 +14,14 @@
     reason = "a test stops at the first surprise"
 )]
 
-use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
+use a2g_executor::capability::{Ceilings, Claims, HostClaims, Permit};
 use a2g_executor::catalog::sealed;
 use a2g_executor::clock::SystemClock;
 use a2g_executor::egress::Network;
 use a2g_executor::isolate::{
     ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, User, support,
 };
-use a2g_executor::limit::{Access, Budgets, Layer, Limit, NetworkBudgets};
+use a2g_executor::limit::{Access, Budgets, Limit, NetworkBudgets};
 use a2g_executor::outcome::{End, Outcome};
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::sandbox::{Abort, Code, Input, ModuleCompiler, Sandbox};
@@ -611,9 +611,8 @@ fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u6
             hard_links: false,
         },
     };
-    let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings).unwrap();
-    let roots = Roots::of_operator(&[(folder.to_owned(), "/".to_owned())]).unwrap();
-    let permit = Permit::new(grant, roots);
+    let folders = [(folder.to_owned(), "/".to_owned())];
+    let permit = Permit::of_operator(Claims::default(), &ceilings, &folders).unwrap();
     let root = permit.roots().as_slice()[0].dir.as_fd().try_clone_to_owned().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let execution = sandbox.begin(&permit, Network::Off, Arc::new(Abort::default()));

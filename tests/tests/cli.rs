@@ -387,7 +387,16 @@ fn the_exit_code_tells_failure_refusal_and_limit_apart() {
     }
     let limited = [&["run", "gate", "--timeout-seconds", "1"], &scope[..]].concat();
     place.run(&limited).ended(4).says("timeout of 1 s, set on the command line");
-    place.run(&[&limited[..], &["--json"]].concat()).ended(4).says("TIMEOUT");
+    let report = place.run(&[&limited[..], &["--json"]].concat()).ended(4).json();
+    assert_eq!(report["status"], "TIMEOUT");
+    assert!(report["error"].as_str().unwrap().ends_with("timeout of 1 s, set by the operator"), "{report}");
+    let limits = &report["usage"]["limits"];
+    for (limit, set_by) in
+        [("timeout_seconds", "operator"), ("network_allowed", "operator"), ("max_memory_mb", "executor")]
+    {
+        assert_eq!(limits[limit]["set_by"], set_by, "{limits}");
+    }
+    assert_eq!(limits["filesystem_scope"]["trees"][0]["set_by"], "operator", "{limits}");
 }
 
 #[test]

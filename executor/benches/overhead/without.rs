@@ -3,13 +3,14 @@
 //! the product that serves always has one on the disk.
 
 use super::doors::LOGGED;
+use a2g_executor::capability::Authority;
 use a2g_executor::catalog::{Cache, Catalog};
 use a2g_executor::cli::service;
 use a2g_executor::clock::{Clock, SystemClock};
 use a2g_executor::config::Config;
 use a2g_executor::deliver::deliver_reports;
 use a2g_executor::govern::local::{LocalGovernor, PolicySet};
-use a2g_executor::govern::{AcceptUnsigned, Callers, Governor, Records, Trust};
+use a2g_executor::govern::{AcceptUnsigned, Callers, Governor, Granter, Records, Trust};
 use a2g_executor::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, RunAs};
 use a2g_executor::journal::Journal;
 use a2g_executor::limit::Budgets;
@@ -80,11 +81,14 @@ async fn serve(folder: &Path) {
         Isolation::Inline => None,
     };
     let isolate = Isolate::start(&tools, ahead, cgroups, &sandbox, &clock).await.unwrap();
+    let authority = Authority::take().unwrap();
+    let accept_unsigned = Some(AcceptUnsigned::given_on_the_command_line(&authority));
     let settings = Settings {
+        granter: Granter::new(authority),
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),
         capacity: config.capacity,
-        accept_unsigned: Some(AcceptUnsigned::given_on_the_command_line()),
+        accept_unsigned,
         signatures: None,
     };
     let trust = Trust::read(&config.trust, config.did.clone()).unwrap();
@@ -99,7 +103,7 @@ async fn serve(folder: &Path) {
         doorways: Vec::new(),
         allowed_hosts: config.allowed_hosts,
         allowed_origins: config.allowed_origins,
-        callers: KnownCallers::new(Callers::anybody(Some(AcceptUnsigned::given_on_the_command_line()))),
+        callers: KnownCallers::new(Callers::anybody(accept_unsigned)),
         clock,
         tls: None,
         connections: config.connections,

@@ -13,6 +13,7 @@ mod tests;
 pub use bounds::UnboundedSchemaError;
 
 use super::CatalogError;
+use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use metered::{Exhausted, Metered, MeteredJson};
 use serde_json::Value;
@@ -119,7 +120,7 @@ impl Schema {
 impl Violation {
     fn new(error: &ValidationError<'_>) -> Self {
         let inexact = error.instance().as_number().is_some_and(metered::is_inexact_integer);
-        let message = if inexact && error.schema_path().as_str().ends_with("/type") {
+        let message = if inexact && matches!(error.kind(), ValidationErrorKind::Type { .. }) {
             "an integer beyond 2^53 - 1, which not every reader of JSON has exactly: send it as a string, if the \
              tool takes one"
                 .to_owned()

@@ -6,14 +6,14 @@ use super::layout::{Listing, judged, text};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::serve::local_governor;
-use super::setup::{Grouped, Workshop, config, contain};
+use super::setup::{Grouped, Workshop, authority, config, contain};
 use crate::call::{Call, Door, Priority};
-use crate::capability::{Ceilings, Claims, Grant, Permit, Roots};
+use crate::capability::{Ceilings, Claims, Permit};
 use crate::catalog::{CompileJob, Compiled};
 use crate::config::Config;
 use crate::fault::Fault;
 use crate::govern::local::{LocalGovernor, PolicySet};
-use crate::govern::{AcceptUnsigned, Governor, Trust};
+use crate::govern::{Governor, Granter, OperatorLimits, Trust};
 use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::{Inline, RunAs};
 use crate::journal::Journal;
@@ -23,7 +23,7 @@ use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
 use crate::run::{Capacity, Executor, Settings, Watcher};
 use crate::sandbox::{Code, Input};
 use crate::tool::{Contract, Descriptor};
-use crate::verdict::{Decision, Manifest, Verdict};
+use crate::verdict::Manifest;
 use crate::wire::a2g::{encode, fault};
 use crate::wire::strict_json;
 use anyhow::{Context as _, bail};
@@ -32,9 +32,6 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-
-/// Validity of the verdict made from the command line.
-const VALIDITY: time::Duration = time::Duration::minutes(5);
 
 pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     // The command prints a refusal as its answer, so that the log need not have it.
@@ -100,11 +97,17 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         Some(path) => policy(path, &workshop)?,
         None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&workshop.clock)),
     };
+    let authority = authority()?;
+    let typed = match arguments.policy {
+        Some(_) => None,
+        None => Some(OperatorLimits::new(&authority, manifest(arguments)?)),
+    };
     let settings = Settings {
+        granter: Granter::new(authority),
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),
         capacity: Capacity { concurrent: 1, concurrent_per_agent: 1, queue: 1, queue_per_agent: 1 },
-        accept_unsigned: arguments.policy.is_none().then(AcceptUnsigned::given_on_the_command_line),
+        accept_unsigned: None,
         signatures: None,
     };
     // No proofs: the command line cannot carry one.
@@ -116,12 +119,14 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
     let journal = Journal::in_memory();
     let clock = Arc::clone(&workshop.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
-    let ran = if arguments.policy.is_some() {
-        executor.intent(call, Watcher::nobody()).await.map(|answer| (Some(answer.verdict), answer.receipt))
-    } else {
-        // In `run`, the limits of the command line take the place of a verdict.
-        let verdict = typed_verdict(arguments, &call, workshop.clock.now())?;
-        executor.execute(call, verdict, None).await.map(|receipt| (None, Some(receipt)))
+    let ran = match typed {
+        None => executor
+            .intent(call, Watcher::nobody())
+            .await
+            .map(|answer| (Some(answer.verdict), answer.receipt)),
+        Some(limits) => {
+            executor.execute_for_operator(call, limits).await.map(|receipt| (None, Some(receipt)))
+        }
     };
     Ok(match ran {
         Ok((_, Some(receipt))) => show(&receipt, arguments, &config.ceilings),
@@ -182,22 +187,15 @@ fn tool_arguments(given: &str) -> anyhow::Result<Map<String, Value>> {
     })
 }
 
-fn typed_verdict(arguments: &Run, call: &Call, now: time::OffsetDateTime) -> Result<Verdict, UsageError> {
+/// The limits of a tool, as the options name them.
+fn manifest(arguments: &Run) -> Result<Manifest, UsageError> {
     let Limits { memory, cpu, timeout } = limits(arguments)?;
-    Ok(Verdict {
-        decision: Decision::Approved,
-        intent: call.intent,
-        risk: None,
-        manifest: Manifest {
-            max_memory: memory,
-            max_cpu: cpu,
-            timeout,
-            network_allowed: None,
-            filesystem_scope: arguments.scope.clone(),
-        },
-        conditions: Vec::new(),
-        expires_at: Some(now + VALIDITY),
-        reason: None,
+    Ok(Manifest {
+        max_memory: memory,
+        max_cpu: cpu,
+        timeout,
+        network_allowed: None,
+        filesystem_scope: arguments.scope.clone(),
     })
 }
 
@@ -222,7 +220,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
             | End::Crashed(_)
             | End::LimitReached(_)
             | End::Aborted(_) => {
-                note(format_args!("error: {}", sentence(&receipt.outcome, arguments.policy.is_none())));
+                note(format_args!("error: {}", sentence(&receipt.outcome)));
             }
         }
         for Denial { what, reason, count } in &usage.denied {
@@ -289,11 +287,8 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     let Compiled { module, component, .. } = workshop.compiler.run(&job, &still)?;
     let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
     let artifact = workshop.sandbox.load(code)?;
-    let (network, areas) = (Some(false), Some(Vec::new()));
-    let claims = Claims { memory, cpu, timeout, network, areas, ..Claims::default() };
-    let grant = Grant::new([(Layer::Verdict, claims)], &config.ceilings)?;
-    let roots = Roots::of_operator(&folders)?;
-    let permit = Permit::new(grant, roots);
+    let claims = Claims { memory, cpu, timeout, network: Some(false), ..Claims::default() };
+    let permit = Permit::of_operator(claims, &config.ceilings, &folders)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let input = Input::Passthrough {
         args: std::iter::once(name).chain(arguments.args.iter().cloned()).collect(),
@@ -331,7 +326,7 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
         End::Returned(_) => ExitCode::SUCCESS,
         End::Exited { code, .. } => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
         End::LimitReached(limit) => {
-            note(format_args!("error: {}", sentence(outcome, true)));
+            note(format_args!("error: {}", sentence(outcome)));
             ExitCode::from(if *limit == Limit::Time { 124 } else { 134 })
         }
         End::Trapped(_)
@@ -340,17 +335,17 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
         | End::Unlinkable(_)
         | End::Crashed(_)
         | End::Aborted(_) => {
-            note(format_args!("error: {}", sentence(outcome, true)));
+            note(format_args!("error: {}", sentence(outcome)));
             ExitCode::from(134)
         }
     }
 }
 
-/// The report's error message. For limits of the command line, it does not mention a verdict.
-fn sentence(outcome: &Outcome, typed: bool) -> String {
+/// The report's sentence about a run that did not succeed. The operator's limits are those of this command line.
+fn sentence(outcome: &Outcome) -> String {
     let sentence = encode::sentence(outcome).unwrap_or_default();
-    if typed && matches!(outcome.end, End::LimitReached(_)) {
-        return sentence.replace("set by the verdict", "set on the command line");
+    if matches!(outcome.end, End::LimitReached(_)) {
+        return sentence.replace("set by the operator", "set on the command line");
     }
     sentence
 }

@@ -3,7 +3,9 @@
 use super::arguments::{Serve, Setup};
 use super::doors::{doorways, keyring};
 use super::output::{note, one_line, print};
-use super::setup::{Grouped, OR_ANOTHER_USER, Workshop, config, contain, file, owners, tell_of_root};
+use super::setup::{
+    Grouped, OR_ANOTHER_USER, Workshop, authority, config, contain, file, owners, tell_of_root,
+};
 use crate::catalog::prepare;
 use crate::clock::Clock;
 use crate::config::{Config, Layout};
@@ -12,8 +14,8 @@ use crate::egress::MAX_LOOKUPS;
 use crate::error_chain::ErrorChain;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
-    AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, IssuerSettings, KeyPair, Push,
-    Records, RemoteGovernor, TokenIssuers, Trust,
+    AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, Granter, IntentSignatures, IssuerSettings,
+    KeyPair, Push, Records, RemoteGovernor, TokenIssuers, Trust,
 };
 use crate::ident::Issuer;
 use crate::isolate::{Isolation, RunAs, User};
@@ -76,7 +78,10 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     memory::give_large_blocks_back();
     let config = configured(&arguments)?;
     let transport = Transport::of(&arguments, &config)?;
-    let accept_unsigned = arguments.insecure_accept_unsigned.then(AcceptUnsigned::given_on_the_command_line);
+    let authority = authority()?;
+    let accept_unsigned =
+        arguments.insecure_accept_unsigned.then(|| AcceptUnsigned::given_on_the_command_line(&authority));
+    let granter = Granter::new(authority);
     if accept_unsigned.is_some() {
         if transport.listens() && !config.listen.is_local() {
             bail!(super::UsageError(format!(
@@ -100,7 +105,8 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         .build()?;
     let grouped = Grouped::set_up(&config);
     let if_missing = if arguments.new_journal { IfMissing::CreateAnyway } else { IfMissing::Create };
-    let served = runtime.block_on(serve(&config, &grouped, run_as, accept_unsigned, if_missing, transport));
+    let served =
+        runtime.block_on(serve(&config, &grouped, run_as, granter, accept_unsigned, if_missing, transport));
     match served {
         // Does not wait for threads: a guest that is stuck in a host call keeps its own.
         Ok(()) => runtime.shutdown_background(),
@@ -272,6 +278,7 @@ async fn serve(
     config: &Config,
     grouped: &Grouped,
     run_as: RunAs,
+    granter: Granter,
     accept_unsigned: Option<AcceptUnsigned>,
     if_missing: IfMissing,
     transport: Transport,
@@ -281,6 +288,7 @@ async fn serve(
         Workshop::new(config, concurrent, grouped.share(), run_as, |text| tracing::info!("{text}"))?;
     let (governor, pushes) = governor(config, &workshop)?;
     let settings = Settings {
+        granter,
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),
         capacity: config.capacity,

@@ -2,6 +2,7 @@
 
 use super::UsageError;
 use super::arguments::Setup;
+use crate::capability::Authority;
 use crate::catalog::{Build, Cache, Catalog, CatalogError, CompileJob, Compiled, Compiler, Entry};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Containment, DEFAULT_FILE};
@@ -16,6 +17,11 @@ use anyhow::{Context as _, bail};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The authority of this process, for the one executor that it runs.
+pub(super) fn authority() -> anyhow::Result<Authority> {
+    Authority::take().context("this process runs an executor already")
+}
 
 /// Reads the configuration of a command line.
 pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {

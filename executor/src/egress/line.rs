@@ -7,6 +7,7 @@ use super::target::Target;
 use super::tunnel::Found;
 use super::{Body, Carrier, Connecting, Egress, LookingUp, MAX_HEAD_BYTES, Patience, Sending};
 use crate::capability::{Domain, Grant, Host, Reach, Unreachable};
+use crate::clock::timer_now;
 use crate::ident::AgentDid;
 use crate::limit::NetworkBudgets;
 use crate::outcome::{Contact, Denial, DenialReason, HostRule, NetworkUsage, Usage};
@@ -281,7 +282,7 @@ impl Line {
     /// When a connection has to stand that is begun now, with this patience.
     pub(super) fn connected_by(&self, wanted: Option<Duration>) -> Instant {
         let longest = self.egress.settings.connect;
-        Instant::now() + wanted.map_or(longest, |wanted| wanted.min(longest))
+        timer_now() + wanted.map_or(longest, |wanted| wanted.min(longest))
     }
 
     /// Connects to a checked address of the target.
@@ -310,7 +311,7 @@ impl Line {
         for (index, address) in addresses.iter().enumerate() {
             // An address that does not answer leaves the others their share of the time.
             let others = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
-            let share = by.saturating_duration_since(Instant::now()) / others;
+            let share = by.saturating_duration_since(timer_now()) / others;
             last = match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
                     // Heads and small bodies are not held back for more.

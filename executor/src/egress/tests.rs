@@ -1,7 +1,7 @@
 //! Names whose answer changes or does not come: what only a resolver of our own can do.
 
 use super::*;
-use crate::capability::{Ceilings, Claims, HostClaims, HostPattern};
+use crate::capability::{Authority, Ceilings, Claims, HostClaims, HostPattern};
 use crate::clock::SystemClock;
 use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
 use crate::outcome::DenialReason;
@@ -34,7 +34,7 @@ pub(crate) fn grant(budgets: NetworkBudgets) -> Grant {
             hard_links: false,
         },
     };
-    Grant::new([(Layer::Verdict, Claims::default())], &ceilings).unwrap()
+    Grant::meet(&Authority::for_tests(), [(Layer::Verdict, Claims::default())], &ceilings).unwrap()
 }
 
 /// Some of each.

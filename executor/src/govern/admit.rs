@@ -2,12 +2,13 @@
 //!
 //! [`Authentic`] can only be made here, from a verdict that came over the executor's own connection,
 //! with a proof, or under the operator's explicit leave; [`Admitted`] can only be made from an [`Authentic`]
-//! verdict that answers this very call, is runnable, and has not expired.
+//! verdict that answers this very call, is runnable, and has not expired, or from the [`OperatorLimits`] of the
+//! process that runs it. An [`Admitted`] call makes one grant and is used up by it.
 
 use super::proof::{ProofError, Proven, Trust};
 use super::standing::{Standing, StandingPolicyError};
 use crate::call::Call;
-use crate::capability::{self, Area, Ceilings, Claims, Grant, HostClaims, ScopeError};
+use crate::capability::{self, Area, Authority, Ceilings, Claims, Grant, HostClaims, ScopeError};
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{IntentId, ProofId};
 use crate::limit::{Access, Layer};
@@ -15,22 +16,74 @@ use crate::quantity::Timeout;
 use crate::tool::{Declared, DeclaredFilesystem, Descriptor};
 use crate::verdict::{Decision, Directive, Manifest, Proof, Verdict};
 use serde::{Deserialize, Serialize};
-use time::OffsetDateTime;
+use time::{Duration, OffsetDateTime};
 
 /// The most filesystem patterns, and the most conditions, of one verdict: each pattern may be a
 /// folder that is held open.
 const MAX_PATTERNS: usize = 64;
+/// The time within which a run of the operator has to start.
+const OPERATOR_VALIDITY: Duration = Duration::minutes(5);
 
 /// The operator's leave to take verdicts, policies and directives from anyone who can reach the
-/// door (`--insecure-accept-unsigned`). Only the command line makes one.
+/// door (`--insecure-accept-unsigned`). Only the main program makes one, before it gives its [`Authority`] away.
 #[derive(Debug, Clone, Copy)]
 pub struct AcceptUnsigned(());
 
 impl AcceptUnsigned {
     /// The leave, given explicitly by the person who starts the executor.
     #[must_use]
-    pub fn given_on_the_command_line() -> Self {
+    pub fn given_on_the_command_line(_: &Authority) -> Self {
         Self(())
+    }
+}
+
+/// The [`Authority`] of the process where it serves admitted calls and nothing else.
+#[derive(Debug)]
+pub struct Granter(Authority);
+
+impl Granter {
+    /// Limits `authority` to the grants of admitted calls.
+    #[must_use]
+    pub fn new(authority: Authority) -> Self {
+        Self(authority)
+    }
+}
+
+/// The operator's own limits for one run (`a2g-executor run`), in the place of a verdict.
+///
+/// Only the main program makes them, before it gives its [`Authority`] away: a door has no way to.
+#[derive(Debug)]
+pub struct OperatorLimits(Manifest);
+
+impl OperatorLimits {
+    /// The limits that the operator named. A limit that `manifest` leaves out is as in a verdict.
+    #[must_use]
+    pub fn new(_: &Authority, manifest: Manifest) -> Self {
+        Self(manifest)
+    }
+
+    /// Admits a call under these limits. The guest has to start within five minutes of `now`.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`] with `scope_unenforceable`.
+    pub fn admit(self, call: Call, now: OffsetDateTime) -> Result<Admitted, Fault> {
+        let claims = check_count(self.0.filesystem_scope.len())
+            .and_then(|()| manifest_claims(&self.0).map_err(|error| error.to_string()));
+        let claims = claims.map_err(|message| Fault::Refused {
+            intent: Some(call.intent),
+            risk_score: None,
+            blocked_by: BlockedBy::ScopeUnenforceable,
+            message,
+        })?;
+        let expires_at = now + OPERATOR_VALIDITY;
+        Ok(Admitted {
+            call,
+            layers: vec![(Layer::Operator, claims)],
+            risk_score: None,
+            expires_at,
+            remember_until: expires_at,
+            proven: None,
+        })
     }
 }
 
@@ -102,11 +155,18 @@ impl Authentic {
     }
 }
 
-/// A call that may run, with what its verdict grants.
+/// The claims of a verdict and its conditions, or of the operator.
+type Layers = Vec<(Layer, Claims)>;
+
+/// Marks an [`Admitted`] call whose grant was made.
 #[derive(Debug)]
-pub struct Admitted {
+pub struct Granted;
+
+/// A call that may run, with the layers of its grant until that is made.
+#[derive(Debug)]
+pub struct Admitted<L = Layers> {
     call: Call,
-    claims: Vec<(Layer, Claims)>,
+    layers: L,
     risk_score: Option<f64>,
     expires_at: OffsetDateTime,
     remember_until: OffsetDateTime,
@@ -262,11 +322,9 @@ fn admitted(
     let refuse =
         |blocked_by, message| Fault::Refused { intent: Some(call.intent), risk_score, blocked_by, message };
     let scope = |error: ScopeError| refuse(BlockedBy::ScopeUnenforceable, error.to_string());
-    if manifest.filesystem_scope.len().max(verdict.conditions.len()) > MAX_PATTERNS {
-        let message = format!("more than {MAX_PATTERNS} patterns or conditions are not enforced");
-        return Err(refuse(BlockedBy::ScopeUnenforceable, message));
-    }
-    let mut claims = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];
+    let few = check_count(manifest.filesystem_scope.len().max(verdict.conditions.len()));
+    few.map_err(|message| refuse(BlockedBy::ScopeUnenforceable, message))?;
+    let mut layers = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];
     for condition in &verdict.conditions {
         let claim = capability::claims_of(condition).map_err(|error| match error {
             capability::ConditionError::Scope(error) => scope(error),
@@ -274,11 +332,18 @@ fn admitted(
                 refuse(BlockedBy::ConditionUnknown, other.to_string())
             }
         })?;
-        claims.push((Layer::Condition, claim));
+        layers.push((Layer::Condition, claim));
     }
     let ends = verdict.expires_at.into_iter().chain(proven.as_ref().map(|proven| proven.expires_at));
     let remember_until = ends.fold(expires_at, OffsetDateTime::max);
-    Ok(Admitted { call, claims, risk_score, expires_at, remember_until, proven: proven.clone() })
+    Ok(Admitted { call, layers, risk_score, expires_at, remember_until, proven: proven.clone() })
+}
+
+fn check_count(patterns: usize) -> Result<(), String> {
+    if patterns > MAX_PATTERNS {
+        return Err(format!("more than {MAX_PATTERNS} patterns or conditions are not enforced"));
+    }
+    Ok(())
 }
 
 /// A manifest as claims: an absent scope grants no folder, an absent network none.
@@ -298,7 +363,7 @@ fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
     })
 }
 
-impl Admitted {
+impl<L> Admitted<L> {
     /// The call.
     #[must_use]
     pub fn call(&self) -> &Call {
@@ -348,14 +413,22 @@ impl Admitted {
             format!("the verdict expired at {at}, before the tool could start"),
         ))
     }
+}
 
+impl Admitted {
     /// The grant: the meet of verdict, conditions, standing policy, tool and ceilings. `tool` is the one
-    /// that will run.
+    /// that will run. The call makes no second grant.
     ///
     /// # Errors
     /// `verdict_mismatch` when the verdict is about another module, `standing_policy` when the policy
     /// forbids the call, `scope_unenforceable` when some layer's pattern cannot be enforced exactly.
-    pub fn grant(&self, standing: &Standing, tool: &Descriptor, ceilings: &Ceilings) -> Result<Grant, Fault> {
+    pub fn grant(
+        self,
+        Granter(authority): &Granter,
+        standing: &Standing,
+        tool: &Descriptor,
+        ceilings: &Ceilings,
+    ) -> Result<(Admitted<Granted>, Grant), Fault> {
         let meant = self.proven.as_ref().and_then(|proven| proven.module);
         if let Some(meant) = meant.filter(|meant| *meant != tool.digest) {
             let (name, digest) = (&tool.name, tool.digest);
@@ -373,14 +446,21 @@ impl Admitted {
         if tool.network {
             standing.allow_network(&self.call).map_err(refuse)?;
         }
-        let layers = self
-            .claims
-            .iter()
-            .cloned()
+        let caller = self.call.at_most.map(|at_most| (Layer::Caller, caller_claims(at_most)));
+        let (admitted, layers) = self.take_layers();
+        let layers = layers
+            .into_iter()
             .chain([(Layer::StandingPolicy, policy), (Layer::Tool, tool_claims(tool))])
-            .chain(self.call.at_most.map(|at_most| (Layer::Caller, caller_claims(at_most))));
-        Grant::new(layers, ceilings)
-            .map_err(|error| self.refused(BlockedBy::ScopeUnenforceable, error.to_string()))
+            .chain(caller);
+        match Grant::meet(authority, layers, ceilings) {
+            Ok(grant) => Ok((admitted, grant)),
+            Err(error) => Err(admitted.refused(BlockedBy::ScopeUnenforceable, error.to_string())),
+        }
+    }
+
+    fn take_layers(self) -> (Admitted<Granted>, Layers) {
+        let Self { call, layers, risk_score, expires_at, remember_until, proven } = self;
+        (Admitted { call, layers: Granted, risk_score, expires_at, remember_until, proven }, layers)
     }
 }
 

@@ -22,7 +22,10 @@ mod standing;
 #[cfg(test)]
 mod vectors;
 
-pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit, denied_by};
+pub use admit::{
+    AcceptUnsigned, Admission, Admitted, Authentic, Escalated, Granted, Granter, OperatorLimits, admit,
+    denied_by,
+};
 pub use callers::{
     AuthError, Caller, CallerEntry, CallerEntryError, CallerList, Callers, CallersError, Credential, Role,
     Shows, Token,

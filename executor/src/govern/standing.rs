@@ -316,7 +316,7 @@ impl Held {
 mod tests {
     use super::*;
     use crate::call::{Door, Priority};
-    use crate::capability::{Ceilings, Glob, Grant, HostPattern, Tree};
+    use crate::capability::{Authority, Ceilings, Glob, Grant, HostPattern, Tree};
     use crate::ident::IntentId;
     use crate::limit::Layer;
     use crate::limit::{Budgets, NetworkBudgets};
@@ -527,7 +527,12 @@ mod tests {
         };
         let verdict = Claims { areas: Some(workspace()), ..Claims::default() };
         let standing = answer(policy(Some(AGENT), rule), &json!({})).unwrap();
-        Grant::new([(Layer::Verdict, verdict), (Layer::StandingPolicy, standing)], &ceilings).unwrap()
+        Grant::meet(
+            &Authority::for_tests(),
+            [(Layer::Verdict, verdict), (Layer::StandingPolicy, standing)],
+            &ceilings,
+        )
+        .unwrap()
     }
 
     #[test]

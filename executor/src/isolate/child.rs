@@ -78,7 +78,7 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
     };
     let now = SystemClock.monotonic();
     let execution =
-        Execution::begin(permit.grant(), network, Arc::default(), Accounting::Process, witness, now);
+        Execution::begin(permit.grant().clone(), network, Arc::default(), Accounting::Process, witness, now);
     let used = clock_gettime(ClockId::ProcessCPUTime);
     let cpu_ns =
         u64::try_from(used.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(used.tv_nsec).unwrap_or(0);

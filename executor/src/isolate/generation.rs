@@ -11,6 +11,7 @@ use super::Ahead;
 use super::cgroup::{Cgroups, Group};
 use super::channel::{Channel, Exit, FromZygote, ToZygote};
 use super::error::ChildError;
+use crate::clock::timer_now;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{HashMap, VecDeque};
@@ -91,7 +92,7 @@ impl Generation {
             fork,
             waiting: Mutex::new(Waiting { first: VecDeque::new(), made }),
             runs: AtomicU64::new(0),
-            since: Instant::now(),
+            since: timer_now(),
             retired: watch::Sender::new(false),
             ended: None,
         }
@@ -266,7 +267,7 @@ struct Keeper {
     /// Our ends of the sockets of children that are being made.
     asked: HashMap<u64, UnixStream>,
     /// The time since which the zygote owes an answer.
-    waits_since: Option<tokio::time::Instant>,
+    waits_since: Option<Instant>,
     living: HashMap<u64, Living>,
     cgroups: Option<Arc<Cgroups>>,
 }
@@ -293,7 +294,7 @@ impl Keeper {
                     match UnixStream::pair() {
                         Ok((ours, theirs)) => {
                             self.asked.insert(next, ours);
-                            self.waits_since.get_or_insert_with(tokio::time::Instant::now);
+                            self.waits_since.get_or_insert_with(timer_now);
                             let fork = ToZygote::Fork { child: next };
                             tokio::time::timeout(MAX_ANSWER_TIME, self.control.send(&fork, &[theirs.as_fd()])).await??;
                         }
@@ -303,11 +304,11 @@ impl Keeper {
                 message = self.control.receive() => match message? {
                     Some(message) => {
                         self.heard(message).await?;
-                        self.waits_since = (!self.asked.is_empty()).then(tokio::time::Instant::now);
+                        self.waits_since = (!self.asked.is_empty()).then(timer_now);
                     }
                     None => return Ok(()),
                 },
-                () = tokio::time::sleep_until(patience.unwrap_or_else(tokio::time::Instant::now)), if patience.is_some() => {
+                () = tokio::time::sleep_until(patience.unwrap_or_else(timer_now)), if patience.is_some() => {
                     return Err(Error::new(ErrorKind::TimedOut, "the zygote does not answer"));
                 }
             }

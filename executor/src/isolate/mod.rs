@@ -33,7 +33,7 @@ pub use ring::Prepared;
 pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::zygote;
 
-use crate::capability::{Grant, Permit};
+use crate::capability::{Grant, GrantView, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
 use crate::error_chain::ErrorChain;
@@ -126,7 +126,7 @@ enum Place {
 
 /// One run that is to be, in its place.
 pub struct Order {
-    grant: Grant,
+    grant: GrantView,
     place: Placed,
 }
 
@@ -217,7 +217,8 @@ impl Isolate {
     /// it goes on. The run's clock starts here.
     #[must_use]
     pub fn begin(&self, order: &Order, network: Network, abort: Arc<Abort>, witness: Witness) -> Execution {
-        Execution::begin(&order.grant, network, abort, Accounting::Thread, witness, self.clock.monotonic())
+        let grant = order.grant.clone();
+        Execution::begin(grant, network, abort, Accounting::Thread, witness, self.clock.monotonic())
     }
 
     /// What is to be reported of a run when this process ends without a word.

@@ -14,6 +14,7 @@ use super::error::ChildError;
 use super::generation::{Child, Generation, Loaded, Made, Refill};
 use super::user::RunAs;
 use super::{Ahead, Module};
+use crate::clock::timer_now;
 use crate::error_chain::ErrorChain;
 use crate::ident::ToolName;
 use crate::sandbox::Code;
@@ -162,9 +163,9 @@ impl Nursery {
             Some(current) if current.runs() < self.settings.renew_runs => {
                 current.since() + self.settings.renew_after
             }
-            Some(_) => Instant::now(),
+            Some(_) => timer_now(),
             // It is closed, and no zygote may follow.
-            None => Instant::now() + self.settings.renew_after,
+            None => timer_now() + self.settings.renew_after,
         }
     }
 
@@ -215,7 +216,7 @@ impl Nursery {
 async fn keep_renewing(nursery: Weak<Nursery>, worn: Arc<Notify>, mut closed: oneshot::Receiver<Infallible>) {
     while let Some(open) = nursery.upgrade() {
         let at = open.worn_at().await;
-        if at > Instant::now() {
+        if at > timer_now() {
             drop(open);
             tokio::select! {
                 _ = &mut closed => return,

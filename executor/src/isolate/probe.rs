@@ -4,10 +4,10 @@
 use super::error::ChildError;
 use super::ring::Ring;
 use super::{Ahead, Isolation, Module, RunAs};
-use crate::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
+use crate::capability::{Ceilings, HostClaims, Permit};
 use crate::clock::Clock;
 use crate::ident::ToolName;
-use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
+use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use crate::sandbox::Code;
 use crate::tool::Contract;
@@ -41,7 +41,7 @@ pub async fn probe(
     clock: Arc<dyn Clock>,
 ) -> Result<std::result::Result<Described, ChildError>> {
     let name = ToolName::parse(NAME).map_err(std::io::Error::other)?;
-    let permit = permit()?;
+    let permit = Permit::nothing(&ceilings().map_err(std::io::Error::other)?);
     let budgets = permit.grant().budgets();
     let (largest_file, handles) = (budgets.written.bytes(), budgets.handles);
     let ahead = Ahead {
@@ -74,13 +74,7 @@ fn short(texts: [String; 4]) -> std::result::Result<Described, ChildError> {
     Ok(Some(texts))
 }
 
-/// A permit for `describe`: some memory and time, and nothing else.
-fn permit() -> Result<Permit> {
-    let ceilings = ceilings().map_err(std::io::Error::other)?;
-    let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings).map_err(std::io::Error::other)?;
-    Ok(Permit::new(grant, Roots::none()))
-}
-
+/// The memory and time of `describe`.
 fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
     Ok(Ceilings {
         memory: MemoryLimit::from_mb(MEMORY_MB)?,

@@ -1,8 +1,8 @@
 //! The pipeline of every call, whichever door it came through.
 //!
 //! ```text
-//! Call ─ find tool ─▶ verdict ─ admit ─▶ Admitted ─ schema, grant, open ─▶ claim in the journal
-//!   ─ slot ─▶ expiry again ─▶ Permit ─ isolate ─▶ Outcome ─▶ journal: Receipt, report queued
+//! Call ─ find tool ─▶ verdict ─ admit ─▶ Admitted ─ schema, grant, open ─▶ Permit ─ claim in the journal
+//!   ─ slot ─▶ expiry again ─▶ isolate uses up the Permit ─▶ Outcome ─▶ journal: Receipt, report queued
 //! ```
 //! From the claim on, a call belongs to a task of its own: a caller that goes away changes nothing.
 //! Execution is at most once; a repeated intent gets the one receipt.
@@ -22,14 +22,15 @@ pub use slots::Capacity;
 pub use watcher::{Happening, Keeper, Watcher};
 
 use crate::call::{Call, ContextSignature};
-use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
+use crate::capability::{Ceilings, Grant, Mounts, Permit, RootsError};
 use crate::catalog::{Catalog, Entry, QuickCheck, Tool};
 use crate::clock::Clock;
 use crate::egress::{Egress, Network};
 use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{
-    AcceptUnsigned, Admission, Admitted, Authentic, Governor, IntentSignatures, Standing, Trust, admit,
+    AcceptUnsigned, Admission, Admitted, Authentic, Governor, Granted, Granter, IntentSignatures,
+    OperatorLimits, Standing, Trust, admit,
 };
 use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::Isolate;
@@ -69,8 +70,10 @@ const RECEIPT_TIMEOUT: Duration = Duration::from_secs(5);
 const A_MOMENT: Duration = Duration::from_millis(300);
 
 /// What the operator decided about this executor.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Settings {
+    /// The right to make grants of admitted calls.
+    pub granter: Granter,
     /// Its ceilings.
     pub ceilings: Ceilings,
     /// Its map from guest paths to host folders.
@@ -391,6 +394,28 @@ impl Executor {
         }
     }
 
+    /// Runs a call under the operator's own limits (`a2g-executor run`).
+    ///
+    /// # Errors
+    /// Every refusal, and the failure or the limit that ended the run.
+    pub async fn execute_for_operator(
+        self: &Arc<Self>,
+        call: Call,
+        limits: OperatorLimits,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let asked = Asked::of(&call);
+        let span = trace::intent(&asked, call.door);
+        let executed = async {
+            let clocked = Clocked::from(self.clock.monotonic());
+            let loaded = self.find_tool(&call)?;
+            let admitted = limits.admit(call, self.clock.now())?;
+            Self::check_arguments(&loaded, admitted.call()).await?;
+            success(self.run(admitted, loaded, None, clocked, Watcher::nobody()).await?)
+        };
+        let executed = async { executed.await.map_err(|fault| self.refused(Some(&asked), fault)) };
+        executed.instrument(span).await
+    }
+
     /// Asks the governor about a call and runs it when it may. `watcher` is told of the run while it goes on;
     /// of one that began before, nobody is told.
     ///
@@ -689,7 +714,8 @@ impl Executor {
         let Some(tool) = loaded.usable_tool(&admitted.call().tool) else {
             return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
         };
-        let grant = admitted.grant(&self.standing, &tool.descriptor, &self.settings.ceilings)?;
+        let Settings { granter, ceilings, .. } = &self.settings;
+        let (admitted, grant) = admitted.grant(granter, &self.standing, &tool.descriptor, ceilings)?;
         if let Some(Err(reason)) = &tool.componentised
             && !grant.whole_trees()
         {
@@ -700,9 +726,9 @@ impl Executor {
             );
             return Err(admitted.refused(BlockedBy::ScopeUnenforceable, message));
         }
-        let roots = self.open(&admitted, &grant)?;
+        let permit = self.open(&admitted, grant)?;
         let place = self.place(&admitted.call().agent)?;
-        if !self.output.has_room(grant.output().value.bytes()) {
+        if !self.output.has_room(permit.grant().output().value.bytes()) {
             return Err(self.busy(NO_MEMORY));
         }
         let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
@@ -713,13 +739,13 @@ impl Executor {
         let Call { intent, agent, .. } = admitted.call();
         let running = self.running.enter(*intent, agent.clone());
         let approved_by = None;
-        let claimed = Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, running };
+        let claimed = Claimed { admitted, loaded, verdict, approved_by, permit, place, running };
         Ok(Taken::Claimed(Box::new(claimed)))
     }
 
     /// Opens the granted folders.
-    fn open(&self, admitted: &Admitted, grant: &Grant) -> Result<Roots, Fault> {
-        Roots::open(grant, &self.settings.mounts, &self.settings.ceilings.areas).map_err(|error| {
+    fn open(&self, admitted: &Admitted<Granted>, grant: Grant) -> Result<Permit, Fault> {
+        Permit::open(grant, &self.settings.mounts, &self.settings.ceilings.areas).map_err(|error| {
             if let RootsError::Refused { path, source } = &error {
                 tracing::warn!(path, %source, "a granted folder cannot be opened");
             }
@@ -747,7 +773,7 @@ impl Executor {
         mut clocked: Clocked,
         watcher: Watcher,
     ) -> Result<Arc<Receipt>, Fault> {
-        let Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, running } = claimed;
+        let Claimed { admitted, loaded, verdict, approved_by, permit, place, running } = claimed;
         let call = admitted.call();
         let queued = self.clock.monotonic();
         let slot = {
@@ -774,12 +800,11 @@ impl Executor {
             self.release(call.intent).await?;
             return Err(self.busy("the executor is shutting down"));
         }
-        let output = self.output.begin(grant.output().value.bytes());
+        let output = self.output.begin(permit.grant().output().value.bytes());
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
             self.release(call.intent).await?;
             return Err(expired);
         }
-        let permit = Permit::new(grant, roots);
         let arguments = Value::Object(call.arguments.clone()).to_string();
         let order = loaded.isolate.order(&call.tool, permit, arguments);
         let receipt = |outcome| {
@@ -906,14 +931,13 @@ enum Taken {
 
 /// An intent that this process has claimed, with all that it needs to run.
 struct Claimed {
-    admitted: Admitted,
+    admitted: Admitted<Granted>,
     loaded: Arc<Loaded>,
     /// The governor's, when it was asked.
     verdict: Option<Arc<Verdict>>,
     /// Who permitted it, when it waited for a person.
     approved_by: Option<String>,
-    grant: Grant,
-    roots: Roots,
+    permit: Permit,
     place: Place,
     running: Entered,
 }

@@ -39,7 +39,7 @@ pub use artifact::{Artifact, ArtifactError, Code, ModuleCompiler, is_component};
 pub use stop::Abort;
 pub use witness::{Event, Witness};
 
-use crate::capability::{Grant, Permit};
+use crate::capability::{Grant, GrantView, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
 use crate::error_chain::BoxedError;
@@ -118,7 +118,7 @@ pub enum Input {
 #[derive(Debug, Clone)]
 pub struct Execution {
     gauges: Arc<Gauges>,
-    grant: Grant,
+    grant: GrantView,
     network: Network,
     abort: Arc<Abort>,
     began: Instant,
@@ -130,7 +130,7 @@ impl Execution {
     /// `accounting` says whose CPU time is the guest's.
     #[must_use]
     pub fn begin(
-        grant: &Grant,
+        grant: GrantView,
         network: Network,
         abort: Arc<Abort>,
         accounting: Accounting,
@@ -147,7 +147,7 @@ impl Execution {
                 budget: Arc::new(Budget::new(grant.budgets())),
                 witness,
             }),
-            grant: grant.clone(),
+            grant,
             network,
             abort,
             began: now,
@@ -392,7 +392,7 @@ impl Sandbox {
     #[must_use]
     pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
         Execution::begin(
-            permit.grant(),
+            permit.grant().clone(),
             network,
             abort,
             Accounting::Thread,

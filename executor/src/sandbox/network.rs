@@ -163,6 +163,9 @@ pub(super) enum NetworkDeniedError {
 fn why(layer: Layer) -> &'static str {
     match layer {
         Layer::Verdict => "the verdict does not grant it (`network_allowed`)",
+        Layer::Operator => {
+            "the operator does not grant it: `a2g-executor run` grants one by a policy (`--policy`)"
+        }
         Layer::Condition => "the verdict is under the condition `no_network`",
         Layer::StandingPolicy => {
             "the standing policy of the agent allows no host that the other layers allow \

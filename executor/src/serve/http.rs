@@ -13,7 +13,7 @@ use super::doorway::{
 use super::listen::{Listen, Listener};
 use super::rpc::{Answered, Followups, Rpc};
 use super::tls::Tls;
-use crate::clock::Clock;
+use crate::clock::{Clock, timer_now};
 use crate::govern::{AuthError, Caller, Callers, Credential, Role};
 use crate::journal::Condition;
 use crate::lines::Lines;
@@ -43,7 +43,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::{Semaphore, broadcast, mpsc};
-use tokio::time::Instant;
 
 /// The answer to a request without valid credentials.
 pub(super) const NOT_KNOWN: &str =
@@ -111,7 +110,7 @@ impl KnownCallers {
         if let AuthError::Token(refusal) = reason {
             self.metrics.refused_token(refusal.as_str());
         }
-        let Some(left_out) = self.lines.one_more(Instant::now().into_std()) else { return };
+        let Some(left_out) = self.lines.one_more(timer_now().into_std()) else { return };
         if left_out > 0 {
             tracing::info!(
                 left_out,

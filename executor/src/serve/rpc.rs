@@ -242,3 +242,36 @@ fn log(fault: &Fault, code: i64) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jsonrpsee::RpcModule;
+    use jsonrpsee::core::RpcResult;
+
+    fn rpc() -> Rpc {
+        let mut module = RpcModule::new(());
+        let wrong = || error_object(&Fault::InvalidRequest("no".to_owned()));
+        module.register_method("right", |_, (), _| RpcResult::Ok([1])).unwrap();
+        module.register_method("wrong", move |_, (), _| RpcResult::<()>::Err(wrong())).unwrap();
+        module.register_async_method("later", |_, _, _| async { RpcResult::Ok([1]) }).unwrap();
+        Rpc::new(module.into(), JsonBounds::default(), &[])
+    }
+
+    /// The stand-in is found by the text that jsonrpsee writes around it. This reads what jsonrpsee really writes.
+    #[tokio::test]
+    async fn every_response_of_jsonrpsee_gets_the_id_that_came() {
+        let (rpc, caller) = (rpc(), Arc::new(Caller::anybody(None)));
+        let result = r#""result":[1]"#;
+        for (method, rest) in
+            [("right", result), ("later", result), ("wrong", r#""error":{"code":-32600,"message":"no"}"#)]
+        {
+            // jsonrpsee knows none of the last two.
+            for id in ["null", "7", r#""a""#, "-1.50e3", "18446744073709551616"] {
+                let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#);
+                let answer = rpc.answer(message.as_bytes(), &caller).await.unwrap();
+                assert_eq!(answer.text, format!(r#"{{"jsonrpc":"2.0","id":{id},{rest}}}"#));
+            }
+        }
+    }
+}

@@ -77,6 +77,7 @@ fn over(what: &str, value: impl Display, key: &str) -> String {
 fn author(layer: Layer) -> &'static str {
     match layer {
         Layer::Verdict => "the verdict",
+        Layer::Operator => "the operator",
         Layer::Condition => "a condition of the verdict",
         Layer::StandingPolicy => "the standing policy of the agent",
         Layer::Tool => "the tool's own manifest",

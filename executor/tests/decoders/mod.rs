@@ -13,11 +13,11 @@ pub(crate) use jwt::{jwt, the_good_token_is_taken};
 pub(crate) use sovereign::sovereign;
 
 use a2g_executor::call::Call;
-use a2g_executor::capability::{Area, Ceilings, Claims, Grant, HostClaims, Tree};
+use a2g_executor::capability::{Area, Authority, Ceilings, Claims, Grant, HostClaims, Tree};
 use a2g_executor::fault::Fault;
 use a2g_executor::govern::{AcceptUnsigned, Admission, Authentic, Trust, TrustSettings, admit};
 use a2g_executor::ident::{AgentDid, IntentId};
-use a2g_executor::limit::{Access, Budgets, Layer, NetworkBudgets};
+use a2g_executor::limit::{Access, Budgets, NetworkBudgets};
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::verdict::{Decision, Proof, Verdict};
 use a2g_executor::wire::a2a;
@@ -243,7 +243,9 @@ pub(crate) fn verdict(body: &[u8]) {
 
 fn admits_what_it_says(verdict: Verdict) {
     static CALL: LazyLock<Call> = LazyLock::new(|| decode::intent(&call().to_string()).unwrap());
-    let leave = Some(AcceptUnsigned::given_on_the_command_line());
+    static LEAVE: LazyLock<AcceptUnsigned> =
+        LazyLock::new(|| AcceptUnsigned::given_on_the_command_line(&Authority::take().unwrap()));
+    let leave = Some(*LEAVE);
     let nobody = Trust::of_nobody(AgentDid::parse(EXECUTOR).unwrap());
     let (call, authentic) =
         Authentic::with_call(CALL.clone(), verdict.clone(), None, &nobody, leave, now()).unwrap();
@@ -276,7 +278,7 @@ pub(crate) fn scope(body: &[u8]) {
     }
     let both = [&one, &other].into_iter().all(|areas| areas.iter().any(|area| area.holds(&path)));
     let claims = Claims { areas: Some(one), ..Claims::default() };
-    let Ok(grant) = Grant::new([(Layer::Verdict, claims)], &ceilings(other)) else { return };
+    let Ok(grant) = Grant::of_operator(claims, &ceilings(other)) else { return };
     let granted = grant.roots().iter().any(|root| root.grants(&path));
     assert_eq!(granted, both, "{path} under {grant:?}");
     let led = grant.roots().iter().any(|root| root.leads(above(&path)));

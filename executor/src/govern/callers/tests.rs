@@ -1,6 +1,7 @@
 //! Who is known by what, and lists that are not to be gone by.
 
 use super::*;
+use crate::capability::Authority;
 use std::os::unix::fs::PermissionsExt as _;
 
 const AGENT: &str = "did:a2g:agent:1.0:planner";
@@ -114,7 +115,7 @@ fn without_a_list_there_is_one_caller_who_is_no_governor() {
     let caller = callers.identify(&shown(None, &[]), now()).unwrap();
     assert!(caller.speaks_for(&AgentDid::parse(AGENT).unwrap()));
     assert!(!caller.is_any_of(&[Role::Governor, Role::Approver]));
-    let leave = Some(AcceptUnsigned::given_on_the_command_line());
+    let leave = Some(AcceptUnsigned::given_on_the_command_line(&Authority::for_tests()));
     assert!(
         Caller::anybody(leave).is_any_of(&[Role::Governor])
             && Caller::anybody(leave).is_any_of(&[Role::Approver])

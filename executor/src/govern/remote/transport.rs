@@ -4,6 +4,7 @@
 //! does not know. Here such a message is logged and dropped, and ends no call but the one that it names.
 
 use super::{CALL_TIMEOUT, MAX_ANSWER_BYTES, MAX_REPORT_BYTES, PUSHES, Push};
+use crate::clock::timer_now;
 use crate::ident::excerpt;
 use crate::lines::Lines;
 use crate::wire::jsonrpc::incoming::{self, Incoming, PeerMessageError};
@@ -198,7 +199,7 @@ impl<R> NormalizedReceiver<R> {
     }
 
     fn log_dropped(&self, message: &[u8], reason: &str) {
-        let Some(left_out) = self.log.one_more(tokio::time::Instant::now().into_std()) else { return };
+        let Some(left_out) = self.log.one_more(timer_now().into_std()) else { return };
         let excerpt = excerpt(&String::from_utf8_lossy(message));
         tracing::warn!(reason, excerpt, left_out, "a message of the governor is dropped");
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::capability::{Ceilings, HostClaims};
+use crate::capability::{Authority, Ceilings, HostClaims};
 use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use std::os::unix::process::ExitStatusExt as _;
@@ -91,7 +91,7 @@ fn grant(memory: u64, cpu: u64) -> Grant {
             hard_links: false,
         },
     };
-    Grant::new([], &ceilings).unwrap()
+    Grant::meet(&Authority::for_tests(), [], &ceilings).unwrap()
 }
 
 /// A program that waits for a line before it begins, and does not outlive a test that fails.

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::capability::{
-    Area, Ceilings, Claims, Glob, Grant, HostClaims, Mount, Mounts, Permit, Roots, Tree,
+    Area, Authority, Ceilings, Claims, Glob, Grant, HostClaims, Mount, Mounts, Permit, Tree,
 };
 use crate::clock::SystemClock;
 use crate::egress::Network;
@@ -213,9 +213,9 @@ impl World {
     }
 }
 
-fn grant() -> (Grant, Ceilings) {
+fn ceilings() -> Ceilings {
     let root = Tree::parse_path("/w").unwrap();
-    let ceilings = Ceilings {
+    Ceilings {
         memory: MemoryLimit::from_mb(64).unwrap(),
         cpu: CpuPercent::new(100).unwrap(),
         timeout: Timeout::from_seconds(60).unwrap(),
@@ -235,13 +235,16 @@ fn grant() -> (Grant, Ceilings) {
             fuel: None,
             hard_links: true,
         },
-    };
+    }
+}
+
+fn grant(ceilings: &Ceilings) -> Grant {
     let claims = Claims {
         areas: Some(Area::parse(GRANTED).unwrap()),
         blocked: BLOCKED.iter().flat_map(|blocked| Glob::blocking(blocked).unwrap()).collect(),
         ..Claims::default()
     };
-    (Grant::new([(Layer::Verdict, claims)], &ceilings).unwrap(), ceilings)
+    Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], ceilings).unwrap()
 }
 
 /// One operation of a guest, from one of its open folders.
@@ -335,10 +338,10 @@ async fn operate(
 
 #[tokio::test]
 async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
-    let (grant, ceilings) = grant();
+    let ceilings = ceilings();
     // In memory where there is such a folder: most of the time goes into making the files anew.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    let world = World { folder, root: Arc::clone(&grant.roots()[0]) };
+    let world = World { folder, root: Arc::clone(&grant(&ceilings).roots()[0]) };
     world.build();
     let guest = Tree::parse_path("/w").unwrap();
     let mounts = Mounts::new(vec![Mount { guest, host: world.at("w") }]).unwrap();
@@ -348,8 +351,7 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
     while sequences < SEQUENCES {
         world.build();
         let before = world.outside();
-        let roots = Roots::open(&grant, &mounts, &ceilings.areas).unwrap();
-        let permit = Permit::new(grant.clone(), roots);
+        let permit = Permit::open(grant(&ceilings), &mounts, &ceilings.areas).unwrap();
         let execution = sandbox.begin(&permit, Network::Off, Arc::<Abort>::default());
         let mut store = sandbox.store(permit, &Input::Arguments(String::new()), &execution).unwrap();
         store.data_mut().links = true;

@@ -3,6 +3,7 @@
 //! Every line counts against its caller's share of memory. An answer is always queued, but no new call begins while the
 //! queue is full. An event is dropped when the queue is full, so that a slow agent never blocks a run.
 
+use crate::clock::timer_now;
 use crate::memory::{self, Held};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -49,7 +50,7 @@ pub(super) enum Presence {
 
 impl Outgoing {
     pub(super) fn new(owner: &str) -> Self {
-        let now = Instant::now();
+        let now = timer_now();
         let queue = Queue {
             lines: VecDeque::new(),
             bytes: 0,
@@ -101,7 +102,7 @@ impl Outgoing {
     /// Attaches a reader in place of the previous one, and returns its number.
     pub(super) fn attach(&self) -> u64 {
         let mut queue = self.lock();
-        let now = Instant::now();
+        let now = timer_now();
         queue.reader += 1;
         (queue.attached, queue.since, queue.moved) = (true, now, now);
         let reader = queue.reader;
@@ -114,7 +115,7 @@ impl Outgoing {
     pub(super) fn detach(&self, reader: u64) {
         let mut queue = self.lock();
         if queue.reader == reader {
-            (queue.attached, queue.since) = (false, Instant::now());
+            (queue.attached, queue.since) = (false, timer_now());
         }
     }
 
@@ -136,7 +137,7 @@ impl Outgoing {
             match queue.lines.pop_front() {
                 Some(line) => {
                     queue.count(queue.bytes.saturating_sub(line.len()));
-                    queue.moved = Instant::now();
+                    queue.moved = timer_now();
                     Some(Some(line))
                 }
                 None => queue.closed.then_some(None),
@@ -193,7 +194,7 @@ impl Queue {
             return;
         }
         if self.lines.is_empty() {
-            self.moved = Instant::now();
+            self.moved = timer_now();
         }
         self.count(self.bytes + line.len());
         self.lines.push_back(line);

@@ -13,6 +13,7 @@
 use super::outgoing::{Outgoing, Presence};
 use super::{Asking, Host};
 use crate::call::{Call, Door, Priority};
+use crate::clock::timer_now;
 use crate::fault::Fault;
 use crate::govern::{Caller, Credential};
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -114,7 +115,7 @@ impl Session {
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
             next: 0,
-            active: Instant::now(),
+            active: timer_now(),
         };
         Arc::new(Self {
             host,
@@ -179,7 +180,7 @@ impl Session {
         let bounds = &self.host.bounds;
         let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| strict_json::check(line, bounds));
         let mut state = self.lock();
-        state.active = Instant::now();
+        state.active = timer_now();
         if state.phase == Phase::Gone {
             return;
         }
@@ -509,7 +510,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.session.lock();
         state.running.remove(&self.turn);
-        state.active = Instant::now();
+        state.active = timer_now();
         self.session.open.send_replace(state.open());
         drop(state);
         self.session.start_waiting();

@@ -1,6 +1,7 @@
 //! The WebSocket of this door: messages are answered as they complete, and events are sent as they occur.
 
 use super::{Nexus, Received, Told, Way};
+use crate::clock::timer_now;
 use crate::govern::Credential;
 use crate::memory::Charge;
 use crate::serve::connections::Connection;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio::time::{Instant, interval_at, timeout};
+use tokio::time::{interval_at, timeout};
 
 /// The close code for an unauthenticated caller.
 const NOT_KNOWN_CODE: u16 = 4001;
@@ -177,8 +178,8 @@ async fn speak(
     mut outgoing: mpsc::Receiver<Told>,
 ) -> bool {
     let heartbeat = door.settings.heartbeat;
-    let mut beat = interval_at(Instant::now() + heartbeat, heartbeat);
-    let mut again = interval_at(Instant::now() + RECHECK_INTERVAL, RECHECK_INTERVAL);
+    let mut beat = interval_at(timer_now() + heartbeat, heartbeat);
+    let mut again = interval_at(timer_now() + RECHECK_INTERVAL, RECHECK_INTERVAL);
     loop {
         let look = tokio::select! {
             answer = outgoing.recv() => {
