@@ -40,7 +40,7 @@ mod subscribers;
 mod without;
 
 use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Mount, Mounts, Permit, Tree};
-use a2g_executor::catalog::{componentize, sealed};
+use a2g_executor::catalog::{componentize, create_sealed};
 use a2g_executor::clock::SystemClock;
 use a2g_executor::egress::Network;
 use a2g_executor::limit::{Access, Budgets, NetworkBudgets};
@@ -166,7 +166,7 @@ pub(crate) fn tool_path(target: &Path, name: &str) -> PathBuf {
 
 async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, folder: Option<&Path>) {
     let sandbox = Sandbox::new(16, false, Arc::new(SystemClock)).unwrap();
-    let compiled = sealed(&ModuleCompiler::new(false).unwrap().compile(wasm).unwrap()).unwrap();
+    let compiled = create_sealed(&ModuleCompiler::new(false).unwrap().compile(wasm).unwrap()).unwrap();
     let code = Code { module: &compiled, component: is_component(wasm), componentised: None, contract };
     let artifact = sandbox.load(code).unwrap();
     let plain = plain::Plain::new(wasm, contract);

@@ -15,7 +15,7 @@
 )]
 
 use a2g_executor::capability::{Ceilings, Claims, HostClaims, Permit};
-use a2g_executor::catalog::sealed;
+use a2g_executor::catalog::create_sealed;
 use a2g_executor::clock::SystemClock;
 use a2g_executor::egress::Network;
 use a2g_executor::isolate::{
@@ -578,7 +578,7 @@ fn a_child_whose_parent_is_gone_goes_no_further() {
 /// Compiles a guest, before a child is forked: the compiler has threads.
 fn compiled(wat: &str) -> File {
     let compiled = ModuleCompiler::new(false).unwrap().compile(&wat::parse_str(wat).unwrap()).unwrap();
-    sealed(&compiled).unwrap()
+    create_sealed(&compiled).unwrap()
 }
 
 /// Runs a guest in a confined child, with `folder` as its `/`.

@@ -214,7 +214,7 @@ const MAKERS: [(&str, &[&str]); 11] = [
             "derive(Clone)",
         ],
     ),
-    ("Caller", &["Caller::any_agent", "Caller::anybody", "Callers::identify", "KnownCallers::identify"]),
+    ("Caller", &["Caller::any_agent", "Caller::anonymous", "Callers::identify", "KnownCallers::identify"]),
     ("Admitted", &["Admitted::grant", "Escalated::resolve", "OperatorLimits::admit"]),
     ("Grant", &["Admitted::grant", "Grant::carried", "Grant::meet", "Grant::nothing", "Grant::of_operator"]),
     (

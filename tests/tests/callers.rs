@@ -372,7 +372,7 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
     assert!(figures().value("a2g_unknown_callers_total").abs() < f64::EPSILON);
     assert_eq!(ask(&mut client, Some("Bearer a2g_wrong"), "a2g/tools", &json!({})).status, 401);
     assert!((figures().value("a2g_unknown_callers_total") - 1.0).abs() < f64::EPSILON);
-    executor.line_with("nobody in the list of callers shows this");
+    executor.line_with("no caller in the list has this credential");
 }
 
 /// Of two who decide in the same moment one is told that it did, and that is what happens.
@@ -707,7 +707,7 @@ fn a_key_that_others_read_and_a_certificate_without_its_key_are_not_served() {
         }
     };
     set_mode(&authority.path("server.key"), 0o644);
-    refused("others may read it");
+    refused("other users may read");
     std::fs::copy(authority.path("other.key"), authority.path("server.key")).unwrap();
     set_mode(&authority.path("server.key"), 0o600);
     refused("server.pem");

@@ -992,7 +992,7 @@ fn the_door_is_there_when_it_has_keys_that_are_its_own() {
         assert!(!process.stderr().contains(PLANNER.secret));
     };
     set_mode(&keys.path(), 0o644);
-    refused("others may read it");
+    refused("other users may read");
     set_mode(&keys.path(), 0o600);
     std::fs::write(keys.path(), format!("{EXECUTOR} {} -\n", PLANNER.secret)).unwrap();
     refused("the executor's own id");
@@ -1000,5 +1000,5 @@ fn the_door_is_there_when_it_has_keys_that_are_its_own() {
     std::fs::write(keys.path(), twice).unwrap();
     refused("under two ids");
     std::fs::write(keys.path(), format!("planner {}\n", PLANNER.secret)).unwrap();
-    refused("line 1 has to be three parts");
+    refused("line 1 must be three parts");
 }

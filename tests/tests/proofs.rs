@@ -126,8 +126,8 @@ fn a_proof_that_is_not_exactly_right_runs_nothing() {
         ("tool_sha256", json!(sha256("another module")), mismatch, "another module"),
         ("verdict", with(&good["verdict"], "conditions", json!(["read_only"])), mismatch, "another verdict"),
         ("exp", json!(now - 1), untrusted, "before it was issued"),
-        ("iat", json!(now + 120), untrusted, "not to be used before"),
-        ("nbf", json!(now + 120), untrusted, "not to be used before"),
+        ("iat", json!(now + 120), untrusted, "not valid before"),
+        ("nbf", json!(now + 120), untrusted, "not valid before"),
         ("exp", json!(now + 601), untrusted, "at most 600"),
         ("scope", json!("some restriction"), untrusted, "`scope`"),
     ] {
@@ -423,7 +423,7 @@ fn keys_are_made_shown_and_trusted_without_showing_what_is_secret() {
 
     // A file that is there stays as it is.
     let before = std::fs::read(pair).unwrap();
-    assert!(fails(&["key", "new", pair, "--issuer", ISSUER]).contains("is there already"));
+    assert!(fails(&["key", "new", pair, "--issuer", ISSUER]).contains("exists already"));
     assert_eq!(std::fs::read(pair).unwrap(), before);
     // To trust a key again changes nothing.
     succeeds(&["key", "trust", &json.to_string(), "--keys", trusted]);
@@ -508,7 +508,7 @@ fn an_executor_does_not_start_on_keys_that_others_can_change_or_guests_can_reach
     set_mode(&key_file, 0o600);
     set_mode(&keys.trusted(), 0o777);
     let (code, says) = check(trust, "/workspace/**");
-    assert!(code == Some(2) && says.contains("others may change it"), "{says}");
+    assert!(code == Some(2) && says.contains("other users may change it"), "{says}");
 }
 
 // --- signed intents ---

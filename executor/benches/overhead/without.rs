@@ -10,7 +10,7 @@ use a2g_executor::clock::{Clock, SystemClock};
 use a2g_executor::config::Config;
 use a2g_executor::deliver::deliver_reports;
 use a2g_executor::govern::local::{LocalGovernor, PolicySet};
-use a2g_executor::govern::{AcceptUnsigned, Callers, Governor, Granter, Records, Trust};
+use a2g_executor::govern::{AcceptUnsigned, Callers, Governor, Granter, ReportLog, Trust};
 use a2g_executor::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, RunAs};
 use a2g_executor::journal::Journal;
 use a2g_executor::limit::Budgets;
@@ -53,8 +53,8 @@ async fn serve(folder: &Path) {
     let cache = Cache::open(&config.cache, sandbox.compatibility()).unwrap();
     // The executor with a journal was started before, and has compiled them.
     let catalog = Catalog::open(&folder.join("catalogue"), &cache).unwrap();
-    assert!(catalog.preparing().is_empty());
-    let tools = catalog.ready().map(|(name, tool)| {
+    assert!(catalog.preparing_tools().is_empty());
+    let tools = catalog.ready_tools().map(|(name, tool)| {
         let componentised = tool.componentised.as_ref().and_then(|made| made.as_ref().ok());
         let code = Code {
             module: &tool.compiled,
@@ -93,7 +93,7 @@ async fn serve(folder: &Path) {
     };
     let trust = Trust::read(&config.trust, config.did.clone()).unwrap();
     let local = LocalGovernor::new(PolicySet::builtin().unwrap(), Arc::clone(&clock));
-    let governor = Governor::Local(Arc::new(local), Arc::new(Records::default()));
+    let governor = Governor::Local(Arc::new(local), Arc::new(ReportLog::default()));
     let (loaded, journal) = (Loaded::new(catalog, isolate), Journal::in_memory());
     let executor = Executor::new(settings, loaded, governor, trust, None, journal, Arc::clone(&clock));
     let executor = Arc::new(executor);
@@ -103,7 +103,7 @@ async fn serve(folder: &Path) {
         doorways: Vec::new(),
         allowed_hosts: config.allowed_hosts,
         allowed_origins: config.allowed_origins,
-        callers: KnownCallers::new(Callers::anybody(accept_unsigned)),
+        callers: KnownCallers::new(Callers::anonymous(accept_unsigned)),
         clock,
         tls: None,
         connections: config.connections,

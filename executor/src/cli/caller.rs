@@ -10,7 +10,7 @@ use super::output::{note, one_line, print};
 use super::serve::WITHOUT_ISSUER;
 use super::setup::config;
 use crate::clock::{Clock as _, SystemClock};
-use crate::govern::{CallerEntry, CallerList, JwtSubject, Role, Shows, Token};
+use crate::govern::{CallerEntry, CallerIdentity, CallerList, JwtSubject, Role, Token};
 use crate::ident::Issuer;
 use anyhow::{Context as _, bail};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
             let jwt = jwt_issuer.zip(jwt_subject).map(|(issuer, subject)| subject_of(&issuer, subject));
             let jwt = jwt.transpose()?;
             let Place { path, issuers } = Place::of(list)?;
-            let mut callers = CallerList::to_change(&path)?;
+            let mut callers = CallerList::open_for_update(&path)?;
             let unknown = |jwt: &&JwtSubject| issuers.as_ref().is_some_and(|all| !all.contains(&jwt.issuer));
             if let Some(JwtSubject { issuer, .. }) = jwt.as_ref().filter(unknown) {
                 note(format_args!("warning: {issuer}: {WITHOUT_ISSUER}"));
@@ -51,7 +51,7 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
         }
         Caller::List { list, json } => self::list(CallerList::read(&Place::of(list)?.path)?.entries(), json),
         Caller::Remove { name, list } => {
-            CallerList::to_change(&Place::of(list)?.path)?.remove(&name)?;
+            CallerList::open_for_update(&Place::of(list)?.path)?.remove(&name)?;
             note(format_args!(
                 "Executors with this list refuse `{}` from their next start or SIGHUP on.",
                 one_line(name)
@@ -108,10 +108,12 @@ fn list(entries: &[CallerEntry], json: bool) {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
         let agents = agents.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let shows = match entry.shows() {
-            Ok(Shows::Token(_)) => "a token".to_owned(),
-            Ok(Shows::Certificate(name)) => format!("a certificate for {name}"),
-            Ok(Shows::Jwt(JwtSubject { issuer, subject })) => format!("a JWT of {issuer} about {subject}"),
+        let shows = match entry.identity() {
+            Ok(CallerIdentity::Token(_)) => "a token".to_owned(),
+            Ok(CallerIdentity::Certificate(name)) => format!("a certificate for {name}"),
+            Ok(CallerIdentity::Jwt(JwtSubject { issuer, subject })) => {
+                format!("a JWT of {issuer} about {subject}")
+            }
             Err(wrong) => format!("invalid: it {wrong}"),
         };
         let over = expires_at.is_some_and(|at| at <= now);

@@ -39,7 +39,7 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
         doorways: Vec::new(),
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
-        callers: KnownCallers::new(Callers::anybody(None)),
+        callers: KnownCallers::new(Callers::anonymous(None)),
         clock: Arc::new(SystemClock),
         tls: None,
         connections: ConnectionLimits::default(),

@@ -260,7 +260,7 @@ fn waiting(journal: &Path, limit: u64) -> anyhow::Result<Vec<Escalated>> {
     let now = SystemClock.now();
     let held = History::open(journal)?.waiting()?;
     let held = held.iter().map(|text| Escalated::from_journal(text)).collect::<Result<Vec<_>, _>>()?;
-    let mut waiting = held.into_iter().filter(|held| held.waits(now)).collect::<Vec<_>>();
+    let mut waiting = held.into_iter().filter(|held| held.is_pending(now)).collect::<Vec<_>>();
     waiting.sort_by_key(|held| held.verdict().expires_at);
     waiting.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     Ok(waiting)

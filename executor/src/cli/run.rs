@@ -111,7 +111,7 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         signatures: None,
     };
     // No proofs: the command line cannot carry one.
-    let trust = Trust::of_nobody(config.did.clone());
+    let trust = Trust::empty(config.did.clone());
     let governor = Governor::Local(Arc::new(local), Arc::default());
     let loaded = workshop.load(&config, 1).await?;
     let egress = workshop.egress(&config)?;

@@ -15,7 +15,7 @@ use crate::error_chain::ErrorChain;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
     AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, Granter, IntentSignatures, IssuerSettings,
-    KeyPair, Push, Records, RemoteGovernor, TokenIssuers, Trust,
+    KeyPair, Push, RemoteGovernor, ReportLog, TokenIssuers, Trust,
 };
 use crate::ident::Issuer;
 use crate::isolate::{Isolation, RunAs, User};
@@ -148,7 +148,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         (Some(path), Some(count)) => print(format_args!("callers     {count} in {}", path.display())),
         _ => print("callers     any that reaches it"),
     }
-    for (caller, issuer) in callers.iter().flat_map(Callers::without_issuer) {
+    for (caller, issuer) in callers.iter().flat_map(Callers::with_unknown_issuer) {
         note(format_args!("warning: `{}` shows a JWT of {issuer}: {WITHOUT_ISSUER}", one_line(caller)));
     }
     for IssuerSettings { issuer, keys, audience } in &config.issuers {
@@ -158,7 +158,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         let agents = keys.agents().count();
         print(format_args!("nexus       on, agents with keys: {agents}"));
     }
-    let governor = config.governor.as_ref().map_or("built in".to_owned(), GovernorUrl::shown);
+    let governor = config.governor.as_ref().map_or("built in".to_owned(), GovernorUrl::redact);
     print(format_args!("governor    {governor}"));
     if let Some(policies) = inside {
         let from = config.policies.as_ref().map_or("built in".to_owned(), |from| from.display().to_string());
@@ -363,7 +363,7 @@ async fn serve(
         match transport {
             Transport::A2eStdio(settings) => serve_a2e_stdio(serving, settings, bounds, callers).await,
             Transport::Listen | Transport::Stdio => {
-                serve_stdio(rpc, Arc::new(Caller::anybody(accept_unsigned))).await
+                serve_stdio(rpc, Arc::new(Caller::anonymous(accept_unsigned))).await
             }
         }
     });
@@ -464,10 +464,10 @@ impl Known {
         let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
         let read = |path| Callers::read(path, issuers.clone());
         let listed = config.callers.as_deref().map(read).transpose()?;
-        for (caller, issuer) in listed.iter().flat_map(Callers::without_issuer) {
+        for (caller, issuer) in listed.iter().flat_map(Callers::with_unknown_issuer) {
             tracing::warn!(caller, %issuer, "{WITHOUT_ISSUER}");
         }
-        let callers = KnownCallers::new(listed.unwrap_or_else(|| Callers::anybody(accept_unsigned)));
+        let callers = KnownCallers::new(listed.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
         let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
         if tls.is_none() && !config.listen.is_local() {
             tracing::warn!(listen = %config.listen, "tokens are sent over the network unencrypted: see `server.tls`");
@@ -495,7 +495,7 @@ impl Known {
             // Fails closed: an operator who removed a caller must not have it accepted because of an error elsewhere in
             // the list.
             Some(Err(error)) => {
-                self.callers.renew(Callers::nobody());
+                self.callers.renew(Callers::empty());
                 tracing::error!(%error, "all callers are refused until the list can be read again");
             }
         }
@@ -548,7 +548,7 @@ impl Catalogue {
         let mut catalog = self.executor.catalog();
         let (workshop, config) = (Arc::clone(&self.workshop), self.config.clone());
         let (built, mut ready) = mpsc::unbounded_channel();
-        let names = catalog.preparing();
+        let names = catalog.preparing_tools();
         tokio::task::spawn_blocking(move || {
             let take = |entries: std::sync::mpsc::Receiver<_>| {
                 entries.into_iter().for_each(|entry| drop(built.send(entry)));
@@ -605,7 +605,7 @@ fn renew_trust(executor: &Executor, config: &Config) {
         }
         // Fails closed: an operator who removed a key must not have it trusted because another file is broken.
         Err(error) => {
-            executor.renew_trust(Trust::of_nobody(config.did.clone()));
+            executor.renew_trust(Trust::empty(config.did.clone()));
             tracing::error!(%error, "no key is trusted until the keys can be read again");
         }
     }
@@ -667,9 +667,9 @@ fn policies(folder: Option<&Path>) -> anyhow::Result<PolicySet> {
 }
 
 /// Opens the file in which a governor records reports.
-pub(super) fn records(path: Option<&Path>) -> anyhow::Result<Records> {
-    let Some(path) = path else { return Ok(Records::default()) };
-    Records::append_to(path).with_context(|| format!("reports cannot be recorded in `{}`", path.display()))
+pub(super) fn records(path: Option<&Path>) -> anyhow::Result<ReportLog> {
+    let Some(path) = path else { return Ok(ReportLog::default()) };
+    ReportLog::append_to(path).with_context(|| format!("reports cannot be recorded in `{}`", path.display()))
 }
 
 /// Resolves at SIGTERM or Ctrl-C.

@@ -3,7 +3,9 @@
 use super::UsageError;
 use super::arguments::Setup;
 use crate::capability::Authority;
-use crate::catalog::{Build, Cache, Catalog, CatalogError, CompileJob, Compiled, Compiler, Entry};
+use crate::catalog::{
+    Cache, Catalog, CatalogEntry, CatalogError, CompileJob, Compiled, Compiler, ToolBuilder,
+};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Containment, DEFAULT_FILE};
 use crate::egress::Egress;
@@ -200,7 +202,7 @@ impl Workshop {
             bail!("there is no catalogue at `{}`: {}", folder.display(), how_to_get_tools(folder));
         }
         let catalog = Catalog::open(folder, &self.cache)?;
-        if catalog.iter().all(|(_, entry)| matches!(entry, Entry::Broken(_))) {
+        if catalog.iter().all(|(_, entry)| matches!(entry, CatalogEntry::Broken(_))) {
             let how = how_to_get_tools(folder);
             (self.tell)(format_args!("no tool in `{}` can be used: {how}", folder.display()));
         }
@@ -230,7 +232,7 @@ impl Workshop {
         for tool in config.inline_tools.iter().filter(|name| catalog.get(name).is_none()) {
             tracing::warn!(%tool, "`executor.inline_tools` names a tool that is not in the catalogue");
         }
-        let tools = catalog.ready().map(|(name, tool)| Module {
+        let tools = catalog.ready_tools().map(|(name, tool)| Module {
             name,
             code: Code {
                 module: &tool.compiled,
@@ -279,7 +281,7 @@ impl Workshop {
     }
 }
 
-impl Build for Workshop {
+impl ToolBuilder for Workshop {
     fn build(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
         let mut compiled = self.compile(name, job)?;
         let Compiled { module, component, componentised, described } = &mut compiled;

@@ -5,7 +5,7 @@ use super::layout::{Listing, judged, text};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::setup::{Workshop, config, contain};
-use crate::catalog::{Catalog, CatalogError, Entry, install};
+use crate::catalog::{Catalog, CatalogEntry, CatalogError, install};
 use crate::config::Config;
 use crate::ident::{ToolName, did_you_mean};
 use crate::tool::{Declared, Descriptor};
@@ -39,10 +39,10 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
                 );
             };
             match entry {
-                Entry::Ready(tool) if json => print(pretty(&described(&tool.descriptor))),
-                Entry::Ready(tool) => inspect(&tool.descriptor),
-                Entry::Preparing => bail!("the tool `{name}` was added just now: try again"),
-                Entry::Broken(error) => bail!("the tool `{name}` cannot be used: {error}"),
+                CatalogEntry::Ready(tool) if json => print(pretty(&described(&tool.descriptor))),
+                CatalogEntry::Ready(tool) => inspect(&tool.descriptor),
+                CatalogEntry::Preparing => bail!("the tool `{name}` was added just now: try again"),
+                CatalogEntry::Broken(error) => bail!("the tool `{name}` cannot be used: {error}"),
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -77,11 +77,11 @@ type Row<'a> = (&'a str, Result<&'a Descriptor, &'a CatalogError>);
 /// The tools, and the folders that were skipped because of their names.
 fn rows(catalog: &Catalog) -> impl Iterator<Item = Row<'_>> {
     let tools = catalog.iter().filter_map(|(name, entry)| match entry {
-        Entry::Ready(tool) => Some((name.as_str(), Ok(&tool.descriptor))),
-        Entry::Preparing => None,
-        Entry::Broken(error) => Some((name.as_str(), Err(&**error))),
+        CatalogEntry::Ready(tool) => Some((name.as_str(), Ok(&tool.descriptor))),
+        CatalogEntry::Preparing => None,
+        CatalogEntry::Broken(error) => Some((name.as_str(), Err(&**error))),
     });
-    tools.chain(catalog.misnamed().map(|(name, error)| (name, Err(error))))
+    tools.chain(catalog.misnamed_folders().map(|(name, error)| (name, Err(error))))
 }
 
 fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {

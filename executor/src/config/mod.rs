@@ -605,7 +605,7 @@ fn who_is_trusted(
     Ok(TrustSettings {
         signature: intent_signature.map(signature),
         keys: keys.map(&at),
-        longest: Duration::from_secs(within("trust.max_proof_seconds", max_proof_seconds, 604_800)?),
+        max_lifetime: Duration::from_secs(within("trust.max_proof_seconds", max_proof_seconds, 604_800)?),
     })
 }
 

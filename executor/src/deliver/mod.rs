@@ -7,7 +7,7 @@ pub use webhook::Post;
 
 use crate::error_chain::ErrorChain;
 use crate::fault::Fault;
-use crate::govern::{Checkpoint, Introduction, KeyPair, Pulse, Push, RemoteError};
+use crate::govern::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration, KeyPair, Push, RemoteError};
 use crate::ident::AgentDid;
 use crate::journal::chain::{Head, shown};
 use crate::outcome::Receipt;
@@ -52,7 +52,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             let refused = matches!(error, RemoteError::Refused(_));
             let due = executor.journal().failed(due, refused);
             let pause = jittered(pause_before(due.tries));
-            let governor = executor.governor().place();
+            let governor = executor.governor().endpoint();
             span.record("failed", true);
             span.in_scope(|| {
                 let (tries, pause_ms) = (due.tries, pause.as_millis());
@@ -101,10 +101,10 @@ pub async fn stay_registered(
     at_start: Head,
 ) {
     let began = executor.clock().monotonic();
-    let introduction = Introduction { agent: did.clone(), public_key, tools: executor.tool_names() };
+    let registration = ExecutorRegistration { agent: did.clone(), public_key, tools: executor.tool_names() };
     let mut untold = Some(at_start);
     loop {
-        register(&executor, &introduction).await;
+        register(&executor, &registration).await;
         let mut just_registered = true;
         loop {
             let (running, queued) = executor.load();
@@ -114,14 +114,19 @@ pub async fn stay_registered(
             let now = executor.clock().now();
             let signature = key.as_ref().map(|key| key.attest(&did, count, &root, now));
             let checkpoint = Checkpoint { count, root, signature };
-            let pulse =
-                Pulse { agent: did.clone(), uptime_seconds: uptime.as_secs(), running, queued, checkpoint };
+            let pulse = ExecutorHeartbeat {
+                agent: did.clone(),
+                uptime_seconds: uptime.as_secs(),
+                running,
+                queued,
+                checkpoint,
+            };
             match executor.governor().heartbeat(&pulse).await {
                 Ok(()) => untold = None,
                 // A governor that rejects the first heartbeat would otherwise cause a loop of registrations.
                 Err(RemoteError::Refused(Fault::SessionExpired(_))) if !just_registered => break,
                 Err(error) => {
-                    let governor = executor.governor().place();
+                    let governor = executor.governor().endpoint();
                     tracing::warn!(governor, error = %ErrorChain(&error), "the heartbeat failed");
                 }
             }
@@ -131,13 +136,13 @@ pub async fn stay_registered(
     }
 }
 
-async fn register(executor: &Executor, introduction: &Introduction) {
+async fn register(executor: &Executor, registration: &ExecutorRegistration) {
     let mut pause = FIRST_PAUSE;
-    let governor = executor.governor().place();
+    let governor = executor.governor().endpoint();
     loop {
-        match executor.governor().register(introduction).await {
+        match executor.governor().register(registration).await {
             Ok(policy) => {
-                tracing::info!(governor, agent = %introduction.agent, "registered with the governor");
+                tracing::info!(governor, agent = %registration.agent, "registered with the governor");
                 if let Some(policy) = policy {
                     executor.set_policy(policy);
                 }
@@ -157,7 +162,7 @@ async fn register(executor: &Executor, introduction: &Introduction) {
 pub async fn follow(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
     while let Some(push) = pushes.recv().await {
         if let Err(fault) = obey(&executor, &push).await {
-            let governor = executor.governor().place();
+            let governor = executor.governor().endpoint();
             tracing::warn!(
                 governor,
                 method = push.method,

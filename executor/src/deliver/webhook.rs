@@ -5,7 +5,7 @@
 //! does not fit is dropped and logged: a client can always query the task.
 
 use crate::egress::Courier;
-use crate::wire::a2a::push::{Notice, WebhookUrlError, Webhooks};
+use crate::wire::a2a::push::{PushNotification, WebhookUrlError, Webhooks};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,7 +24,7 @@ const PAUSES: [Duration; 4] =
 const ONE_TRY: Duration = Duration::from_secs(20);
 
 type Key = (String, String);
-type Lines = Arc<Mutex<HashMap<Key, (String, mpsc::Sender<Notice>)>>>;
+type Lines = Arc<Mutex<HashMap<Key, (String, mpsc::Sender<PushNotification>)>>>;
 
 /// Posts notifications.
 pub struct Post {
@@ -45,7 +45,7 @@ impl Webhooks for Post {
         self.courier.check(url).map_err(|error| WebhookUrlError { reason: error.into() })
     }
 
-    fn notify(&self, notice: Notice) {
+    fn notify(&self, notice: PushNotification) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let key = notice.of.clone();
         if let Some((_, line)) = lines.get(&key) {
@@ -68,7 +68,12 @@ impl Webhooks for Post {
 }
 
 /// Posts the queued notifications, and ends when the queue is empty.
-async fn post_all(courier: Arc<Courier>, lines: Lines, key: Key, mut waiting: mpsc::Receiver<Notice>) {
+async fn post_all(
+    courier: Arc<Courier>,
+    lines: Lines,
+    key: Key,
+    mut waiting: mpsc::Receiver<PushNotification>,
+) {
     loop {
         let next = {
             let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,8 +89,8 @@ async fn post_all(courier: Arc<Courier>, lines: Lines, key: Key, mut waiting: mp
     }
 }
 
-async fn post(courier: &Courier, notice: Notice) {
-    let Notice { of, owner, url, headers, body } = notice;
+async fn post(courier: &Courier, notice: PushNotification) {
+    let PushNotification { of, owner, url, headers, body } = notice;
     let mut pauses = PAUSES.into_iter();
     loop {
         let posted = courier.post(&owner, &url, &headers, body.clone());

@@ -23,14 +23,14 @@ pub use watcher::{Happening, Keeper, Watcher};
 
 use crate::call::{Call, ContextSignature};
 use crate::capability::{Ceilings, Grant, Mounts, Permit, RootsError};
-use crate::catalog::{Catalog, Entry, QuickCheck, Tool};
+use crate::catalog::{Catalog, CatalogEntry, QuickCheck, Tool};
 use crate::clock::Clock;
 use crate::egress::{Egress, Network};
 use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{
-    AcceptUnsigned, Admission, Admitted, Authentic, Governor, Granted, Granter, IntentSignatures,
-    OperatorLimits, Standing, Trust, admit,
+    AcceptUnsigned, Admission, Admitted, Governor, Granted, Granter, IntentSignatures, OperatorLimits,
+    StandingPolicies, Trust, VerifiedVerdict, admit,
 };
 use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::Isolate;
@@ -98,7 +98,7 @@ impl Loaded {
     /// A catalogue whose tools are ready to run in `isolate`.
     #[must_use]
     pub fn new(catalog: Catalog, isolate: Isolate) -> Self {
-        let usable = catalog.ready().filter(|(name, _)| isolate.usable(name).is_ok());
+        let usable = catalog.ready_tools().filter(|(name, _)| isolate.usable(name).is_ok());
         let tools = usable.map(|(_, tool)| tool.descriptor.clone()).collect();
         Self { catalog, isolate, tools }
     }
@@ -118,7 +118,7 @@ pub struct Executor {
     trust: RwLock<Arc<Trust>>,
     /// The way out, when any run may have a network.
     egress: Option<Arc<Egress>>,
-    standing: Standing,
+    standing: StandingPolicies,
     journal: Journal,
     slots: Arc<Slots>,
     output: ExpectedOutput,
@@ -182,7 +182,7 @@ impl Executor {
             governor,
             trust: RwLock::new(Arc::new(trust)),
             egress,
-            standing: Standing::default(),
+            standing: StandingPolicies::default(),
             journal,
             running: Running::default(),
             escalations,
@@ -210,9 +210,9 @@ impl Executor {
     pub fn tool_names(&self) -> Vec<String> {
         let loaded = self.loaded();
         let known = loaded.catalog.iter().filter(|(name, entry)| match entry {
-            Entry::Ready(_) => loaded.isolate.usable(name).is_ok(),
-            Entry::Preparing => true,
-            Entry::Broken(_) => false,
+            CatalogEntry::Ready(_) => loaded.isolate.usable(name).is_ok(),
+            CatalogEntry::Preparing => true,
+            CatalogEntry::Broken(_) => false,
         });
         known.map(|(name, _)| name.to_string()).collect()
     }
@@ -363,7 +363,8 @@ impl Executor {
     ) -> Result<Arc<Receipt>, Fault> {
         let clocked = Clocked::from(self.clock.monotonic());
         let (trust, leave) = (self.trust(), self.settings.accept_unsigned);
-        let (call, verdict) = Authentic::with_call(call, verdict, proof, &trust, leave, self.clock.now())?;
+        let (call, verdict) =
+            VerifiedVerdict::from_call(call, verdict, proof, &trust, leave, self.clock.now())?;
         let loaded = self.find_tool(&call)?;
         self.check_room()?;
         let known = self.journal.find(&call, verdict.verdict().expires_at).await;
@@ -587,15 +588,15 @@ impl Executor {
         let loaded = self.loaded();
         let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
         match loaded.catalog.get(&call.tool) {
-            Some(Entry::Ready(_)) => {
+            Some(CatalogEntry::Ready(_)) => {
                 loaded.isolate.usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
             }
-            Some(Entry::Preparing) => {
+            Some(CatalogEntry::Preparing) => {
                 let message =
                     format!("the tool `{}` is being prepared: its module is compiled once", call.tool);
                 return Err(Fault::Busy { message, retry_after_ms: PREPARING_RETRY_MS });
             }
-            Some(Entry::Broken(error)) => return Err(unavailable(error.public_message())),
+            Some(CatalogEntry::Broken(error)) => return Err(unavailable(error.public_message())),
             None => {
                 let known = loaded.catalog.iter().map(|(name, _)| name.as_str());
                 let nearest = did_you_mean(call.tool.as_str(), known);
@@ -724,7 +725,7 @@ impl Executor {
                  {reason}: grant trees, or build it as a component",
                 admitted.call().tool
             );
-            return Err(admitted.refused(BlockedBy::ScopeUnenforceable, message));
+            return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
         }
         let permit = self.open(&admitted, grant)?;
         let place = self.place(&admitted.call().agent)?;
@@ -749,7 +750,7 @@ impl Executor {
             if let RootsError::Refused { path, source } = &error {
                 tracing::warn!(path, %source, "a granted folder cannot be opened");
             }
-            admitted.refused(BlockedBy::ScopeUnenforceable, error.to_string())
+            admitted.refusal(BlockedBy::ScopeUnenforceable, error.to_string())
         })
     }
 
@@ -829,7 +830,7 @@ impl Executor {
             }
             Beginning::Replayed => {
                 let message = "the `proof` was used before, for another intent: ask the governor again";
-                return Err(admitted.refused(BlockedBy::VerdictReplayed, message));
+                return Err(admitted.refusal(BlockedBy::VerdictReplayed, message));
             }
         }
         // The disk may have taken its time.

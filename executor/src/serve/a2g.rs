@@ -52,7 +52,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, asker, params| {
         let (intent, caller) = (decode::intent_id(&params)?, asker.caller);
         let anyone = caller.is_any_of(&[Governor, Operator]);
-        let of = |agent: &AgentDid| anyone || caller.speaks_for(agent);
+        let of = |agent: &AgentDid| anyone || caller.may_act_as(agent);
         let cancelled = executor.cancel(intent, &of, caller.name()).await?;
         Ok(encode::cancelled(intent, cancelled))
     })?;
@@ -173,7 +173,7 @@ fn register_agent(executor: &Executor, extensions: &Extensions, params: &str) ->
 
 /// Checks that a caller may send messages in the name of an agent.
 fn speaks_for(executor: &Executor, caller: &Caller, agent: &AgentDid) -> Result<(), Fault> {
-    if caller.speaks_for(agent) {
+    if caller.may_act_as(agent) {
         return Ok(());
     }
     Err(executor.refuse(None, BlockedBy::CallerUnauthorized, not_in_the_name_of(caller, agent)))
@@ -208,7 +208,7 @@ async fn intent(executor: Arc<Executor>, asker: Asker, params: String) -> Result
 async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
     let anyone = caller.is_any_of(&[Governor, Approver, Operator]);
     let found = executor.status(intent).await?;
-    let theirs = found.filter(|(agent, _)| anyone || caller.speaks_for(agent));
+    let theirs = found.filter(|(agent, _)| anyone || caller.may_act_as(agent));
     let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
         Some(Whereabouts::Escalated) => ("escalated", None),
         Some(Whereabouts::Queued) => ("queued", None),

@@ -145,7 +145,7 @@ impl DoorSettings {
 /// # Errors
 /// `caller_unauthorized`.
 pub(super) fn in_own_name(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
-    if caller.speaks_for(&call.agent) {
+    if caller.may_act_as(&call.agent) {
         return Ok(());
     }
     let message = not_in_the_name_of(caller, &call.agent);

@@ -5,7 +5,7 @@ use super::rpc::{Followups, error_object, notification};
 use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::local::LocalGovernor;
-use crate::govern::{KeyPair, Records};
+use crate::govern::{KeyPair, ReportLog};
 use crate::verdict::{Decision, Verdict};
 use crate::wire::a2g::{decode, encode};
 use jsonrpsee::RpcModule;
@@ -25,7 +25,7 @@ pub struct GovernorDoor {
     /// The key for proofs, if it has one.
     pub key: Option<KeyPair>,
     /// The file of received reports.
-    pub records: Records,
+    pub records: ReportLog,
     /// Messages to every connected WebSocket.
     pub pushes: broadcast::Sender<Arc<str>>,
 }

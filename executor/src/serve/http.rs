@@ -606,7 +606,7 @@ fn credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Crede
     let Certified(names) = request.extensions().get().cloned().unwrap_or_default();
     match token {
         Ok(token) => Credential::new(token, names),
-        Err(NoToken) => Credential::nonsense(),
+        Err(NoToken) => Credential::malformed(),
     }
 }
 
@@ -617,7 +617,7 @@ fn not_known(shown: &Credential) -> Response {
 /// The challenge to an unauthenticated client, as in RFC 6750, section 3. A client that presented a token learns that
 /// it is not valid, and not why.
 pub(super) fn challenge(shown: &Credential) -> &'static str {
-    if shown.shows_a_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
+    if shown.has_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
 }
 
 /// Something was presented as a token that is not exactly one.

@@ -11,7 +11,7 @@ use crate::govern::Caller;
 use crate::ident::{did_you_mean, excerpt};
 use crate::memory::{Charge, Held};
 use crate::wire::a2g::fault;
-use crate::wire::jsonrpc::{self, Body, Entry, Id, MAX_BATCH, Request};
+use crate::wire::jsonrpc::{self, Id, MAX_BATCH, RequestEntry, RpcMessage, RpcRequest};
 use crate::wire::strict_json::{self, JsonBounds};
 use jsonrpsee::core::server::{ConnectionId, MethodCallback, Methods};
 use jsonrpsee::types::{ErrorObjectOwned, Extensions, Params};
@@ -124,8 +124,8 @@ impl Rpc {
         let peer = Peer { caller, followups, charge: &charge(caller.name(), message) };
         match body {
             Err(fault) => Some(refusal(None, &fault).into()),
-            Ok(Body::One(entry)) => self.entry(entry, peer).await,
-            Ok(Body::Batch(entries)) => {
+            Ok(RpcMessage::Single(entry)) => self.entry(entry, peer).await,
+            Ok(RpcMessage::Batch(entries)) => {
                 let answers =
                     futures_util::future::join_all(entries.into_iter().map(|entry| self.entry(entry, peer)));
                 let (texts, held): (Vec<_>, Vec<_>) =
@@ -142,10 +142,10 @@ impl Rpc {
         refusal(None, &self.bounds.too_long()).into()
     }
 
-    async fn entry(&self, entry: Entry<'_>, peer: Peer<'_>) -> Option<Answered> {
+    async fn entry(&self, entry: RequestEntry<'_>, peer: Peer<'_>) -> Option<Answered> {
         match entry {
             Err((id, fault)) => Some(refusal(id.as_ref(), &fault).into()),
-            Ok(Request { id: None, method, params }) => {
+            Ok(RpcRequest { id: None, method, params }) => {
                 if self.notifications.contains(&method.as_ref()) {
                     let _nobody_asked = self.call(None, &method, params, peer).await;
                 } else {
@@ -154,7 +154,7 @@ impl Rpc {
                 }
                 None
             }
-            Ok(Request { id: Some(id), method, params }) => {
+            Ok(RpcRequest { id: Some(id), method, params }) => {
                 let text = self.call(Some(&id), &method, params, peer).await;
                 Some(Answered::counted(text, &id, peer.caller))
             }
@@ -261,7 +261,7 @@ mod tests {
     /// The stand-in is found by the text that jsonrpsee writes around it. This reads what jsonrpsee really writes.
     #[tokio::test]
     async fn every_response_of_jsonrpsee_gets_the_id_that_came() {
-        let (rpc, caller) = (rpc(), Arc::new(Caller::anybody(None)));
+        let (rpc, caller) = (rpc(), Arc::new(Caller::anonymous(None)));
         let result = r#""result":[1]"#;
         for (method, rest) in
             [("right", result), ("later", result), ("wrong", r#""error":{"code":-32600,"message":"no"}"#)]

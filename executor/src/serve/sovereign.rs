@@ -13,8 +13,8 @@ use crate::memory::Charge;
 use crate::outcome::Receipt;
 use crate::run::{Answer, Executor, Happening, Watcher};
 use crate::wire::jsonrpc::Id;
-use crate::wire::sovereign::decode::{self, Form, Request, SovereignDecodeError};
-use crate::wire::sovereign::encode::{self, Chunk, Reply};
+use crate::wire::sovereign::decode::{self, Request, RequestForm, SovereignDecodeError};
+use crate::wire::sovereign::encode::{self, PartialResult, Reply};
 use crate::wire::sovereign::fault::{self, SovereignError};
 use crate::wire::sovereign::skills;
 use crate::wire::strict_json::JsonBounds;
@@ -66,23 +66,23 @@ async fn run(
         Ok(Ok(request)) => request,
         Ok(Err(malformed)) => {
             let SovereignDecodeError { form, id, named: (skill, operation), fault } = *malformed;
-            let reply = Reply { form, id: id.unwrap_or_else(Id::fresh), skill, operation };
-            return json(StatusCode::OK, reply.failure(&fault::of(&fault)));
+            let reply = Reply { form, id: id.unwrap_or_else(Id::random), skill, operation };
+            return json(StatusCode::OK, reply.failure(&fault::to_error(&fault)));
         }
         Err(fault) => {
-            let id = Id::text(fault::UNKNOWN_ID);
-            let reply = Reply { form: Form::Sovereign, id, skill: None, operation: None };
-            return json(StatusCode::BAD_REQUEST, reply.failure(&fault::of(&fault)));
+            let id = Id::from_text(fault::UNKNOWN_ID);
+            let reply = Reply { form: RequestForm::Sovereign, id, skill: None, operation: None };
+            return json(StatusCode::BAD_REQUEST, reply.failure(&fault::to_error(&fault)));
         }
     };
     let sender = Sender { caller, charge: body.charge() };
     let reply = Reply {
         form: request.form,
-        id: request.id.clone().unwrap_or_else(Id::fresh),
+        id: request.id.clone().unwrap_or_else(Id::random),
         skill: Some(request.skill.clone()),
         operation: request.operation.clone(),
     };
-    if request.stream && request.form == Form::Sovereign {
+    if request.stream && request.form == RequestForm::Sovereign {
         return streamed(door, sender, request, reply, connection.works());
     }
     let answer = door.answer(sender, request, &reply, Watcher::nobody()).await;
@@ -103,9 +103,9 @@ fn streamed(door: Arc<Sovereign>, sender: Sender, request: Request, reply: Reply
     let watcher = Watcher::new(move |happening| {
         let chunk = match &happening {
             Happening::Started => return,
-            Happening::Progress(progress) => Chunk::Progress(progress),
-            Happening::Log(line) => Chunk::Log(line),
-            Happening::Artifact(artifact) => Chunk::Artifact(artifact),
+            Happening::Progress(progress) => PartialResult::Progress(progress),
+            Happening::Log(line) => PartialResult::Log(line),
+            Happening::Artifact(artifact) => PartialResult::Artifact(artifact),
         };
         let index = index.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // Never blocks the run. A dropped part costs nothing: the last line has the complete result.
@@ -149,11 +149,11 @@ impl Sovereign {
     ) -> Result<Arc<Receipt>, SovereignError> {
         let Request { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
         let tools = self.executor.tools();
-        let tool = skills::find(&tools, &skill, operation.as_deref()).map_err(fault::missing)?;
+        let tool = skills::find(&tools, &skill, operation.as_deref()).map_err(fault::missing_error)?;
         let failed = |fault: Fault| {
-            let failure = fault::of(&fault);
+            let failure = fault::to_error(&fault);
             if hints.corrects_payload && matches!(fault, Fault::InvalidParams { .. }) {
-                return failure.with("payload_schema", tool.arguments_schema.clone());
+                return failure.with_data("payload_schema", tool.arguments_schema.clone());
             }
             failure
         };
@@ -174,7 +174,7 @@ impl Sovereign {
         in_own_name(&self.executor, &caller, &call).map_err(failed)?;
         let Answer { verdict, receipt } = self.executor.intent(call, watcher).await.map_err(failed)?;
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
-        receipt.ok_or_else(|| fault::escalated(intent, risk_score))
+        receipt.ok_or_else(|| fault::escalation_error(intent, risk_score))
     }
 }
 

@@ -10,8 +10,10 @@ use crate::outcome::Receipt;
 use crate::run::{Answer, Executor, Keeper, Watcher, Whereabouts};
 use crate::verdict::Verdict;
 use crate::wire::a2a::fault;
-use crate::wire::a2a::governance::{BY_GOVERNOR, Feedback, PendingPermission, PermissionDecision, options};
-use crate::wire::a2a::message::{Part, State, Update};
+use crate::wire::a2a::governance::{
+    Feedback, GOVERNOR_SOURCE, PendingPermission, PermissionDecision, permission_options,
+};
+use crate::wire::a2a::message::{Part, TaskState, TaskUpdate};
 use serde_json::{Map, json};
 use std::sync::Arc;
 use time::OffsetDateTime;
@@ -52,12 +54,12 @@ fn end(
     receipt: &Receipt,
     verdict: Option<&Verdict>,
     now: OffsetDateTime,
-) -> Vec<Update> {
+) -> Vec<TaskUpdate> {
     if let Some(verdict) = verdict {
         let summary = format!("{} by the governor", verdict.decision.as_str());
-        let decision = PermissionDecision::new(&id.to_string(), BY_GOVERNOR, true, now, &summary);
+        let decision = PermissionDecision::new(&id.to_string(), GOVERNOR_SOURCE, true, now, &summary);
         record.governance.permission_decisions.push(decision);
-        record.governance.governor_feedback.push(Feedback::of(verdict, now));
+        record.governance.governor_feedback.push(Feedback::from_verdict(verdict, now));
     }
     // The prompt was answered through another door: only a directive can have approved the intent.
     if record.is_prompting() {
@@ -115,10 +117,10 @@ impl A2a {
         let stopped = live.is_stopped();
         match outcome {
             Ok(Some(receipt)) => self.ran(live, &receipt, None).await,
-            Ok(None) if stopped => self.ended(live, State::Canceled, "canceled before it ran").await,
+            Ok(None) if stopped => self.ended(live, TaskState::Canceled, "canceled before it ran").await,
             Ok(None) => {
                 let why = "it did not run: it was denied, or not approved in time";
-                self.ended(live, State::Rejected, why).await;
+                self.ended(live, TaskState::Rejected, why).await;
             }
             Err(fault) => self.refused(live, &fault).await,
         }
@@ -137,7 +139,7 @@ impl A2a {
             let pending = PendingPermission {
                 tool_call_id: live.id.to_string(),
                 tool_id: tool,
-                options: options(),
+                options: permission_options(),
                 summary: vec![summary.clone()],
                 created_at: now,
             };
@@ -147,9 +149,9 @@ impl A2a {
                 "permission_options": pending.options,
             });
             let parts = vec![Part::text(summary), Part::data(asked.as_object().cloned().unwrap_or_default())];
-            record.governance.governor_feedback.push(Feedback::of(verdict, now));
+            record.governance.governor_feedback.push(Feedback::from_verdict(verdict, now));
             record.governance.pending_permissions.push(pending);
-            vec![record.enter(State::InputRequired, parts, now)]
+            vec![record.enter(TaskState::InputRequired, parts, now)]
         })
         .await;
     }
@@ -182,16 +184,16 @@ impl A2a {
         live.settle(self.executor.journal(), |record| {
             if let Fault::Refused { blocked_by: BlockedBy::VerdictDenied, message, .. } = fault {
                 let decision =
-                    PermissionDecision::new(&live.id.to_string(), BY_GOVERNOR, false, now, message);
+                    PermissionDecision::new(&live.id.to_string(), GOVERNOR_SOURCE, false, now, message);
                 record.governance.permission_decisions.push(decision);
             }
-            let (state, message, details) = fault::end_of(fault);
+            let (state, message, details) = fault::end_for_fault(fault);
             record.end(state, message, details, now)
         })
         .await;
     }
 
-    async fn ended(&self, live: &Live, state: State, why: &str) {
+    async fn ended(&self, live: &Live, state: TaskState, why: &str) {
         let now = self.executor.clock().now();
         live.settle(self.executor.journal(), |record| {
             let details = Map::from_iter([("ran".to_owned(), false.into())]);
@@ -206,7 +208,7 @@ impl A2a {
         for task in self.board.open() {
             let Some(live) = self.board.find(task)? else { continue };
             let record = live.record();
-            let asks_for_a_message = record.state() == State::InputRequired && !record.is_prompting();
+            let asks_for_a_message = record.state() == TaskState::InputRequired && !record.is_prompting();
             if asks_for_a_message {
                 continue;
             }
@@ -215,7 +217,8 @@ impl A2a {
                     self.ran(&live, &receipt, None).await;
                 }
                 Some((_, Whereabouts::Finished(None))) => {
-                    self.ended(&live, State::Failed, "it ran, and its report is no longer stored here").await;
+                    self.ended(&live, TaskState::Failed, "it ran, and its report is no longer stored here")
+                        .await;
                 }
                 Some((_, Whereabouts::Escalated)) => {
                     if !record.is_prompting() {
@@ -229,11 +232,11 @@ impl A2a {
                     tokio::spawn(async move { door.wait(&live).await });
                 }
                 None if record.is_prompting() => {
-                    self.ended(&live, State::Rejected, "it was not approved in time").await;
+                    self.ended(&live, TaskState::Rejected, "it was not approved in time").await;
                 }
                 None => {
                     let why = "the executor ended before the tool ran: send the call again";
-                    self.ended(&live, State::Failed, why).await;
+                    self.ended(&live, TaskState::Failed, why).await;
                 }
             }
         }

@@ -23,11 +23,11 @@ use crate::journal::ListedTask;
 use crate::memory::Charge;
 use crate::run::Executor;
 use crate::verdict::Directive;
-use crate::wire::a2a::card::{self, Place};
-use crate::wire::a2a::decode::{self, A2aDecodeError, Request, Sent, Streaming};
+use crate::wire::a2a::card::{self, CardSettings};
+use crate::wire::a2a::decode::{self, A2aDecodeError, Request, SendParams, StreamingMethod};
 use crate::wire::a2a::fault::Problem;
 use crate::wire::a2a::governance::PermissionDecision;
-use crate::wire::a2a::message::{Message, Part, State as TaskState};
+use crate::wire::a2a::message::{Message, Part, TaskState};
 use crate::wire::a2a::push::{self, PushConfig, Webhooks};
 use crate::wire::a2a::{Dialect, encode, fault};
 use crate::wire::jsonrpc::Id;
@@ -135,7 +135,7 @@ async fn limited(
         None => {
             let message = "too many requests: see the `X-RateLimit` headers".to_owned();
             let fault = Fault::Busy { message, retry_after_ms: standing.retry_after_ms() };
-            let text = fault::of(&fault.into(), dialect).response(&Id::null(), dialect);
+            let text = fault::to_error(&fault.into(), dialect).response(&Id::null(), dialect);
             json(StatusCode::TOO_MANY_REQUESTS, text)
         }
     };
@@ -144,7 +144,7 @@ async fn limited(
 }
 
 async fn public_card(State(door): State<Arc<A2a>>, uri: Uri, headers: HeaderMap) -> Response {
-    let card = card::public(&door.place(&uri, &headers), &door.executor.tools());
+    let card = card::public_card(&door.place(&uri, &headers), &door.executor.tools());
     json(StatusCode::OK, card.to_string())
 }
 
@@ -181,7 +181,7 @@ struct Asker {
     caller: Arc<Caller>,
     connection: Arc<Connection>,
     pass: Arc<Pass>,
-    place: Place,
+    place: CardSettings,
     /// The request's share of its caller's memory budget.
     charge: Charge,
 }
@@ -228,10 +228,10 @@ async fn rpc(
 }
 
 /// The error response; an event where the method streams, because such clients read nothing else.
-fn failed(id: &Id, problem: &Problem, streaming: Option<Streaming>, dialect: Dialect) -> Response {
-    let response = fault::of(problem, dialect).response(id, dialect);
+fn failed(id: &Id, problem: &Problem, streaming: Option<StreamingMethod>, dialect: Dialect) -> Response {
+    let response = fault::to_error(problem, dialect).response(id, dialect);
     match streaming {
-        Some(method) if method.has_events(dialect) => stream::refusal(&response),
+        Some(method) if method.is_event_stream(dialect) => stream::refusal(&response),
         Some(_) | None => ok(response),
     }
 }
@@ -265,7 +265,7 @@ impl A2a {
                         let stream = self.stream(id.clone(), asker.pass, &asker.connection);
                         stream.response(Beginning { record, updates, waits_for_a_person: false })
                     }
-                    Dialect::Acp => ok(encode::stream_named(id, &record.task.id)),
+                    Dialect::Acp => ok(encode::stream_response(id, &record.task.id)),
                 }
             }
             Request::Get { task, history } => {
@@ -278,7 +278,7 @@ impl A2a {
             Request::Cancel { task } => {
                 let live = self.changeable(caller, &task, &[Governor, Operator])?;
                 let record = self.cancel(caller, &live).await?;
-                ok(encode::canceled(id, &record.task, dialect))
+                ok(encode::cancel_response(id, &record.task, dialect))
             }
             Request::Resubscribe { task } => {
                 let live = self.visible(caller, &task)?;
@@ -310,24 +310,25 @@ impl A2a {
                 ok(push::delete_response(id))
             }
             // In the ACP dialect every client gets the extended card.
-            Request::ExtendedCard if dialect == Dialect::A2a && !asker.place.asks => {
+            Request::ExtendedCard if dialect == Dialect::A2a && !asker.place.requires_auth => {
                 return Err(Problem::NoExtendedCard);
             }
             Request::ExtendedCard => {
-                let card = card::extended(&asker.place, &self.executor.tools(), dialect);
+                let card = card::extended_card(&asker.place, &self.executor.tools(), dialect);
                 ok(encode::response(id, &card))
             }
         })
     }
 
     /// The URL of this door as its caller addressed it. `Host` was checked before the handler ran.
-    fn place(&self, uri: &Uri, headers: &HeaderMap) -> Place {
+    fn place(&self, uri: &Uri, headers: &HeaderMap) -> CardSettings {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let authority = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
         let scheme = if self.port.tls { "https" } else { "http" };
         let asks = self.port.lists_callers && self.settings.door.open_to == OpenTo::Callers;
         let pushes = self.webhooks.is_some();
-        Place { url: format!("{scheme}://{authority}/a2a/rpc"), asks, jwts: self.port.takes_jwts, pushes }
+        let url = format!("{scheme}://{authority}/a2a/rpc");
+        CardSettings { url, requires_auth: asks, accepts_jwts: self.port.takes_jwts, supports_push: pushes }
     }
 
     /// A task that the caller may read. The task of another caller is reported as not found.
@@ -340,7 +341,7 @@ impl A2a {
         // Task ids are UUIDs: any other text names no task.
         let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
         let live = self.board.find(id)?.ok_or(Problem::TaskNotFound)?;
-        let theirs = caller.speaks_for(&live.record().owner) || caller.is_any_of(roles);
+        let theirs = caller.may_act_as(&live.record().owner) || caller.is_any_of(roles);
         if theirs { Ok(live) } else { Err(Problem::TaskNotFound) }
     }
 
@@ -381,7 +382,7 @@ impl A2a {
     /// The agent that owns the tasks of a caller.
     fn agent(&self, caller: &Caller) -> Result<AgentDid, Problem> {
         let agent = self.settings.door.agent_of(Door::A2a, caller, None)?;
-        if caller.speaks_for(&agent) {
+        if caller.may_act_as(&agent) {
             return Ok(agent);
         }
         let message = format!("`{}` does not send intents in the name of `{agent}`", caller.name());
@@ -404,12 +405,12 @@ impl A2a {
 
     /// Accepts a message for a new task or an existing one. `at_once`: the caller gets an answer before the task
     /// settles.
-    async fn sent(&self, asker: &Asker, sent: Sent, at_once: bool) -> Result<Begun, Problem> {
+    async fn sent(&self, asker: &Asker, sent: SendParams, at_once: bool) -> Result<Begun, Problem> {
         let caller = &asker.caller;
-        let Sent { message, call, blocking: _, history: _, accepts, push } = sent;
+        let SendParams { message, call, blocking: _, history: _, accepts, push } = sent;
         let push = push.map(|config| self.named(*config, "/configuration/pushNotificationConfig/url"));
         let push = push.transpose()?;
-        if !encode::takes(&accepts) {
+        if !encode::is_output_accepted(&accepts) {
             let message = "results are `application/json` or `text/plain`: accept one of them".to_owned();
             return Err(Problem::ContentType(message));
         }
@@ -436,7 +437,7 @@ impl A2a {
                     charge: asker.charge.clone(),
                 };
                 in_own_name(&self.executor, caller, &call)?;
-                self.executor.check_tool(&call).map_err(|fault| asked.placed(fault))?;
+                self.executor.check_tool(&call).map_err(|fault| asked.relocate_fault(fault))?;
                 Some(call)
             }
         };
@@ -530,7 +531,7 @@ impl A2a {
         let page = page.take(usize::try_from(limit).unwrap_or(usize::MAX));
         let listed = page.map(|task| self.listed(task)).collect::<Vec<_>>();
         let more = offset.saturating_add(u64::try_from(listed.len()).unwrap_or(u64::MAX)) < total;
-        Ok(ok(encode::list(id, &listed, total, more)))
+        Ok(ok(encode::list_response(id, &listed, total, more)))
     }
 
     /// The tasks of an owner and a context that are not in the journal yet.
@@ -557,7 +558,7 @@ impl A2a {
             None => status.clone(),
         };
         let status = serde_json::from_str(&status).unwrap_or_default();
-        encode::listed(&task.to_string(), context, &status, *created, self.settings.dialect)
+        encode::list_item(&task.to_string(), context, &status, *created, self.settings.dialect)
     }
 
     async fn cancel(&self, caller: &Caller, live: &Live) -> Result<Arc<Record>, Problem> {
@@ -673,7 +674,7 @@ impl A2a {
 
     /// The response to a failed request that is not JSON-RPC.
     fn http_problem(&self, problem: &Problem) -> Response {
-        let failure = fault::of(problem, self.settings.dialect);
+        let failure = fault::to_error(problem, self.settings.dialect);
         let status = match problem {
             Problem::TaskNotFound => StatusCode::NOT_FOUND,
             Problem::Core(_)

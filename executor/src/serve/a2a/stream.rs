@@ -3,7 +3,7 @@
 use super::limits::Pass;
 use super::tasks::Record;
 use crate::serve::connections::Work;
-use crate::wire::a2a::message::Update;
+use crate::wire::a2a::message::TaskUpdate;
 use crate::wire::a2a::{Dialect, encode, fault};
 use crate::wire::jsonrpc::Id;
 use axum::body::{Body, Bytes};
@@ -34,7 +34,7 @@ pub(super) struct Stream {
 pub(super) struct Beginning {
     /// The task at the start of the stream.
     pub(super) record: Arc<Record>,
-    pub(super) updates: broadcast::Receiver<Arc<Update>>,
+    pub(super) updates: broadcast::Receiver<Arc<TaskUpdate>>,
     /// `true` keeps the stream open while the task waits for a permission.
     pub(super) waits_for_a_person: bool,
 }
@@ -61,7 +61,7 @@ impl Stream {
     async fn pump(self, beginning: Beginning, lines: mpsc::Sender<Bytes>) {
         let Beginning { record, mut updates, waits_for_a_person } = beginning;
         let goes_on = waits_for_a_person && record.is_prompting();
-        let first = Update::Task(Box::new(record.task.clone()));
+        let first = TaskUpdate::Task(Box::new(record.task.clone()));
         if !self.send(&lines, self.event(&first)).await || (first.is_final() && !goes_on) {
             return;
         }
@@ -96,8 +96,8 @@ impl Stream {
         }
     }
 
-    fn event(&self, update: &Update) -> Bytes {
-        data(&encode::update(&self.id, update, self.dialect))
+    fn event(&self, update: &TaskUpdate) -> Bytes {
+        data(&encode::update_response(&self.id, update, self.dialect))
     }
 
     fn too_slow(&self) -> Bytes {
@@ -105,7 +105,7 @@ impl Stream {
             message: "this stream was read too slowly: continue with `tasks/resubscribe`".to_owned(),
             retry_after_ms: 0,
         };
-        data(&fault::of(&fault.into(), self.dialect).response(&self.id, self.dialect))
+        data(&fault::to_error(&fault.into(), self.dialect).response(&self.id, self.dialect))
     }
 }
 

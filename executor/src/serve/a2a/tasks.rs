@@ -21,9 +21,9 @@ use crate::outcome::Receipt;
 use crate::run::{Executor, Happening};
 use crate::wire::a2a::governance::Governance;
 use crate::wire::a2a::message::{
-    Artifact, ArtifactUpdate, Message, Part, State, Status, StatusUpdate, Task, Update,
+    ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate,
 };
-use crate::wire::a2a::push::{self, Notice, PushConfig, Webhooks};
+use crate::wire::a2a::push::{self, PushConfig, PushNotification, Webhooks};
 use crate::wire::a2a::{Dialect, encode, fault};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
@@ -59,15 +59,18 @@ impl Record {
         let id = id.to_string();
         let context_id = message.context_id.clone().unwrap_or_else(|| IntentId::random().to_string());
         let message = Message { task_id: Some(id.clone()), context_id: Some(context_id.clone()), ..message };
-        let status =
-            Status { state: State::Submitted, message: None, timestamp: now.truncate_to_millisecond() };
+        let status = TaskStatus {
+            state: TaskState::Submitted,
+            message: None,
+            timestamp: now.truncate_to_millisecond(),
+        };
         let history = vec![message];
         let task = Task { id, context_id, status, artifacts: Vec::new(), history, metadata: None };
         let (governance, created) = (Governance::default(), now.truncate_to_microsecond());
         Self { owner, created, tool: None, governance, pushes: Vec::new(), task }
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> TaskState {
         self.task.status.state
     }
 
@@ -77,12 +80,12 @@ impl Record {
     }
 
     /// Enters a state and returns the update. A question that was pending becomes part of the history.
-    pub(super) fn enter(&mut self, state: State, parts: Vec<Part>, now: OffsetDateTime) -> Update {
+    pub(super) fn enter(&mut self, state: TaskState, parts: Vec<Part>, now: OffsetDateTime) -> TaskUpdate {
         let Task { id, context_id, .. } = &self.task;
-        let message = (!parts.is_empty()).then(|| encode::said(id, context_id, parts));
-        let status = Status { state, message, timestamp: now.truncate_to_millisecond() };
+        let message = (!parts.is_empty()).then(|| encode::agent_message(id, context_id, parts));
+        let status = TaskStatus { state, message, timestamp: now.truncate_to_millisecond() };
         let before = std::mem::replace(&mut self.task.status, status);
-        if before.state == State::InputRequired {
+        if before.state == TaskState::InputRequired {
             self.task.history.extend(before.message);
         }
         if state.is_terminal() {
@@ -94,11 +97,11 @@ impl Record {
     /// Ends the task. Returns no update if it has ended before.
     pub(super) fn end(
         &mut self,
-        state: State,
+        state: TaskState,
         message: String,
         details: Map<String, serde_json::Value>,
         now: OffsetDateTime,
-    ) -> Vec<Update> {
+    ) -> Vec<TaskUpdate> {
         if self.state().is_terminal() {
             return Vec::new();
         }
@@ -108,25 +111,25 @@ impl Record {
     }
 
     /// Ends the task with the outcome of its run, and returns updates for the artifacts and the end.
-    pub(super) fn ran(&mut self, receipt: &Receipt, now: OffsetDateTime) -> Vec<Update> {
+    pub(super) fn ran(&mut self, receipt: &Receipt, now: OffsetDateTime) -> Vec<TaskUpdate> {
         if self.state().is_terminal() {
             return Vec::new();
         }
         let told = self.task.artifacts.len();
         self.task.artifacts = encode::artifacts(receipt);
-        self.task.metadata = Some(encode::measured(receipt));
+        self.task.metadata = Some(encode::run_metadata(receipt));
         let new = self.task.artifacts.iter().skip(told).cloned().collect::<Vec<_>>();
         let mut updates = new.into_iter().map(|artifact| self.made(artifact)).collect::<Vec<_>>();
-        let parts = match fault::state_of(receipt) {
+        let parts = match fault::end_for_receipt(receipt) {
             (_, None) => Vec::new(),
-            (_, Some(why)) => vec![Part::text(why), Part::data(fault::details(receipt))],
+            (_, Some(why)) => vec![Part::text(why), Part::data(fault::failure_details(receipt))],
         };
-        updates.push(self.enter(fault::state_of(receipt).0, parts, now));
+        updates.push(self.enter(fault::end_for_receipt(receipt).0, parts, now));
         updates
     }
 
-    fn at(&self) -> Update {
-        Update::Status(Box::new(StatusUpdate {
+    fn at(&self) -> TaskUpdate {
+        TaskUpdate::Status(Box::new(StatusUpdate {
             task_id: self.task.id.clone(),
             context_id: self.task.context_id.clone(),
             status: self.task.status.clone(),
@@ -134,8 +137,8 @@ impl Record {
         }))
     }
 
-    fn made(&self, artifact: Artifact) -> Update {
-        Update::Artifact(Box::new(ArtifactUpdate {
+    fn made(&self, artifact: TaskArtifact) -> TaskUpdate {
+        TaskUpdate::Artifact(Box::new(ArtifactUpdate {
             task_id: self.task.id.clone(),
             context_id: self.task.context_id.clone(),
             artifact,
@@ -201,7 +204,7 @@ impl OpenTasks {
 pub(super) struct Live {
     pub(super) id: IntentId,
     now: watch::Sender<Arc<Record>>,
-    updates: broadcast::Sender<Arc<Update>>,
+    updates: broadcast::Sender<Arc<TaskUpdate>>,
     /// The caller that asked to stop it.
     stop: watch::Sender<Option<Arc<str>>>,
     /// `true` once its run has ended and the receipt waits for room in the journal.
@@ -227,7 +230,7 @@ struct Prepared {
     /// The record that the change starts from.
     before: Arc<Record>,
     after: Record,
-    updates: Vec<Update>,
+    updates: Vec<TaskUpdate>,
 }
 
 /// The pending answer to a write.
@@ -239,7 +242,7 @@ impl Live {
     }
 
     /// The current record, and every later update.
-    pub(super) fn subscribe(&self) -> (Arc<Record>, broadcast::Receiver<Arc<Update>>) {
+    pub(super) fn subscribe(&self) -> (Arc<Record>, broadcast::Receiver<Arc<TaskUpdate>>) {
         // The borrow locks the record, so no update falls between the snapshot and the subscription.
         let now = self.now.borrow();
         (Arc::clone(&now), self.updates.subscribe())
@@ -264,7 +267,7 @@ impl Live {
             }
             let record = Arc::make_mut(record);
             let before = record.state();
-            let update = record.enter(State::Working, vec![Part::text(RECEIPT_PENDING.to_owned())], now);
+            let update = record.enter(TaskState::Working, vec![Part::text(RECEIPT_PENDING.to_owned())], now);
             self.tell(record, before, now, vec![update]);
             false
         });
@@ -311,7 +314,7 @@ impl Live {
     pub(super) fn try_change<E>(
         &self,
         journal: &Journal,
-        change: impl FnOnce(&mut Record) -> Result<Vec<Update>, E>,
+        change: impl FnOnce(&mut Record) -> Result<Vec<TaskUpdate>, E>,
     ) -> Result<Keeping, E> {
         let mut changed = None;
         self.now.send_if_modified(|now| {
@@ -336,7 +339,11 @@ impl Live {
     }
 
     /// Changes the record. On return the change is on the disk, or its write has failed for good.
-    pub(super) async fn change(&self, journal: &Journal, change: impl FnOnce(&mut Record) -> Vec<Update>) {
+    pub(super) async fn change(
+        &self,
+        journal: &Journal,
+        change: impl FnOnce(&mut Record) -> Vec<TaskUpdate>,
+    ) {
         let keeping = self.try_change(journal, |record| Ok::<_, std::convert::Infallible>(change(record)));
         let Ok(keeping) = keeping;
         if let Err(error) = keeping.await {
@@ -370,7 +377,7 @@ impl Live {
     }
 
     /// Prepares a change and returns its row. [`Self::publish`] applies it and sends the updates.
-    pub(super) fn prepare(&self, change: impl FnOnce(&mut Record) -> Vec<Update>) -> KeptTask {
+    pub(super) fn prepare(&self, change: impl FnOnce(&mut Record) -> Vec<TaskUpdate>) -> KeptTask {
         let before = self.record();
         let mut after = Record::clone(&before);
         let updates = change(&mut after);
@@ -402,7 +409,7 @@ impl Live {
 
     /// Writes a change before it is published, so that no client learns of an end that a crash takes back. If the write
     /// fails, the change is published all the same and the write retried.
-    pub(super) async fn settle(&self, journal: &Journal, change: impl Fn(&mut Record) -> Vec<Update>) {
+    pub(super) async fn settle(&self, journal: &Journal, change: impl Fn(&mut Record) -> Vec<TaskUpdate>) {
         let kept = journal.keep_task(self.prepare(&change), Pace::AtOnce).await;
         if let Err(error) = &kept {
             tracing::error!(task = %self.id, error = %ErrorChain(error), "a task could not be written to the journal");
@@ -422,11 +429,11 @@ impl Live {
             let record = Arc::make_mut(record);
             let before = record.state();
             let update = match happening {
-                Happening::Started => record.enter(State::Working, Vec::new(), now),
+                Happening::Started => record.enter(TaskState::Working, Vec::new(), now),
                 Happening::Progress(progress) => {
-                    record.enter(State::Working, encode::progress(&progress), now)
+                    record.enter(TaskState::Working, encode::progress_parts(&progress), now)
                 }
-                Happening::Log(line) => record.enter(State::Working, encode::log(&line), now),
+                Happening::Log(line) => record.enter(TaskState::Working, encode::log_parts(&line), now),
                 Happening::Artifact(made) => {
                     let artifact = encode::artifact(&made, record.task.artifacts.len());
                     record.task.artifacts.push(artifact.clone());
@@ -439,7 +446,7 @@ impl Live {
         });
     }
 
-    fn tell(&self, record: &Record, before: State, now: OffsetDateTime, updates: Vec<Update>) {
+    fn tell(&self, record: &Record, before: TaskState, now: OffsetDateTime, updates: Vec<TaskUpdate>) {
         for update in updates {
             self.notify(record, before, now, &update);
             let _nobody_listens = self.updates.send(Arc::new(update));
@@ -447,16 +454,16 @@ impl Live {
     }
 
     /// Posts an update to the webhooks that subscribe to it.
-    fn notify(&self, record: &Record, before: State, now: OffsetDateTime, update: &Update) {
+    fn notify(&self, record: &Record, before: TaskState, now: OffsetDateTime, update: &TaskUpdate) {
         let Some(hooks) = self.webhooks.as_ref().filter(|_| !record.pushes.is_empty()) else { return };
         let notices = match hooks.dialect {
             Dialect::A2a => push::task_notices(update, before, &record.task),
             Dialect::Acp => push::event_notices(update, before, &record.task.id, now),
         };
         for (events, body) in notices {
-            let wants = |config: &&PushConfig| events.iter().any(|event| config.wants(*event, now));
+            let wants = |config: &&PushConfig| events.iter().any(|event| config.accepts(*event, now));
             for config in record.pushes.iter().filter(wants) {
-                hooks.post.notify(Notice {
+                hooks.post.notify(PushNotification {
                     of: (record.task.id.clone(), config.id.clone()),
                     owner: record.owner.clone(),
                     url: config.url.clone(),
@@ -499,7 +506,7 @@ impl Board {
         let record = live.record();
         // Only webhooks can be subscribed yet: no stream knows the id.
         if !record.pushes.is_empty() {
-            let first = Update::Task(Box::new(record.task.clone()));
+            let first = TaskUpdate::Task(Box::new(record.task.clone()));
             live.tell(&record, record.state(), record.created, vec![first]);
         }
         Ok(live)

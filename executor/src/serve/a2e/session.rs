@@ -21,10 +21,10 @@ use crate::memory::Charge;
 use crate::run::{Answer, Happening, Watcher};
 use crate::serve::doorway::in_own_name;
 use crate::tool::{Descriptor, Digest};
-use crate::wire::a2e::decode::{self, A2eDecodeError, Body, Handshake, Message, ToolCall};
-use crate::wire::a2e::encode::{self, Accepted, Happened, Reason};
+use crate::wire::a2e::decode::{self, A2eDecodeError, AgentMessage, Handshake, MessageBody, ToolCall};
+use crate::wire::a2e::encode::{self, AcceptedHandshake, CallEvent, RejectReason};
 use crate::wire::a2e::fault::{self, A2eError, Code};
-use crate::wire::a2e::{TOOLS, means_tools};
+use crate::wire::a2e::{TOOLS, is_tools_capability};
 use crate::wire::strict_json;
 use serde_json::Map;
 use std::collections::{BTreeMap, VecDeque};
@@ -45,11 +45,11 @@ const FEATURES: [&str; 2] = ["streaming", "artifacts"];
 /// The error for a call that did not run.
 fn failed(fault: &Fault, tool: &ToolName, known: &[Descriptor]) -> A2eError {
     let unknown = matches!(fault, Fault::InvalidParams { pointer, .. } if pointer == "/tool");
-    if unknown { unknown_tool(tool.as_str(), known) } else { fault::of(fault) }
+    if unknown { unknown_tool(tool.as_str(), known) } else { fault::to_error(fault) }
 }
 
 fn unknown_tool(name: &str, known: &[Descriptor]) -> A2eError {
-    fault::unknown_tool(name, known.iter().map(|tool| tool.name.as_str()))
+    fault::unknown_tool_error(name, known.iter().map(|tool| tool.name.as_str()))
 }
 
 /// The caller of a session.
@@ -101,7 +101,7 @@ struct Queued {
 }
 
 enum HandshakeError {
-    Refused(Reason),
+    Refused(RejectReason),
     Invalid(A2eError),
 }
 
@@ -119,7 +119,7 @@ impl Session {
         };
         Arc::new(Self {
             host,
-            id: encode::fresh_id().into(),
+            id: encode::random_id().into(),
             out: Outgoing::new(owner),
             state: Mutex::new(state),
             gone: watch::Sender::new(false),
@@ -190,12 +190,12 @@ impl Session {
                 tracing::debug!(kind, "a message without an answer is ignored");
             }
             Ok(Err(A2eDecodeError::Refused { id: Some(id), handshake: true, failure: _ })) => {
-                self.no_handshake(&id, Reason::VersionMismatch);
+                self.no_handshake(&id, RejectReason::VersionMismatch);
             }
             Ok(Err(A2eDecodeError::Refused { id, handshake: _, failure })) => {
                 self.fail(id.as_deref(), &failure)
             }
-            Err(fault) => self.fail(None, &fault::of(&fault)),
+            Err(fault) => self.fail(None, &fault::to_error(&fault)),
         }
         drop(state);
         self.start_waiting();
@@ -205,50 +205,58 @@ impl Session {
         self.out.push(encode::error(req_id, failure, self.host.ts()));
     }
 
-    fn no_handshake(&self, req_id: &str, reason: Reason) {
+    fn no_handshake(&self, req_id: &str, reason: RejectReason) {
         tracing::info!(reason = reason.as_str(), "a handshake is refused");
-        self.out.push(encode::refused(req_id, reason, self.host.settings.max_parallel, self.host.ts()));
+        self.out.push(encode::handshake_rejection(
+            req_id,
+            reason,
+            self.host.settings.max_parallel,
+            self.host.ts(),
+        ));
     }
 
-    fn handle(self: &Arc<Self>, state: &mut State, message: Message, room: Result<Charge, Fault>) {
-        let Message { id, body } = message;
+    fn handle(self: &Arc<Self>, state: &mut State, message: AgentMessage, room: Result<Charge, Fault>) {
+        let AgentMessage { id, body } = message;
         let ts = self.host.ts();
         match body {
-            Body::Ping => self.out.push(encode::pong(&id, self.host.uptime_seconds(), ts)),
-            Body::Shutdown(timeout) => {
+            MessageBody::Ping => self.out.push(encode::pong(&id, self.host.uptime_seconds(), ts)),
+            MessageBody::Shutdown(timeout) => {
                 state.phase = Phase::Draining;
                 tokio::spawn(Arc::clone(self).drained(Some(timeout.duration())));
             }
-            Body::Handshake(handshake) => match self.shake_hands(state, &handshake) {
+            MessageBody::Handshake(handshake) => match self.shake_hands(state, &handshake) {
                 Ok(()) => {
-                    let accepted = Accepted {
+                    let accepted = AcceptedHandshake {
                         session_id: &self.id,
                         asked: &handshake.agent_caps,
                         max_parallel: self.host.settings.max_parallel,
                         bounds: self.host.bounds,
                         tools: self.host.executor.tools().len(),
                     };
-                    self.out.push(encode::accepted(&id, &accepted, ts));
+                    self.out.push(encode::handshake_acceptance(&id, &accepted, ts));
                 }
                 Err(HandshakeError::Refused(reason)) => self.no_handshake(&id, reason),
                 Err(HandshakeError::Invalid(failure)) => self.fail(Some(&id), &failure),
             },
-            Body::ToolList(filter) => match self.agreed(state) {
-                Ok(_) => self.out.push(encode::tools(&id, &self.host.executor.tools(), &filter, ts)),
+            MessageBody::ToolList(filter) => match self.agreed(state) {
+                Ok(_) => self.out.push(encode::tool_list(&id, &self.host.executor.tools(), &filter, ts)),
                 Err(failure) => self.fail(Some(&id), &failure),
             },
-            Body::ToolCall(call) => {
+            MessageBody::ToolCall(call) => {
                 if let Err(failure) = self.call(state, &id, call, room) {
                     self.fail(Some(&id), &failure);
                 }
             }
-            Body::Other { kind, capability: Some(capability) } => {
+            MessageBody::Other { kind, capability: Some(capability) } => {
                 let message = format!(
                     "`{kind}` needs the capability `{capability}`, which this executor does not have"
                 );
-                self.fail(Some(&id), &A2eError::new(Code::CapabilityMissing, message).of(capability));
+                self.fail(
+                    Some(&id),
+                    &A2eError::new(Code::CapabilityMissing, message).for_capability(capability),
+                );
             }
-            Body::Other { kind, capability: None } => {
+            MessageBody::Other { kind, capability: None } => {
                 let message = format!("`{}` is not a known message type", crate::ident::excerpt(&kind));
                 self.fail(Some(&id), &A2eError::new(Code::InvalidMessage, message));
             }
@@ -258,9 +266,9 @@ impl Session {
     /// Binds the session to one agent; a later handshake of the same agent negotiates again.
     fn shake_hands(&self, state: &mut State, handshake: &Handshake) -> Result<(), HandshakeError> {
         let Handshake { agent_id, agent_caps, auth_token } = handshake;
-        let auth_failed = || HandshakeError::Refused(Reason::AuthFailed);
+        let auth_failed = || HandshakeError::Refused(RejectReason::AuthFailed);
         if state.phase != Phase::Open {
-            return Err(HandshakeError::Refused(Reason::ServerError));
+            return Err(HandshakeError::Refused(RejectReason::ServerError));
         }
         let mut shown = None;
         let known = self.caller(&state.who);
@@ -280,16 +288,16 @@ impl Session {
         let caller = caller.ok_or_else(auth_failed)?;
         let claimed = Some(agent_id.as_str()).filter(|name| !name.is_empty());
         let agent = self.host.settings.door.agent_of(Door::A2e, &caller, claimed).map_err(|fault| {
-            let A2eError { message, .. } = fault::of(&fault);
-            HandshakeError::Invalid(fault::of(&Fault::invalid("/agent_id", message)))
+            let A2eError { message, .. } = fault::to_error(&fault);
+            HandshakeError::Invalid(fault::to_error(&Fault::invalid("/agent_id", message)))
         })?;
         let another = state.agreed.as_ref().is_some_and(|agreed| agreed.agent != agent);
-        if another || !caller.speaks_for(&agent) {
+        if another || !caller.may_act_as(&agent) {
             return Err(auth_failed());
         }
-        let tools = agent_caps.iter().any(|asked| means_tools(asked));
+        let tools = agent_caps.iter().any(|asked| is_tools_capability(asked));
         if !tools && !agent_caps.iter().any(|asked| FEATURES.contains(&asked.as_str())) {
-            return Err(HandshakeError::Refused(Reason::NoCaps));
+            return Err(HandshakeError::Refused(RejectReason::NoCaps));
         }
         tracing::debug!(%agent, caller = caller.name(), tools, "a session begins");
         if let Some(shown) = shown {
@@ -301,7 +309,7 @@ impl Session {
 
     /// The caller and the agent of a request that needs the `tools` capability.
     fn agreed(&self, state: &State) -> Result<(Arc<Caller>, AgentDid), A2eError> {
-        let nobody = |message: &str| A2eError::new(Code::Unauthorized, message).of(TOOLS);
+        let nobody = |message: &str| A2eError::new(Code::Unauthorized, message).for_capability(TOOLS);
         let agreed = state
             .agreed
             .as_ref()
@@ -310,7 +318,7 @@ impl Session {
             self.caller(&state.who).ok_or_else(|| nobody("the caller is no longer authenticated"))?;
         if !agreed.tools {
             let message = "the handshake did not ask for `tools` in `agent_caps`";
-            return Err(A2eError::new(Code::CapabilityMissing, message).of(TOOLS));
+            return Err(A2eError::new(Code::CapabilityMissing, message).for_capability(TOOLS));
         }
         Ok((caller, agreed.agent.clone()))
     }
@@ -326,9 +334,9 @@ impl Session {
         let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } = asked;
         if !session_id.is_empty() && session_id != *self.id {
             let message = "`session_id` is not the one of this session's `handshake/resp`";
-            return Err(A2eError::new(Code::Unauthorized, message).of(TOOLS));
+            return Err(A2eError::new(Code::Unauthorized, message).for_capability(TOOLS));
         }
-        let busy = |message: &str| Err(A2eError::new(Code::RuntimeError, message).of(TOOLS));
+        let busy = |message: &str| Err(A2eError::new(Code::RuntimeError, message).for_capability(TOOLS));
         if state.phase != Phase::Open {
             return busy("the session is shutting down");
         }
@@ -349,9 +357,9 @@ impl Session {
             context,
             priority: Priority::Normal,
             at_most: Some(timeout),
-            charge: room.map_err(|no_room| fault::of(&no_room))?,
+            charge: room.map_err(|no_room| fault::to_error(&no_room))?,
         };
-        in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::of(&fault))?;
+        in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::to_error(&fault))?;
         // Checked before queueing, so that a call that cannot run takes no place in the queue.
         let executor = &self.host.executor;
         executor.check_tool(&call).map_err(|fault| failed(&fault, &call.tool, &executor.tools()))?;
@@ -413,10 +421,10 @@ impl Session {
                 let output = &receipt.outcome.output;
                 let all = heard.logs == output.logs.len() && heard.artifacts == output.artifacts.len();
                 let from = (!all || heard.left_out).then_some(heard.next);
-                encode::result(req_id, &receipt, from, self.host.ts())
+                encode::call_response(req_id, &receipt, from, self.host.ts())
             }),
             Ok(Answer { verdict, receipt: None }) => {
-                let failure = fault::escalated(intent, verdict.risk.as_ref().map(|risk| risk.score));
+                let failure = fault::escalation_error(intent, verdict.risk.as_ref().map(|risk| risk.score));
                 told.answer(|req_id, _| encode::error(Some(req_id), &failure, self.host.ts()));
             }
             Err(fault) => {
@@ -471,7 +479,9 @@ impl Session {
             (waiting, state.running.values().cloned().collect::<Vec<_>>())
         };
         let failure = A2eError::new(Code::RuntimeError, "the session was shut down before the call began");
-        waiting.iter().for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().of(TOOLS)));
+        waiting
+            .iter()
+            .for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().for_capability(TOOLS)));
         for (intent, agent) in running {
             let cancelled = self.host.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await;
             if let Err(fault) = cancelled {
@@ -556,10 +566,10 @@ impl Told {
             return;
         }
         let happened = match happening {
-            Happening::Started => Happened::Status("started"),
-            Happening::Progress(progress) => Happened::Progress(progress),
-            Happening::Log(line) => Happened::Log(line),
-            Happening::Artifact(artifact) => Happened::Artifact(artifact),
+            Happening::Started => CallEvent::Status("started"),
+            Happening::Progress(progress) => CallEvent::Progress(progress),
+            Happening::Log(line) => CallEvent::Log(line),
+            Happening::Artifact(artifact) => CallEvent::Artifact(artifact),
         };
         let lines = encode::events(&self.req_id, heard.next, happened, self.session.host.ts());
         let count = u64::try_from(lines.len()).unwrap_or(u64::MAX);

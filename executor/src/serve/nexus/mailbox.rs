@@ -12,7 +12,7 @@ use crate::ident::{AgentDid, IntentId};
 use crate::memory;
 use crate::run::Subject;
 use crate::wire::nexus::encode;
-use crate::wire::nexus::message::{EventName, Guarantee};
+use crate::wire::nexus::message::{DeliveryGuarantee, EventName};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::{BTreeSet, VecDeque};
@@ -46,7 +46,7 @@ pub(super) struct Subscription {
     /// Limits it to this run.
     pub intent: Option<IntentId>,
     pub events: BTreeSet<EventName>,
-    pub guarantee: Guarantee,
+    pub guarantee: DeliveryGuarantee,
     /// `true` if its events are encrypted.
     pub sealed: bool,
     /// The agent's identity, verbatim.
@@ -64,7 +64,7 @@ pub(super) struct Subscription {
 pub(super) struct Outgoing {
     pub id: IntentId,
     pub name: EventName,
-    pub guarantee: Guarantee,
+    pub guarantee: DeliveryGuarantee,
     pub sealed: bool,
     pub to: Arc<RawValue>,
     pub payload: Box<RawValue>,
@@ -118,7 +118,7 @@ impl Mailbox {
     /// Removes a connection that has ended.
     pub(super) fn detach(&mut self, connection: u64, now: Instant) {
         self.subscriptions.retain(|subscription| {
-            subscription.connection != connection || subscription.guarantee != Guarantee::AtMostOnce
+            subscription.connection != connection || subscription.guarantee != DeliveryGuarantee::AtMostOnce
         });
         self.passing.retain(|event| event.connection != connection);
         self.passing_bytes = self.passing.iter().map(|event| event.payload.get().len()).sum();
@@ -164,7 +164,7 @@ impl Mailbox {
             let event = subscription.event(subject, name, data);
             let bytes = event.payload.get().len();
             let fits = match event.guarantee {
-                Guarantee::AtMostOnce => {
+                DeliveryGuarantee::AtMostOnce => {
                     let fits =
                         self.passing.len() < MAX_PASSING && self.passing_bytes + bytes <= MAX_PASSING_BYTES;
                     if fits && self.outlet.is_some() {
@@ -173,7 +173,7 @@ impl Mailbox {
                     }
                     fits
                 }
-                Guarantee::AtLeastOnce | Guarantee::ExactlyOnce => {
+                DeliveryGuarantee::AtLeastOnce | DeliveryGuarantee::ExactlyOnce => {
                     let fits = self.kept.len() < MAX_KEPT
                         && self.kept_bytes + bytes <= MAX_KEPT_BYTES
                         && memory::has_room(bytes as u64);
@@ -203,7 +203,7 @@ impl Mailbox {
         }
         let mut due = self.passing.drain(..).collect::<Vec<_>>();
         self.kept.retain(|kept| {
-            let given_up = kept.event.guarantee == Guarantee::AtLeastOnce
+            let given_up = kept.event.guarantee == DeliveryGuarantee::AtLeastOnce
                 && kept.attempts >= MAX_ATTEMPTS
                 && kept.sent.is_some_and(|sent| now.saturating_duration_since(sent) >= RESEND);
             if given_up {
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    fn subscription(guarantee: Guarantee, connection: u64) -> Subscription {
+    fn subscription(guarantee: DeliveryGuarantee, connection: u64) -> Subscription {
         Subscription {
             id: IntentId::random(),
             of: Some(subject().agent),
@@ -318,7 +318,9 @@ mod tests {
     #[test]
     fn what_is_kept_is_sent_again_until_it_is_acknowledged_with_one_id() {
         let (wake, start) = (Arc::new(Notify::new()), SystemClock.monotonic());
-        for (guarantee, attempts) in [(Guarantee::AtLeastOnce, 5), (Guarantee::ExactlyOnce, 20)] {
+        for (guarantee, attempts) in
+            [(DeliveryGuarantee::AtLeastOnce, 5), (DeliveryGuarantee::ExactlyOnce, 20)]
+        {
             let mut mailbox = Mailbox::default();
             assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
             mailbox.publish(&subject(), EventName::Started, &json!({}));
@@ -333,7 +335,7 @@ mod tests {
             }
             assert_eq!((sent, ids.len()), (attempts, 1), "{guarantee:?}");
             let id = ids.into_iter().next().unwrap();
-            assert_eq!(mailbox.acknowledged(id), guarantee == Guarantee::ExactlyOnce);
+            assert_eq!(mailbox.acknowledged(id), guarantee == DeliveryGuarantee::ExactlyOnce);
             assert!(!mailbox.acknowledged(id));
             assert_eq!(mailbox.kept_bytes, 0);
         }
@@ -343,8 +345,8 @@ mod tests {
     fn what_is_kept_outlives_its_connection_and_is_sent_over_the_next() {
         let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
         let mut mailbox = Mailbox::default();
-        assert!(mailbox.subscribe(subscription(Guarantee::ExactlyOnce, 1), &wake));
-        assert!(mailbox.subscribe(subscription(Guarantee::AtMostOnce, 1), &wake));
+        assert!(mailbox.subscribe(subscription(DeliveryGuarantee::ExactlyOnce, 1), &wake));
+        assert!(mailbox.subscribe(subscription(DeliveryGuarantee::AtMostOnce, 1), &wake));
         mailbox.publish(&subject(), EventName::Started, &json!({}));
         let first = mailbox.due(1, now, everybodys);
         assert_eq!(first.len(), 2);
@@ -368,7 +370,9 @@ mod tests {
     #[test]
     fn nothing_grows_without_end_and_what_was_left_out_is_said() {
         let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
-        for (guarantee, most) in [(Guarantee::ExactlyOnce, MAX_KEPT), (Guarantee::AtMostOnce, MAX_PASSING)] {
+        for (guarantee, most) in
+            [(DeliveryGuarantee::ExactlyOnce, MAX_KEPT), (DeliveryGuarantee::AtMostOnce, MAX_PASSING)]
+        {
             let mut mailbox = Mailbox::default();
             assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
             for _ in 0..most + 7 {
@@ -378,7 +382,7 @@ mod tests {
             let due = mailbox.due(1, now, everybodys);
             assert_eq!(
                 due.len(),
-                most.min(if guarantee == Guarantee::ExactlyOnce { MAX_IN_FLIGHT } else { most })
+                most.min(if guarantee == DeliveryGuarantee::ExactlyOnce { MAX_IN_FLIGHT } else { most })
             );
             mailbox.acknowledged(due[0].id);
             mailbox.publish(&subject(), EventName::Finished, &json!({}));
@@ -390,7 +394,7 @@ mod tests {
         }
         let mut mailbox = Mailbox::default();
         for nth in 0..=MAX_SUBSCRIPTIONS {
-            let taken = mailbox.subscribe(subscription(Guarantee::AtMostOnce, 1), &wake);
+            let taken = mailbox.subscribe(subscription(DeliveryGuarantee::AtMostOnce, 1), &wake);
             assert_eq!(taken, nth < MAX_SUBSCRIPTIONS);
         }
     }
@@ -404,7 +408,7 @@ mod tests {
         let only = Subscription {
             intent: Some(mine.intent),
             events: [EventName::Finished].into(),
-            ..subscription(Guarantee::AtLeastOnce, 1)
+            ..subscription(DeliveryGuarantee::AtLeastOnce, 1)
         };
         assert!(mailbox.subscribe(only, &wake));
         assert!(!mailbox.wants(&mine, EventName::Started));
@@ -412,7 +416,10 @@ mod tests {
         assert!(!mailbox.wants(&Subject { intent: mine.intent, ..other.clone() }, EventName::Finished));
         assert!(mailbox.wants(&mine, EventName::Finished));
         assert!(
-            mailbox.subscribe(Subscription { of: None, ..subscription(Guarantee::AtMostOnce, 1) }, &wake)
+            mailbox.subscribe(
+                Subscription { of: None, ..subscription(DeliveryGuarantee::AtMostOnce, 1) },
+                &wake
+            )
         );
         mailbox.publish(&other, EventName::Started, &json!({}));
         // An operator who is none any more.

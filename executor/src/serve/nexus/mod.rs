@@ -23,11 +23,15 @@ use crate::ident::{AgentDid, IntentId};
 use crate::memory::Charge;
 use crate::rate_limit::whole_units;
 use crate::run::{Answer, Executor, Watcher, Whereabouts};
-use crate::wire::nexus::decode::{self, Content, Execute, NexusDecodeError, Subscribe, Verified};
-use crate::wire::nexus::encode::{self, Body, Letter, Stamp};
+use crate::wire::nexus::decode::{
+    self, Content, ExecuteCommand, NexusDecodeError, SubscribeCommand, Verified,
+};
+use crate::wire::nexus::encode::{self, MessageStamp, MessageWriter, OutgoingBody};
 use crate::wire::nexus::fault::{self, Code, NexusError};
 use crate::wire::nexus::keys::{AgentKeys, Keyring};
-use crate::wire::nexus::message::{Guarantee, Kind, MAX_TTL_MS, Question, Resource, SignatureScope, Status};
+use crate::wire::nexus::message::{
+    DeliveryGuarantee, MAX_TTL_MS, MessageType, QueryAction, QueryResource, ResponseStatus, SignatureScope,
+};
 use crate::wire::strict_json::JsonBounds;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -114,7 +118,7 @@ pub fn doorway(
     let hub = Arc::new(Hub::default());
     let (told, clock) = (Arc::clone(&hub), Arc::clone(executor.clock()));
     executor.observe(move |subject, news| told.publish(subject, news, clock.monotonic()));
-    let identity = encode::identity(&id);
+    let identity = encode::executor_identity(&id);
     let unknown = RawValue::from_string(UNKNOWN.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned());
     let started_ms = milliseconds(executor.clock().now());
     let door = Arc::new(Nexus { executor, settings, port, keys, id, identity, unknown, hub, started_ms });
@@ -157,7 +161,7 @@ struct Received<'a> {
 }
 
 /// The result of a command or a query.
-type Outcome = Result<(Status, Box<RawValue>, Option<NexusError>), NexusError>;
+type Outcome = Result<(ResponseStatus, Box<RawValue>, Option<NexusError>), NexusError>;
 
 async fn post(
     State(door): State<Arc<Nexus>>,
@@ -217,16 +221,16 @@ impl Nexus {
     }
 
     /// Id, time and random IV of the next message. `None` if the system has no random bytes: then nothing is sent.
-    fn stamp(&self, id: IntentId) -> Option<Stamp> {
+    fn stamp(&self, id: IntentId) -> Option<MessageStamp> {
         let mut iv = [0; 12];
         if let Err(error) = getrandom::fill(&mut iv) {
             tracing::error!(%error, "the system has no random bytes");
             return None;
         }
-        Some(Stamp { id, timestamp_ms: self.now_ms(), iv })
+        Some(MessageStamp { id, timestamp_ms: self.now_ms(), iv })
     }
 
-    fn write(&self, letter: Letter<'_>, body: Body<'_>) -> String {
+    fn write(&self, letter: MessageWriter<'_>, body: OutgoingBody<'_>) -> String {
         self.stamp(IntentId::random()).map_or(String::new(), |stamp| letter.write(&stamp, body))
     }
 
@@ -237,7 +241,7 @@ impl Nexus {
     }
 
     fn unsigned(&self, id: Option<IntentId>, to: &RawValue, failure: NexusError) -> String {
-        let letter = Letter {
+        let letter = MessageWriter {
             from: &self.identity,
             to,
             keys: None,
@@ -245,12 +249,12 @@ impl Nexus {
             sealed: false,
             priority: Priority::Normal,
         };
-        self.write(letter, Body::Error(id, failure))
+        self.write(letter, OutgoingBody::Error(id, failure))
     }
 
     /// Encodes an event, encrypted if requested, and signed for its agent.
     fn event(&self, agent: &str, event: &Outgoing) -> Option<String> {
-        let letter = Letter {
+        let letter = MessageWriter {
             from: &self.identity,
             to: &event.to,
             keys: Some(self.keys.get(agent)?),
@@ -258,13 +262,14 @@ impl Nexus {
             sealed: event.sealed,
             priority: Priority::Normal,
         };
-        let body = Body::Event { name: event.name, guarantee: event.guarantee, payload: &event.payload };
+        let body =
+            OutgoingBody::Event { name: event.name, guarantee: event.guarantee, payload: &event.payload };
         Some(letter.write(&self.stamp(event.id)?, body))
     }
 
     /// Returns `true` if a caller may see an agent's runs.
     fn may_know(caller: &Caller, agent: &AgentDid) -> bool {
-        caller.speaks_for(agent) || caller.is_any_of(&[Role::Operator])
+        caller.may_act_as(agent) || caller.is_any_of(&[Role::Operator])
     }
 
     /// Handles one message, and sends its answers to `out`.
@@ -274,7 +279,7 @@ impl Nexus {
         let began = self.executor.clock().monotonic();
         let envelope = match text {
             Ok(text) => decode::envelope(text),
-            Err(fault) => Err(Box::new(NexusDecodeError { id: None, failure: fault::of(&fault) })),
+            Err(fault) => Err(Box::new(NexusDecodeError { id: None, failure: fault::to_error(&fault) })),
         };
         let envelope = match envelope {
             Ok(envelope) => envelope,
@@ -285,12 +290,12 @@ impl Nexus {
         };
         let (id, name, identity) = (envelope.id(), envelope.from().to_owned(), envelope.from_raw());
         let keys = self.keys.get(&name);
-        let (verified, keys) = match (envelope.verified(keys, self.settings.scope), keys) {
+        let (verified, keys) = match (envelope.verify(keys, self.settings.scope), keys) {
             (Ok(verified), Some(keys)) => (verified, keys),
             (Err(failure), _) => return last(self.to_nobody(Some((id, identity)), failure)).await,
             (Ok(_), None) => return,
         };
-        let mut letter = Letter {
+        let mut letter = MessageWriter {
             from: &self.identity,
             to: identity,
             keys: Some(keys),
@@ -306,8 +311,8 @@ impl Nexus {
             Ok(accepted) => accepted,
             Err(Unaccepted { failure, opened: _ }) => {
                 // Errors are never answered: two peers that did so would not stop.
-                if verified.envelope().kind() != Kind::Error {
-                    last(self.write(letter, Body::Error(Some(id), failure))).await;
+                if verified.envelope().kind() != MessageType::Error {
+                    last(self.write(letter, OutgoingBody::Error(Some(id), failure))).await;
                 }
                 return;
             }
@@ -315,8 +320,8 @@ impl Nexus {
         let answers = match &content {
             Content::Event(head) => {
                 tracing::debug!(agent = name, kind = head.kind, event = head.name, again, "event received");
-                if verified.requires_ack() || head.guarantee != Guarantee::AtMostOnce {
-                    last(self.write(letter, Body::Ack(id))).await;
+                if verified.requires_ack() || head.guarantee != DeliveryGuarantee::AtMostOnce {
+                    last(self.write(letter, OutgoingBody::Ack(id))).await;
                 }
                 false
             }
@@ -338,7 +343,7 @@ impl Nexus {
             return;
         }
         if verified.requires_ack() {
-            let ack = self.write(letter, Body::Ack(id));
+            let ack = self.write(letter, OutgoingBody::Ack(id));
             let _nobody_reads = out.send(Told { text: ack, last: false }).await;
         }
         let sender = Sender {
@@ -354,11 +359,12 @@ impl Nexus {
         };
         let (status, data, error) = match self.perform(&sender, content).await {
             Ok((status, data, error)) => (status, Some(data), error),
-            Err(failure) => (Status::Failure, None, Some(failure)),
+            Err(failure) => (ResponseStatus::Failure, None, Some(failure)),
         };
         let took = self.executor.clock().monotonic().saturating_duration_since(began);
         let processing_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        last(self.write(letter, Body::Response { request: id, status, data, error, processing_ms })).await;
+        last(self.write(letter, OutgoingBody::Response { request: id, status, data, error, processing_ms }))
+            .await;
     }
 
     /// Checks the rate, addressee, time, agent, payload and id of a verified message. Returns the agent, the content,
@@ -380,21 +386,21 @@ impl Nexus {
             );
             let retry_after_ms = whole_units(wait, Duration::from_millis(1));
             return Err(closed(
-                NexusError::new(Code::RateLimited, message).with("retryAfterMs", retry_after_ms),
+                NexusError::new(Code::RateLimited, message).with_detail("retryAfterMs", retry_after_ms),
             ));
         }
         if verified.envelope().to() != self.id {
             let message = format!("the message is for another: this executor is `{}`", self.id);
-            return Err(closed(NexusError::new(Code::NotFound, message).with("pointer", "/to/id")));
+            return Err(closed(NexusError::new(Code::NotFound, message).with_detail("pointer", "/to/id")));
         }
         verified.check_time(now_ms, MAX_CLOCK_SKEW_MS).map_err(closed)?;
-        let agent = agent_of(name).map_err(|fault| closed(fault::of(&fault)))?;
-        if !caller.speaks_for(&agent) && !caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
+        let agent = agent_of(name).map_err(|fault| closed(fault::to_error(&fault)))?;
+        if !caller.may_act_as(&agent) && !caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
         {
             let message =
                 format!("`{}` does not speak for `{agent}`: add it to the caller's `agents`", caller.name());
             let fault = self.executor.refuse(None, BlockedBy::CallerUnauthorized, message);
-            return Err(closed(fault::of(&fault)));
+            return Err(closed(fault::to_error(&fault)));
         }
         let content = verified.content(keys, &self.port.bounds);
         let content = content.map_err(|failure| {
@@ -417,18 +423,22 @@ impl Nexus {
         if purpose == Some(Purpose::Once) && verified.timestamp_ms() < self.started_ms {
             let message = "the message was created before this executor started, which cannot tell if it was \
                            used: send it again";
-            return opened(NexusError::new(Code::ValidationError, message).with("pointer", "/timestamp"));
+            return opened(
+                NexusError::new(Code::ValidationError, message).with_detail("pointer", "/timestamp"),
+            );
         }
         let again = match purpose.map(|purpose| self.hub.spend(name, id, purpose, now_ms, until_ms)) {
             None | Some(Use::First) => false,
             Some(Use::Again) => true,
             Some(Use::Spent) => {
                 let message = "the `id` was used before: every message needs one of its own";
-                return opened(NexusError::new(Code::ValidationError, message).with("pointer", "/id"));
+                return opened(NexusError::new(Code::ValidationError, message).with_detail("pointer", "/id"));
             }
             Some(Use::Full) => {
                 let message = "too many messages came within an hour: send fewer";
-                return opened(NexusError::new(Code::RateLimited, message).with("retryAfterMs", 60_000));
+                return opened(
+                    NexusError::new(Code::RateLimited, message).with_detail("retryAfterMs", 60_000),
+                );
             }
         };
         if let Way::Socket(line) = way {
@@ -447,15 +457,17 @@ impl Nexus {
                 let unsubscribed = self.hub.unsubscribe(sender.name, id);
                 done(json!({ "subscriptionId": id.to_string(), "unsubscribed": unsubscribed }))
             }
-            Content::Query(question, Resource::Executor) => self.about_itself(sender, question),
-            Content::Query(question, Resource::Intent(intent)) => self.about(sender, question, intent).await,
+            Content::Query(question, QueryResource::Executor) => self.about_itself(sender, question),
+            Content::Query(question, QueryResource::Intent(intent)) => {
+                self.about(sender, question, intent).await
+            }
             // These have no answer.
             Content::Event(_) | Content::Response | Content::Ack(_) | Content::Error => done(Value::Null),
         }
     }
 
-    async fn execute(&self, sender: &Sender<'_>, execute: Execute) -> Outcome {
-        let Execute { tool, arguments, timeout, context } = execute;
+    async fn execute(&self, sender: &Sender<'_>, execute: ExecuteCommand) -> Outcome {
+        let ExecuteCommand { tool, arguments, timeout, context } = execute;
         let call = Call {
             door: Door::Nexus,
             agent: sender.agent.clone(),
@@ -473,39 +485,39 @@ impl Nexus {
         let Answer { verdict, receipt } =
             self.executor.intent(call, Watcher::nobody()).await.map_err(failed)?;
         if let Some(receipt) = receipt {
-            return Ok(encode::report(&receipt));
+            return Ok(encode::run_report(&receipt));
         }
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
         let waits = json!({
             "intentId": intent,
             "state": "escalated",
             "riskScore": risk_score,
-            "message": "a person has to decide: the intent runs when an approver allows it",
+            "message": "a person has to decide: the intent runs once an approver allows it",
         });
-        Ok((Status::Partial, encode::answer(&waits), None))
+        Ok((ResponseStatus::Partial, encode::answer(&waits), None))
     }
 
     async fn cancel(&self, sender: &Sender<'_>, intent: IntentId) -> Outcome {
         let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Operator]);
-        let theirs = |agent: &AgentDid| anyone || (*agent == sender.agent && sender.caller.speaks_for(agent));
+        let theirs = |agent: &AgentDid| anyone || (*agent == sender.agent && sender.caller.may_act_as(agent));
         let cancelled = self.executor.cancel(intent, &theirs, sender.caller.name()).await.map_err(failed)?;
         done(json!({ "intentId": intent.to_string(), "cancelled": cancelled }))
     }
 
-    fn subscribe(&self, sender: &Sender<'_>, subscribe: Subscribe) -> Outcome {
+    fn subscribe(&self, sender: &Sender<'_>, subscribe: SubscribeCommand) -> Outcome {
         let Way::Socket(line) = sender.way else {
             return Err(NexusError::new(
                 Code::ValidationError,
                 "events go over a WebSocket: subscribe over one at `/nexus`",
             )
-            .with("pointer", "/action"));
+            .with_detail("pointer", "/action"));
         };
         let everybodys = sender.caller.is_any_of(&[Role::Operator]);
-        if !everybodys && !sender.caller.speaks_for(&sender.agent) {
+        if !everybodys && !sender.caller.may_act_as(&sender.agent) {
             let message = format!("`{}` does not speak for `{}`", sender.caller.name(), sender.agent);
             return Err(failed(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message)));
         }
-        let Subscribe { events, intent, guarantee } = subscribe;
+        let SubscribeCommand { events, intent, guarantee } = subscribe;
         let id = IntentId::random();
         let names = events.iter().map(|event| event.as_str()).collect::<Vec<_>>();
         let answer = json!({
@@ -533,7 +545,7 @@ impl Nexus {
     }
 
     /// Answers a query about the executor. Its load is for operators only.
-    fn about_itself(&self, sender: &Sender<'_>, question: Question) -> Outcome {
+    fn about_itself(&self, sender: &Sender<'_>, question: QueryAction) -> Outcome {
         let load = || {
             let (running, queued) = self.executor.load();
             let journal = self.executor.journal();
@@ -546,17 +558,17 @@ impl Nexus {
             })
         };
         match question {
-            Question::Status => done(json!({ "resourceId": "executor", "state": "ready" })),
-            Question::State => done(json!({
+            QueryAction::Status => done(json!({ "resourceId": "executor", "state": "ready" })),
+            QueryAction::State => done(json!({
                 "resourceId": "executor",
                 "state": "ready",
                 "version": env!("CARGO_PKG_VERSION"),
                 "tools": encode::tools(&self.executor.tools()),
             })),
-            Question::Metrics if sender.caller.is_any_of(&[Role::Operator]) => {
+            QueryAction::Metrics if sender.caller.is_any_of(&[Role::Operator]) => {
                 done(json!({ "resourceId": "executor", "metrics": load() }))
             }
-            Question::Metrics => {
+            QueryAction::Metrics => {
                 let message = "the executor's metrics are for callers with the role `operator`".to_owned();
                 Err(failed(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message)))
             }
@@ -564,11 +576,11 @@ impl Nexus {
     }
 
     /// Answers a query about an intent. To an agent, the intents of other agents do not exist.
-    async fn about(&self, sender: &Sender<'_>, question: Question, intent: IntentId) -> Outcome {
+    async fn about(&self, sender: &Sender<'_>, question: QueryAction, intent: IntentId) -> Outcome {
         let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]);
         let found = self.executor.status(intent).await.map_err(failed)?;
         let theirs =
-            found.filter(|(agent, _)| anyone || (*agent == sender.agent && sender.caller.speaks_for(agent)));
+            found.filter(|(agent, _)| anyone || (*agent == sender.agent && sender.caller.may_act_as(agent)));
         let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
             Some(Whereabouts::Escalated) => ("escalated", None),
             Some(Whereabouts::Queued) => ("queued", None),
@@ -576,7 +588,9 @@ impl Nexus {
             Some(Whereabouts::Finished(receipt)) => ("finished", receipt),
             None => {
                 let message = format!("unknown intent `{intent}`");
-                return Err(NexusError::new(Code::NotFound, message).with("pointer", "/payload/resourceId"));
+                return Err(
+                    NexusError::new(Code::NotFound, message).with_detail("pointer", "/payload/resourceId")
+                );
             }
         };
         let mut answer = json!({ "resourceId": intent.to_string(), "state": state });
@@ -588,12 +602,14 @@ impl Nexus {
         };
         put("status", receipt.outcome.end.status().as_str().into());
         match question {
-            Question::Status => done(answer),
-            Question::Metrics => {
+            QueryAction::Status => done(answer),
+            QueryAction::Metrics => {
                 put("metrics", encode::metrics(&receipt));
                 done(answer)
             }
-            Question::State => Ok((Status::Success, encode::finished(intent, &receipt), None)),
+            QueryAction::State => {
+                Ok((ResponseStatus::Success, encode::finished_state(intent, &receipt), None))
+            }
         }
     }
 }
@@ -611,12 +627,12 @@ struct Unaccepted {
 
 #[allow(clippy::unnecessary_wraps, reason = "all branches of `perform` have this type")]
 fn done(data: Value) -> Outcome {
-    Ok((Status::Success, encode::answer(&data), None))
+    Ok((ResponseStatus::Success, encode::answer(&data), None))
 }
 
 fn failed(fault: Fault) -> NexusError {
     if let Fault::Internal(detail) = &fault {
         tracing::error!(detail, "a message could not be answered");
     }
-    fault::of_execution(&fault)
+    fault::execution_error(&fault)
 }
