@@ -1,6 +1,6 @@
 //! The commands and their options, as `--help` shows them.
 
-use crate::serve::Listen;
+use crate::serve::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -189,7 +189,7 @@ pub(super) struct Serve {
     pub(super) setup: Setup,
     /// The address or name to listen on, or a socket
     #[arg(long, value_name = "ADDRESS:PORT|unix:PATH")]
-    pub(super) listen: Option<Listen>,
+    pub(super) listen: Option<ListenAddress>,
     /// The governor's URL: http, https, ws or wss
     #[arg(long, value_name = "URL", conflicts_with = "policies")]
     pub(super) governor: Option<String>,
@@ -310,7 +310,7 @@ Example:
 pub(super) struct Governor {
     /// The address or name to listen on, or a socket
     #[arg(long, value_name = "ADDRESS:PORT|unix:PATH", default_value = "127.0.0.1:7410")]
-    pub(super) listen: Listen,
+    pub(super) listen: ListenAddress,
     /// The folder of policies; default: the built-in policy
     #[arg(long, value_name = "FOLDER")]
     pub(super) policies: Option<PathBuf>,

@@ -7,7 +7,7 @@ use crate::egress::{Courier, Egress};
 use crate::govern::AgentSecret;
 use crate::ident::AgentDid;
 use crate::run::Executor;
-use crate::serve::{Doorway, KnownCallers, NexusSettings, a2a, a2e, nexus, sovereign};
+use crate::serve::{CallerDirectory, NexusSettings, ProtocolRouter, a2a, a2e, nexus, sovereign};
 use crate::wire::a2a::push::Webhooks;
 use crate::wire::nexus::keys::{AgentKeys, Keyring};
 use anyhow::{Context as _, bail};
@@ -15,40 +15,40 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Builds the doors that are enabled.
-pub(super) async fn doorways(
+pub(super) async fn protocol_routers(
     config: &Config,
-    known: &KnownCallers,
+    known: &CallerDirectory,
     executor: &Arc<Executor>,
-) -> anyhow::Result<Vec<Doorway>> {
+) -> anyhow::Result<Vec<ProtocolRouter>> {
     let Doors { a2a, webhook_domains, a2e, nexus, sovereign } = config.doors.clone();
     let bounds = config.bounds;
-    let mut doorways = Vec::new();
+    let mut routers = Vec::new();
     if let Some(settings) = a2a {
-        let port = a2a::Port {
+        let port = a2a::A2aPort {
             bounds,
             tls: config.tls.is_some(),
             lists_callers: config.callers.is_some(),
             takes_jwts: !config.issuers.is_empty(),
-            patience: config.connections.request,
+            write_timeout: config.connections.request_timeout,
         };
         let webhooks = webhooks(config, executor, webhook_domains)?;
-        let a2a = a2a::doorways(Arc::clone(executor), settings, port, webhooks).await;
-        doorways.extend(
+        let a2a = a2a::routers(Arc::clone(executor), settings, port, webhooks).await;
+        routers.extend(
             a2a.map_err(|fault| anyhow::anyhow!("the tasks of the A2A door cannot be read: {fault:?}"))?,
         );
     }
     if let Some(settings) = a2e {
-        doorways.push(a2e::doorway(Arc::clone(executor), settings, bounds, known.clone()));
+        routers.push(a2e::router(Arc::clone(executor), settings, bounds, known.clone()));
     }
     if let Some(settings) = nexus {
         let keys = keyring(&settings, &config.did)?;
-        let port = nexus::Port { bounds, callers: known.clone(), connections: config.connections };
-        doorways.push(nexus::doorway(Arc::clone(executor), settings, config.did.as_str(), keys, port));
+        let port = nexus::NexusPort { bounds, callers: known.clone(), connections: config.connections };
+        routers.push(nexus::router(Arc::clone(executor), settings, config.did.as_str(), keys, port));
     }
     if let Some(settings) = sovereign {
-        doorways.push(sovereign::doorway(Arc::clone(executor), settings, bounds));
+        routers.push(sovereign::router(Arc::clone(executor), settings, bounds));
     }
-    Ok(doorways)
+    Ok(routers)
 }
 
 /// Reads the keys of the Genesis Nexus agents.

@@ -6,7 +6,7 @@ use super::serve::{local_governor, records, stop_signal};
 use crate::clock::SystemClock;
 use crate::govern::{Callers, KeyPair};
 use crate::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
-use crate::serve::{ConnectionLimits, HttpDoor, HttpSettings, KnownCallers, Rpc};
+use crate::serve::{CallerDirectory, ConnectionLimits, HttpServer, HttpSettings, Rpc};
 use crate::wire::strict_json::JsonBounds;
 use anyhow::{Context as _, bail};
 use std::process::ExitCode;
@@ -36,10 +36,10 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     let bounds = JsonBounds { max_bytes: MAX_MESSAGE_BYTES, ..JsonBounds::default() };
     let rpc = Rpc::new(methods.into(), bounds, NOTIFICATIONS);
     let settings = HttpSettings {
-        doorways: Vec::new(),
+        protocols: Vec::new(),
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
-        callers: KnownCallers::new(Callers::anonymous(None)),
+        callers: CallerDirectory::new(Callers::anonymous(None)),
         clock: Arc::new(SystemClock),
         tls: None,
         connections: ConnectionLimits::default(),
@@ -47,7 +47,7 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
         executor: None,
     };
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
-        let door = HttpDoor::bind(&listen, rpc, settings)
+        let door = HttpServer::bind(&listen, rpc, settings)
             .await
             .with_context(|| format!("cannot listen on {listen}"))?;
         tracing::info!("the governor listens on {}", door.url());

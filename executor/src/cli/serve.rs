@@ -1,7 +1,7 @@
 //! `serve`: the executor behind its governor.
 
 use super::arguments::{Serve, Setup};
-use super::doors::{doorways, keyring};
+use super::doors::{keyring, protocol_routers};
 use super::output::{note, one_line, print};
 use super::setup::{
     Grouped, OR_ANOTHER_USER, Workshop, authority, config, contain, file, owners, tell_of_root,
@@ -23,7 +23,7 @@ use crate::journal::{BrokenError, IfMissing, Journal, Opening, Recovered};
 use crate::memory;
 use crate::run::{Capacity, Executor, Settings};
 use crate::serve::a2e::{A2eSettings, serve_a2e_stdio};
-use crate::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2g, serve_stdio};
+use crate::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
 use anyhow::{Context as _, bail};
 use std::path::Path;
 use std::process::ExitCode;
@@ -455,7 +455,7 @@ pub(super) const WITHOUT_ISSUER: &str = "no `[[server.issuer]]` has that name, s
 
 /// The list of callers and the TLS files, which SIGHUP reloads.
 struct Known {
-    callers: KnownCallers,
+    callers: CallerDirectory,
     tls: Option<Arc<Tls>>,
 }
 
@@ -467,7 +467,7 @@ impl Known {
         for (caller, issuer) in listed.iter().flat_map(Callers::with_unknown_issuer) {
             tracing::warn!(caller, %issuer, "{WITHOUT_ISSUER}");
         }
-        let callers = KnownCallers::new(listed.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
+        let callers = CallerDirectory::new(listed.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
         let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
         if tls.is_none() && !config.listen.is_local() {
             tracing::warn!(listen = %config.listen, "tokens are sent over the network unencrypted: see `server.tls`");
@@ -489,17 +489,17 @@ impl Known {
             None => {}
             Some(Ok(callers)) => {
                 let count = callers.count();
-                self.callers.renew(callers);
+                self.callers.replace(callers);
                 tracing::info!(callers = count, keys, "callers reloaded");
             }
             // Fails closed: an operator who removed a caller must not have it accepted because of an error elsewhere in
             // the list.
             Some(Err(error)) => {
-                self.callers.renew(Callers::empty());
+                self.callers.replace(Callers::empty());
                 tracing::error!(%error, "all callers are refused until the list can be read again");
             }
         }
-        match self.tls.as_deref().map(Tls::renew) {
+        match self.tls.as_deref().map(Tls::reload) {
             None => {}
             Some(Ok(())) => tracing::info!("certificates reloaded"),
             Some(Err(error)) => {
@@ -515,7 +515,7 @@ async fn bind(
     rpc: Rpc,
     known: &Known,
     executor: &Arc<Executor>,
-) -> anyhow::Result<HttpDoor> {
+) -> anyhow::Result<HttpServer> {
     let http = HttpSettings {
         allowed_hosts: config.allowed_hosts.clone(),
         allowed_origins: config.allowed_origins.clone(),
@@ -525,9 +525,9 @@ async fn bind(
         connections: config.connections,
         pushes: None,
         executor: Some(Arc::clone(executor)),
-        doorways: doorways(config, &known.callers, executor).await?,
+        protocols: protocol_routers(config, &known.callers, executor).await?,
     };
-    HttpDoor::bind(&config.listen, rpc, http)
+    HttpServer::bind(&config.listen, rpc, http)
         .await
         .with_context(|| format!("cannot listen on {}", config.listen))
 }

@@ -14,7 +14,7 @@ use crate::isolate::{
 };
 use crate::run::Loaded;
 use crate::sandbox::{Code, Sandbox};
-use crate::serve::Listen;
+use crate::serve::ListenAddress;
 use anyhow::{Context as _, bail};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub(super) fn file(setup: &Setup) -> Option<&Path> {
 
 /// Checks the kernel's protections for calls that arrive at `listen`, before threads are started. Missing protections
 /// are logged once, or are an error if `containment` is `required`. Returns the user that tools run as.
-pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Result<RunAs> {
+pub(super) fn contain(config: &Config, listen: Option<&ListenAddress>) -> anyhow::Result<RunAs> {
     let required = config.containment_at(listen) == Containment::Required;
     // Without a configured value the address decides, so the error names it.
     let why = match listen.filter(|_| config.containment.is_none()) {

@@ -6,7 +6,7 @@ use crate::capability::HostPattern;
 use crate::ident::AgentDid;
 use crate::serve::a2a::{A2aSettings, RateLimits};
 use crate::serve::a2e::A2eSettings;
-use crate::serve::{DoorSettings, Listen, NexusSettings, OpenTo};
+use crate::serve::{DoorAccess, DoorSettings, ListenAddress, NexusSettings};
 use crate::wire::a2a::Dialect;
 use crate::wire::nexus::message::SignatureScope;
 use std::num::NonZeroU32;
@@ -47,15 +47,15 @@ impl Doors {
     }
 
     /// Checks that a door without authentication is reachable from this machine only.
-    pub(super) fn check_reach(&self, listen: &Listen) -> Result<(), InvalidValueError> {
+    pub(super) fn check_reach(&self, listen: &ListenAddress) -> Result<(), InvalidValueError> {
         let Self { a2a, webhook_domains: _, a2e, nexus, sovereign } = self;
         let doors = [
-            ("doors.a2a.open_to", a2a.as_ref().map(|a2a| a2a.door.open_to)),
-            ("doors.a2e.open_to", a2e.as_ref().map(|a2e| a2e.door.open_to)),
-            ("doors.nexus.open_to", nexus.as_ref().map(|nexus| nexus.open_to)),
-            ("doors.sovereign.open_to", sovereign.as_ref().map(|door| door.open_to)),
+            ("doors.a2a.open_to", a2a.as_ref().map(|a2a| a2a.door.access)),
+            ("doors.a2e.open_to", a2e.as_ref().map(|a2e| a2e.door.access)),
+            ("doors.nexus.open_to", nexus.as_ref().map(|nexus| nexus.access)),
+            ("doors.sovereign.open_to", sovereign.as_ref().map(|door| door.access)),
         ];
-        let open = doors.into_iter().find(|(_, open_to)| *open_to == Some(OpenTo::Everybody));
+        let open = doors.into_iter().find(|(_, access)| *access == Some(DoorAccess::Public));
         match open {
             Some((key, _)) if !listen.is_local() => Err(wrong(key)(&format_args!(
                 "is `everybody`, and other machines can call {listen}: this needs a loopback address or a Unix socket"
@@ -130,13 +130,13 @@ fn door(
     let file::Door { enabled, open_to, agent } = written;
     let agent = agent.unwrap_or_else(|| format!("did:a2g:agent:1.0:{door}"));
     let agent = AgentDid::parse(&agent).map_err(|error| wrong(key)(&error))?;
-    Ok(enabled.then_some(DoorSettings { open_to: self::open_to(open_to), agent }))
+    Ok(enabled.then_some(DoorSettings { access: parse_access(open_to), agent }))
 }
 
-fn open_to(written: file::OpenTo) -> OpenTo {
+fn parse_access(written: file::DoorAccess) -> DoorAccess {
     match written {
-        file::OpenTo::Callers => OpenTo::Callers,
-        file::OpenTo::Everybody => OpenTo::Everybody,
+        file::DoorAccess::Callers => DoorAccess::Callers,
+        file::DoorAccess::Everybody => DoorAccess::Public,
     }
 }
 
@@ -150,7 +150,7 @@ fn nexus(
         return Err(wrong("doors.nexus.id")(&"has to be 1 to 200 bytes long"));
     }
     Ok(key_file.map(|key_file| NexusSettings {
-        open_to: self::open_to(open_to),
+        access: parse_access(open_to),
         id,
         key_file: at(key_file),
         scope: match signature_scope {

@@ -18,7 +18,7 @@ use crate::isolate::{Isolation, User};
 use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use crate::run::Capacity;
-use crate::serve::{ConnectionLimits, Listen, TlsSettings};
+use crate::serve::{ConnectionLimits, ListenAddress, TlsSettings};
 use crate::wire::strict_json::JsonBounds;
 use file::File;
 use std::collections::BTreeSet;
@@ -65,7 +65,7 @@ pub struct Config {
     /// The executor's own DID.
     pub did: AgentDid,
     /// The address of the HTTP port.
-    pub listen: Listen,
+    pub listen: ListenAddress,
     /// The list of callers; `None`: callers are not authenticated.
     pub callers: Option<PathBuf>,
     /// Issuers of the JSON Web Tokens that callers may present.
@@ -194,8 +194,8 @@ impl Config {
     /// other machines can call: their callers are not the developer, and a missing protection would be one line in a
     /// log. On loopback it is best effort, so that a developer without Landlock can start.
     #[must_use]
-    pub fn containment_at(&self, listen: Option<&Listen>) -> Containment {
-        let is_local = listen.is_none_or(Listen::is_local);
+    pub fn containment_at(&self, listen: Option<&ListenAddress>) -> Containment {
+        let is_local = listen.is_none_or(ListenAddress::is_local);
         self.containment.unwrap_or(if is_local { Containment::BestEffort } else { Containment::Required })
     }
 
@@ -215,8 +215,8 @@ impl Config {
     fn check_private_places(&self) -> Result<(), InvalidValueError> {
         let tls = self.tls.as_ref();
         let socket = match &self.listen {
-            Listen::Unix(path) => Some(path),
-            Listen::Tcp(_) => None,
+            ListenAddress::Unix(path) => Some(path),
+            ListenAddress::Tcp(_) => None,
         };
         let own = [
             ("catalog.cache", Some(&self.cache)),
@@ -363,8 +363,8 @@ fn check(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let ca_file = network.ca_file.clone().map(at);
     let journal_key = journal.key.map(at);
     let listen = match server.listen.parse().map_err(|e| wrong("server.listen")(&e))? {
-        Listen::Unix(path) => Listen::Unix(at(path)),
-        tcp @ Listen::Tcp(_) => tcp,
+        ListenAddress::Unix(path) => ListenAddress::Unix(at(path)),
+        tcp @ ListenAddress::Tcp(_) => tcp,
     };
     let callers = server.callers.map(at);
     let issuers = whose_tokens_are_shown(server.issuer, callers.as_deref(), &executor.did, at)?;
@@ -412,8 +412,12 @@ fn check(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         allowed_hosts: server.allowed_hosts,
         allowed_origins: server.allowed_origins,
         connections: ConnectionLimits {
-            most: size(within("server.max_connections", server.max_connections, 100_000)?),
-            request: Duration::from_secs(within("server.request_seconds", server.request_seconds, 3600)?),
+            max_connections: size(within("server.max_connections", server.max_connections, 100_000)?),
+            request_timeout: Duration::from_secs(within(
+                "server.request_seconds",
+                server.request_seconds,
+                3600,
+            )?),
         },
         isolation: match executor.isolation {
             file::Isolation::Process => Isolation::Process,
@@ -512,7 +516,7 @@ fn check(file: File, base: &Path) -> Result<Config, InvalidValueError> {
 
 /// Checks that client certificates have a list of callers, and that TLS has a port.
 fn check_door(
-    listen: &Listen,
+    listen: &ListenAddress,
     callers: Option<&Path>,
     tls: Option<&TlsSettings>,
 ) -> Result<(), InvalidValueError> {

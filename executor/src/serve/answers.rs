@@ -1,6 +1,6 @@
 //! Answers that wait to be read, each counted against its caller's share of memory.
 
-use super::doorway::{NO_SHARE, SMALL_MESSAGE_BYTES};
+use super::protocol::{NO_SHARE, SMALL_MESSAGE_BYTES};
 use crate::govern::Caller;
 use crate::memory::{self, Held};
 use axum::body::{Body, Bytes, HttpBody};
@@ -22,16 +22,16 @@ pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<Held>> {
 
 /// The answer, counted until it is read, or an error if the caller's share has no room. A streamed answer is not
 /// counted: its chunks are made as they are read.
-pub(super) fn counted(caller: &Caller, answer: Response) -> Response {
+pub(super) fn charge(caller: &Caller, answer: Response) -> Response {
     match hold(caller, answer.body().size_hint().exact().unwrap_or(0)) {
         Some(None) => answer,
-        Some(Some(held)) => until_taken(answer, vec![held]),
+        Some(Some(held)) => hold_until_written(answer, vec![held]),
         None => (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], NO_SHARE).into_response(),
     }
 }
 
 /// Keeps `held` alive until the answer is written.
-pub(super) fn until_taken(answer: Response, held: Vec<Held>) -> Response {
+pub(super) fn hold_until_written(answer: Response, held: Vec<Held>) -> Response {
     if held.is_empty() {
         return answer;
     }
@@ -45,14 +45,14 @@ struct HeldBody {
     held: Arc<[Held]>,
 }
 
-struct HeldPiece {
-    piece: Bytes,
+struct HeldChunk {
+    chunk: Bytes,
     _held: Arc<[Held]>,
 }
 
-impl AsRef<[u8]> for HeldPiece {
+impl AsRef<[u8]> for HeldChunk {
     fn as_ref(&self) -> &[u8] {
-        &self.piece
+        &self.chunk
     }
 }
 
@@ -65,8 +65,8 @@ impl HttpBody for HeldBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let count = |piece| Bytes::from_owner(HeldPiece { piece, _held: Arc::clone(&self.held) });
-        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(count))))
+        let hold = |chunk| Bytes::from_owner(HeldChunk { chunk, _held: Arc::clone(&self.held) });
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(hold))))
     }
 
     fn is_end_stream(&self) -> bool {

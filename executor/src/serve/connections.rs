@@ -4,10 +4,10 @@
 //! been idle for longest is closed, unauthenticated ones first. So a client that sends heads and bodies slowly, or
 //! nothing at all, cannot keep out one that sends requests.
 
-use super::arriving::Arriving;
-use super::heads::Heads;
-use super::leftover::Lent;
-use super::listen::{Listener, Stream};
+use super::bare_lf::BareLfFilter;
+use super::drain_body::BorrowedBody;
+use super::listen::{ClientStream, Listener};
+use super::partial_message::PartialMessage;
 use super::tls::{self, Tls};
 use crate::memory;
 use axum::Router;
@@ -39,20 +39,20 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Interval between checks of the memory budget, and the number of idle connections that are closed each time it is
 /// used up.
 const PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
-const SHED_AT_ONCE: usize = 32;
+const MAX_CLOSED_AT_ONCE: usize = 32;
 
 /// Limits for connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
     /// Connections at once.
-    pub most: usize,
+    pub max_connections: usize,
     /// Time that a TLS handshake, the head of a request and its body may each take to arrive.
-    pub request: Duration,
+    pub request_timeout: Duration,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { most: 512, request: Duration::from_secs(30) }
+        Self { max_connections: 512, request_timeout: Duration::from_secs(30) }
     }
 }
 
@@ -64,16 +64,16 @@ pub(super) struct Connections(Mutex<Inner>);
 struct Inner {
     /// A logical clock: it orders events without reading the time.
     now: u64,
-    open: BTreeMap<u64, State>,
+    open: BTreeMap<u64, ConnectionState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ConnectionState {
     /// Requests that are being handled.
-    works: usize,
+    active_requests: usize,
     idle_since: u64,
     /// `true` once a caller was authenticated on it.
-    known: bool,
+    authenticated: bool,
     close: Arc<Notify>,
 }
 
@@ -84,30 +84,30 @@ pub(super) struct Connection {
     id: u64,
     close: Arc<Notify>,
     /// The bytes of an incomplete WebSocket message.
-    pub(super) arriving: Arc<Arriving>,
+    pub(super) partial_message: Arc<PartialMessage>,
 }
 
 /// Keeps a connection from being idle while a request is handled.
-pub(super) struct Work(Arc<Connection>);
+pub(super) struct RequestGuard(Arc<Connection>);
 
 impl Connections {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn open(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.lock().open.len()
     }
 
     /// Closes up to `most` of the longest idle connections because the memory budget is used up: each may hold part of
     /// a message, or an answer that is not read.
-    fn shed(&self, most: usize) -> usize {
+    fn close_idle(&self, most: usize) -> usize {
         let mut inner = self.lock();
         let mut idle = inner
             .open
             .iter()
-            .filter(|(_, state)| state.works == 0)
-            .map(|(id, state)| (state.known, state.idle_since, *id))
+            .filter(|(_, state)| state.active_requests == 0)
+            .map(|(id, state)| (state.authenticated, state.idle_since, *id))
             .collect::<Vec<_>>();
         idle.sort_unstable();
         for (_, _, id) in idle.iter().take(most) {
@@ -122,48 +122,56 @@ impl Connections {
     fn admit(self: &Arc<Self>, most: usize) -> Option<Arc<Connection>> {
         let mut inner = self.lock();
         if inner.open.len() >= most {
-            let idle = inner.open.iter().filter(|(_, state)| state.works == 0);
-            let (&id, state) = idle.min_by_key(|(_, state)| (state.known, state.idle_since))?;
+            let idle = inner.open.iter().filter(|(_, state)| state.active_requests == 0);
+            let (&id, state) = idle.min_by_key(|(_, state)| (state.authenticated, state.idle_since))?;
             state.close.notify_one();
             inner.open.remove(&id);
         }
         inner.now += 1;
         let (id, close) = (inner.now, Arc::new(Notify::new()));
-        inner.open.insert(id, State { works: 0, idle_since: id, known: false, close: Arc::clone(&close) });
+        inner.open.insert(
+            id,
+            ConnectionState {
+                active_requests: 0,
+                idle_since: id,
+                authenticated: false,
+                close: Arc::clone(&close),
+            },
+        );
         drop(inner);
-        Some(Arc::new(Connection { all: Arc::clone(self), id, close, arriving: Arc::default() }))
+        Some(Arc::new(Connection { all: Arc::clone(self), id, close, partial_message: Arc::default() }))
     }
 }
 
 impl Connection {
     /// Marks that a whole request was read: the connection is not evicted until the guard is dropped.
-    pub(super) fn works(self: &Arc<Self>) -> Work {
+    pub(super) fn begin_request(self: &Arc<Self>) -> RequestGuard {
         if let Some(state) = self.all.lock().open.get_mut(&self.id) {
-            state.works += 1;
+            state.active_requests += 1;
         }
-        Work(Arc::clone(self))
+        RequestGuard(Arc::clone(self))
     }
 
     /// Marks the connection as authenticated: it is evicted only when every idle connection is.
-    pub(super) fn known(&self) {
+    pub(super) fn mark_authenticated(&self) {
         if let Some(state) = self.all.lock().open.get_mut(&self.id) {
-            state.known = true;
+            state.authenticated = true;
         }
     }
 
     /// Waits until the connection is evicted.
-    pub(super) async fn gives_way(&self) {
+    pub(super) async fn wait_for_eviction(&self) {
         self.close.notified().await;
     }
 }
 
-impl Drop for Work {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let mut inner = self.0.all.lock();
         inner.now += 1;
         let now = inner.now;
         if let Some(state) = inner.open.get_mut(&self.0.id) {
-            state.works = state.works.saturating_sub(1);
+            state.active_requests = state.active_requests.saturating_sub(1);
             state.idle_since = now;
         }
     }
@@ -177,10 +185,10 @@ impl Drop for Connection {
 
 /// The names in the verified client certificate of a request's connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Certified(pub(super) Arc<[Box<str>]>);
+pub(super) struct PeerCertNames(pub(super) Arc<[Box<str>]>);
 
 #[derive(Clone)]
-struct Terms {
+struct ConnectionContext {
     router: Router,
     limits: ConnectionLimits,
     tls: Option<Arc<Tls>>,
@@ -197,7 +205,7 @@ pub(super) async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let (stopping, stopped) = watch::channel(false);
-    let terms = Terms { router, limits, tls, stopped };
+    let context = ConnectionContext { router, limits, tls, stopped };
     let mut tasks = JoinSet::new();
     let mut pressure = tokio::time::interval(PRESSURE_INTERVAL);
     pressure.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -207,7 +215,7 @@ pub(super) async fn serve(
             accepted = listener.accept() => accepted,
             _tick = pressure.tick() => {
                 if !memory::has_room(0) {
-                    let closed = connections.shed(SHED_AT_ONCE);
+                    let closed = connections.close_idle(MAX_CLOSED_AT_ONCE);
                     tracing::warn!(closed, "idle connections are closed: the memory budget (`server.max_memory_mb`) is used up");
                 }
                 continue;
@@ -216,12 +224,12 @@ pub(super) async fn serve(
             () = &mut stop => break,
         };
         match accepted {
-            Ok(stream) => match connections.admit(limits.most) {
+            Ok(stream) => match connections.admit(limits.max_connections) {
                 Some(connection) => {
-                    tasks.spawn(receive(stream, connection, terms.clone()));
+                    tasks.spawn(serve_stream(stream, connection, context.clone()));
                 }
                 None => tracing::warn!(
-                    most = limits.most,
+                    max_connections = limits.max_connections,
                     "a connection is refused: there are as many as `server.max_connections` allows, and none is idle"
                 ),
             },
@@ -237,21 +245,28 @@ pub(super) async fn serve(
 }
 
 /// Serves one connection to its end. TLS, if configured, applies to ports only, never to Unix sockets.
-async fn receive(stream: Stream, connection: Arc<Connection>, terms: Terms) {
-    match (stream, terms.tls.clone()) {
-        (Stream::Unix(stream), _) => converse(stream, connection, Certified::default(), terms).await,
-        (Stream::Tcp(stream), None) => converse(stream, connection, Certified::default(), terms).await,
-        (Stream::Tcp(stream), Some(tls)) => {
-            let handshake = tokio::time::timeout(terms.limits.request, tls.acceptor().accept(stream));
-            let shaken = tokio::select! {
-                shaken = handshake => shaken,
-                () = connection.gives_way() => return,
+async fn serve_stream(stream: ClientStream, connection: Arc<Connection>, context: ConnectionContext) {
+    match (stream, context.tls.clone()) {
+        (ClientStream::Unix(stream), _) => {
+            serve_requests(stream, connection, PeerCertNames::default(), context).await
+        }
+        (ClientStream::Tcp(stream), None) => {
+            serve_requests(stream, connection, PeerCertNames::default(), context).await
+        }
+        (ClientStream::Tcp(stream), Some(tls)) => {
+            let handshake =
+                tokio::time::timeout(context.limits.request_timeout, tls.acceptor().accept(stream));
+            let accepted = tokio::select! {
+                accepted = handshake => accepted,
+                () = connection.wait_for_eviction() => return,
             };
-            match shaken {
+            match accepted {
                 Ok(Ok(stream)) => {
                     let (_, session) = stream.get_ref();
-                    let certified = Certified(tls::names(session.peer_certificates().unwrap_or_default()));
-                    converse(stream, connection, certified, terms).await;
+                    let peer_names = PeerCertNames(tls::certificate_names(
+                        session.peer_certificates().unwrap_or_default(),
+                    ));
+                    serve_requests(stream, connection, peer_names, context).await;
                 }
                 Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
                 Err(_too_slow) => tracing::debug!("a TLS handshake took too long"),
@@ -261,19 +276,23 @@ async fn receive(stream: Stream, connection: Arc<Connection>, terms: Terms) {
 }
 
 /// Answers requests until the peer closes, the server stops, or the connection is evicted.
-async fn converse<S>(stream: S, connection: Arc<Connection>, certified: Certified, terms: Terms)
-where
+async fn serve_requests<S>(
+    stream: S,
+    connection: Arc<Connection>,
+    peer_names: PeerCertNames,
+    context: ConnectionContext,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Terms { router, limits, tls: _, mut stopped } = terms;
-    let known = Arc::clone(&connection);
-    let (heads, arriving) = (Heads::default(), Arc::clone(&connection.arriving));
-    let upgraded = heads.upgraded();
+    let ConnectionContext { router, limits, tls: _, mut stopped } = context;
+    let handle = Arc::clone(&connection);
+    let (line_feeds, partial_message) = (BareLfFilter::default(), Arc::clone(&connection.partial_message));
+    let upgraded = line_feeds.upgrade_flag();
     let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(Arc::clone(&known));
-        request.extensions_mut().insert(certified.clone());
+        request.extensions_mut().insert(Arc::clone(&handle));
+        request.extensions_mut().insert(peer_names.clone());
         let held_back = request.headers().contains_key(header::EXPECT);
-        let request = request.map(Lent::new);
+        let request = request.map(BorrowedBody::new);
         let body = request.body().clone();
         let answered = TowerToHyperService::new(router.clone()).call(request);
         let upgraded = Arc::clone(&upgraded);
@@ -282,20 +301,28 @@ where
             if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                 upgraded.store(true, Ordering::Release);
             }
-            body.end(held_back, answer.headers_mut()).await;
+            body.drain(held_back, answer.headers_mut()).await;
             Ok::<_, Infallible>(answer)
         }
     });
     let conversation = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.request)
+        .header_read_timeout(limits.request_timeout)
         .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(Taken::new(stream, limits.request, heads, arriving)), service)
+        .serve_connection(
+            TokioIo::new(WriteTimeoutStream::new(
+                stream,
+                limits.request_timeout,
+                line_feeds,
+                partial_message,
+            )),
+            service,
+        )
         .with_upgrades();
     tokio::pin!(conversation);
     let ended = tokio::select! {
         ended = &mut conversation => ended,
-        () = connection.gives_way() => return,
+        () = connection.wait_for_eviction() => return,
         () = async { drop(stopped.wait_for(|stopped| *stopped).await) } => {
             conversation.as_mut().graceful_shutdown();
             conversation.await
@@ -307,38 +334,47 @@ where
 }
 
 /// A stream with a timeout for writes: a peer that reads nothing for that long is disconnected. Bytes that are read
-/// pass through [`Heads`], and count while they belong to an incomplete WebSocket message.
-struct Taken<S> {
+/// pass through [`BareLfFilter`], and count while they belong to an incomplete WebSocket message.
+struct WriteTimeoutStream<S> {
     stream: S,
-    heads: Heads,
-    arriving: Arc<Arriving>,
-    patience: Duration,
+    line_feeds: BareLfFilter,
+    partial_message: Arc<PartialMessage>,
+    timeout: Duration,
     /// Runs while a write is pending.
-    until: Option<Pin<Box<Sleep>>>,
+    pending: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Taken<S> {
-    fn new(stream: S, patience: Duration, heads: Heads, arriving: Arc<Arriving>) -> Self {
-        Self { stream, heads, arriving, patience, until: None }
+impl<S> WriteTimeoutStream<S> {
+    fn new(
+        stream: S,
+        timeout: Duration,
+        line_feeds: BareLfFilter,
+        partial_message: Arc<PartialMessage>,
+    ) -> Self {
+        Self { stream, line_feeds, partial_message, timeout, pending: None }
     }
 
     /// Returns the result of a write, or `TimedOut`.
-    fn timed<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn check_timeout<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.until = None;
+            self.pending = None;
             return written;
         }
-        let patience = self.patience;
-        let until = self.until.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
-        if until.as_mut().poll(cx).is_pending() {
+        let timeout = self.timeout;
+        let pending = self.pending.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        if pending.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        tracing::info!(seconds = patience.as_secs(), "a connection is closed: its answers are not read");
+        tracing::info!(seconds = timeout.as_secs(), "a connection is closed: its answers are not read");
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Taken<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -346,8 +382,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Taken<S> {
     ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, into);
-        self.heads.check(into.filled_mut().get_mut(before..).unwrap_or_default());
-        if let Err(error) = self.arriving.read(into.filled().len() - before) {
+        self.line_feeds.filter(into.filled_mut().get_mut(before..).unwrap_or_default());
+        if let Err(error) = self.partial_message.add(into.filled().len() - before) {
             tracing::info!("a WebSocket is closed: its caller's share of memory has no room for its message");
             return Poll::Ready(Err(error));
         }
@@ -355,10 +391,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Taken<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Taken<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.timed(cx, written)
+        self.check_timeout(cx, written)
     }
 
     fn poll_write_vectored(
@@ -367,7 +403,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Taken<S> {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
-        self.timed(cx, written)
+        self.check_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -376,12 +412,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Taken<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.timed(cx, flushed)
+        self.check_timeout(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.timed(cx, shut)
+        self.check_timeout(cx, shut)
     }
 }
 
@@ -392,12 +428,12 @@ mod tests {
     #[tokio::test]
     async fn who_takes_nothing_is_gone_and_who_takes_slowly_is_not() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let patience = Duration::from_millis(400);
+        let timeout = Duration::from_millis(400);
         let (ours, mut theirs) = tokio::io::duplex(8);
-        let mut ours = Taken::new(ours, patience, Heads::default(), Arc::default());
+        let mut ours = WriteTimeoutStream::new(ours, timeout, BareLfFilter::default(), Arc::default());
         let slow = async {
             for _ in 0..4 {
-                tokio::time::sleep(patience / 4).await;
+                tokio::time::sleep(timeout / 4).await;
                 theirs.read_exact(&mut [0; 8]).await.unwrap();
             }
             theirs
@@ -413,13 +449,13 @@ mod tests {
     async fn who_was_never_known_gives_way_before_who_was() {
         let all = Arc::new(Connections::default());
         let [first, second] = std::array::from_fn(|_| all.admit(2).unwrap());
-        first.known();
+        first.mark_authenticated();
         let third = all.admit(2).unwrap();
-        second.gives_way().await;
-        third.known();
+        second.wait_for_eviction().await;
+        third.mark_authenticated();
         drop(second);
         let fourth = all.admit(2).unwrap();
-        first.gives_way().await;
+        first.wait_for_eviction().await;
         drop((first, third, fourth));
     }
 
@@ -427,14 +463,14 @@ mod tests {
     async fn who_has_been_idle_for_longest_gives_way_and_who_works_does_not() {
         let all = Arc::new(Connections::default());
         let [first, second, third] = std::array::from_fn(|_| all.admit(3).unwrap());
-        let working = first.works();
-        let worked = second.works();
+        let working = first.begin_request();
+        let worked = second.begin_request();
         drop(worked);
         let fourth = all.admit(3).unwrap();
-        third.gives_way().await;
+        third.wait_for_eviction().await;
         let fifth = all.admit(3).unwrap();
-        second.gives_way().await;
-        let both_work = (fourth.works(), fifth.works());
+        second.wait_for_eviction().await;
+        let both_work = (fourth.begin_request(), fifth.begin_request());
         assert!(all.admit(3).is_none());
         drop((second, third));
         assert_eq!(all.lock().open.len(), 3);

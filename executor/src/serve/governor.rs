@@ -54,7 +54,7 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
         let Call { agent, intent, tool, .. } = &call;
         tracing::info!(%intent, %agent, %tool, verdict = decision, why, "decided");
         if verdict.decision == Decision::Denied {
-            return Err(denied(verdict));
+            return Err(denial_fault(verdict));
         }
         Ok(match proof(door, &call, &verdict)? {
             Some(proof) => encode::proven_verdict(&verdict, &proof),
@@ -117,7 +117,7 @@ fn proof(door: &GovernorDoor, call: &Call, verdict: &Verdict) -> Result<Option<S
 }
 
 /// A denial as an error response, as the A2G document has it.
-fn denied(verdict: Verdict) -> Fault {
+fn denial_fault(verdict: Verdict) -> Fault {
     Fault::Refused {
         intent: Some(verdict.intent),
         risk_score: verdict.risk.map(|risk| risk.score),

@@ -10,23 +10,23 @@ use std::str::FromStr;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 /// The prefix of a Unix socket's path.
-const UNIX: &str = "unix:";
+const UNIX_PREFIX: &str = "unix:";
 /// Mode of a Unix socket: its owner and its group may connect.
-const MODE: u32 = 0o660;
+const SOCKET_MODE: u32 = 0o660;
 /// Connections that the kernel queues until they are accepted, up to its own limit (`somaxconn`). A client that finds
 /// the queue full retries after a second, and a burst fills the standard library's 128 at once.
 const BACKLOG: u32 = 4096;
 
 /// A listening address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Listen {
+pub enum ListenAddress {
     /// A port.
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-impl Listen {
+impl ListenAddress {
     /// Returns `true` if only this machine can connect.
     #[must_use]
     pub fn is_local(&self) -> bool {
@@ -43,22 +43,22 @@ impl Listen {
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+            Self::Unix(path) => write!(f, "{UNIX_PREFIX}{}", path.display()),
         }
     }
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenAddress {
     type Err = &'static str;
 
     /// Parses an address or a name with a port, or `unix:` and a path. A name is resolved; IPv4 is preferred, because
     /// not every machine has IPv6.
     fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-        if let Some(path) = text.strip_prefix(UNIX).filter(|path| !path.is_empty()) {
+        if let Some(path) = text.strip_prefix(UNIX_PREFIX).filter(|path| !path.is_empty()) {
             return Ok(Self::Unix(path.into()));
         }
         let found = text.to_socket_addrs().ok().and_then(|found| found.min_by_key(SocketAddr::is_ipv6));
@@ -72,18 +72,18 @@ impl FromStr for Listen {
 /// A bound listener.
 pub(super) enum Listener {
     Tcp(TcpListener),
-    Unix(Socket),
+    Unix(BoundSocket),
 }
 
 /// A Unix socket. Dropping it removes its file.
-pub(super) struct Socket {
+pub(super) struct BoundSocket {
     listener: UnixListener,
     path: PathBuf,
     /// Device and inode of the file: another file at the same path belongs to another process.
     file: Option<(u64, u64)>,
 }
 
-pub(super) enum Stream {
+pub(super) enum ClientStream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
@@ -93,44 +93,49 @@ impl Listener {
     ///
     /// # Ambient Authority
     /// Binds the port; or creates the socket, replacing one that no process listens on.
-    pub(super) async fn bind(place: &Listen) -> Result<(Self, Listen)> {
+    pub(super) async fn bind(place: &ListenAddress) -> Result<(Self, ListenAddress)> {
         match place {
-            Listen::Tcp(address) => {
-                let listener = port(*address)?;
-                let place = Listen::Tcp(listener.local_addr()?);
+            ListenAddress::Tcp(address) => {
+                let listener = bind_tcp(*address)?;
+                let place = ListenAddress::Tcp(listener.local_addr()?);
                 Ok((Self::Tcp(listener), place))
             }
-            Listen::Unix(path) => {
+            ListenAddress::Unix(path) => {
                 remove_stale(path).await?;
-                let listener = private_socket(path)?;
-                Ok((Self::Unix(Socket { listener, path: path.clone(), file: file_at(path) }), place.clone()))
+                let listener = bind_unix(path)?;
+                Ok((
+                    Self::Unix(BoundSocket { listener, path: path.clone(), file: file_id(path) }),
+                    place.clone(),
+                ))
             }
         }
     }
 
-    pub(super) async fn accept(&self) -> Result<Stream> {
+    pub(super) async fn accept(&self) -> Result<ClientStream> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "a connection keeps Nagle's algorithm");
                 }
-                Ok(Stream::Tcp(stream))
+                Ok(ClientStream::Tcp(stream))
             }
-            Self::Unix(socket) => socket.listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+            Self::Unix(socket) => {
+                socket.listener.accept().await.map(|(stream, _)| ClientStream::Unix(stream))
+            }
         }
     }
 }
 
-impl Drop for Socket {
+impl Drop for BoundSocket {
     fn drop(&mut self) {
-        if self.file.is_some() && file_at(&self.path) == self.file {
+        if self.file.is_some() && file_id(&self.path) == self.file {
             let _gone_already = std::fs::remove_file(&self.path);
         }
     }
 }
 
-fn port(address: SocketAddr) -> Result<TcpListener> {
+fn bind_tcp(address: SocketAddr) -> Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // As the standard library does: a port with connections in TIME_WAIT can be bound.
     socket.set_reuseaddr(true)?;
@@ -140,18 +145,18 @@ fn port(address: SocketAddr) -> Result<TcpListener> {
 
 /// Creates a socket that no other user can connect to at any time: it gets its mode in a private folder, and is then
 /// moved into place.
-fn private_socket(path: &Path) -> Result<UnixListener> {
+fn bind_unix(path: &Path) -> Result<UnixListener> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let hidden = tempfile::Builder::new().prefix(".a2g").tempdir_in(folder)?;
     let made = hidden.path().join("s");
     let listener = UnixListener::bind(&made)?;
-    std::fs::set_permissions(&made, Permissions::from_mode(MODE))?;
+    std::fs::set_permissions(&made, Permissions::from_mode(SOCKET_MODE))?;
     std::fs::rename(&made, path)?;
     Ok(listener)
 }
 
 /// Device and inode of the file at a path.
-fn file_at(path: &Path) -> Option<(u64, u64)> {
+fn file_id(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
@@ -177,24 +182,24 @@ mod tests {
     #[test]
     fn places_are_read_as_they_are_written() {
         for text in ["127.0.0.1:7420", "[::1]:1", "unix:/run/a2g/executor.sock", "unix:here"] {
-            assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
         }
         for text in ["unix:", "7420", "127.0.0.1", ""] {
-            assert!(text.parse::<Listen>().is_err(), "{text}");
+            assert!(text.parse::<ListenAddress>().is_err(), "{text}");
         }
-        assert!("unix:/x".parse::<Listen>().unwrap().is_local());
-        assert!(!"0.0.0.0:1".parse::<Listen>().unwrap().is_local());
+        assert!("unix:/x".parse::<ListenAddress>().unwrap().is_local());
+        assert!(!"0.0.0.0:1".parse::<ListenAddress>().unwrap().is_local());
     }
 
     #[tokio::test]
     async fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Listen::Unix(folder.path().join("socket"));
-        let Listen::Unix(path) = &place else { unreachable!() };
+        let place = ListenAddress::Unix(folder.path().join("socket"));
+        let ListenAddress::Unix(path) = &place else { unreachable!() };
         // The standard library leaves its sockets behind.
         drop(std::os::unix::net::UnixListener::bind(path).unwrap());
         let (first, _) = Listener::bind(&place).await.unwrap();
-        assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, MODE);
+        assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
         assert_eq!(Listener::bind(&place).await.err().unwrap().kind(), ErrorKind::AddrInUse);
         drop(first);
         assert!(!path.exists());
@@ -213,7 +218,7 @@ mod tests {
         let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
         let many = most.trim().parse::<usize>().unwrap().min(200);
         let (listener, place) = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let Listen::Tcp(address) = place else { panic!("{place}") };
+        let ListenAddress::Tcp(address) = place else { panic!("{place}") };
         let soon = std::time::Duration::from_secs(5);
         let ask = || std::net::TcpStream::connect_timeout(&address, soon);
         let held: Vec<_> = (0..many).map(|_| ask().unwrap()).collect();

@@ -5,12 +5,12 @@
 //! such as `{"a":1}`, with a parse error (-32700) where the specification wants -32600.
 
 use super::answers;
-use super::doorway::{charge, no_share};
+use super::protocol::{charge, no_share};
 use crate::fault::Fault;
 use crate::govern::Caller;
 use crate::ident::{did_you_mean, excerpt};
 use crate::memory::{Charge, Held};
-use crate::wire::a2g::fault;
+use crate::wire::a2g::fault::error as fault_parts;
 use crate::wire::jsonrpc::{self, Id, MAX_BATCH, RequestEntry, RpcMessage, RpcRequest};
 use crate::wire::strict_json::{self, JsonBounds};
 use jsonrpsee::core::server::{ConnectionId, MethodCallback, Methods};
@@ -53,25 +53,25 @@ pub(super) fn notification(method: &str, params: &str) -> Arc<str> {
 
 /// An answer, and its charge against the caller's share of memory until it is read.
 #[derive(Debug)]
-pub struct Answered {
+pub struct RpcAnswer {
     /// One response, or a batch of them.
     pub text: String,
     /// One charge for each long response.
     pub(super) held: Vec<Held>,
 }
 
-impl From<String> for Answered {
+impl From<String> for RpcAnswer {
     fn from(text: String) -> Self {
         Self { text, held: Vec::new() }
     }
 }
 
-impl Answered {
+impl RpcAnswer {
     /// The response to one request, or an error if the caller's share has no room for it.
-    fn counted(text: String, id: &Id, caller: &Caller) -> Self {
+    fn charge(text: String, id: &Id, caller: &Caller) -> Self {
         match answers::hold(caller, text.len() as u64) {
             Some(held) => Self { text, held: held.into_iter().collect() },
-            None => refusal(Some(id), &no_share()).into(),
+            None => error_response(Some(id), &no_share()).into(),
         }
     }
 }
@@ -99,17 +99,17 @@ impl Rpc {
     }
 
     /// Answers one message of a caller; `None` if it has no answer.
-    pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<Answered> {
+    pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<RpcAnswer> {
         self.answer_peer(message, caller, None).await
     }
 
     /// As [`Self::answer`], over a connection that takes notifications after the answer.
-    pub async fn converse(
+    pub async fn answer_with_followups(
         &self,
         message: &[u8],
         caller: &Arc<Caller>,
         followups: &Arc<Followups>,
-    ) -> Option<Answered> {
+    ) -> Option<RpcAnswer> {
         self.answer_peer(message, caller, Some(followups)).await
     }
 
@@ -118,33 +118,34 @@ impl Rpc {
         message: &[u8],
         caller: &Arc<Caller>,
         followups: Option<&Arc<Followups>>,
-    ) -> Option<Answered> {
+    ) -> Option<RpcAnswer> {
         let body =
             strict_json::check(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
         let peer = Peer { caller, followups, charge: &charge(caller.name(), message) };
         match body {
-            Err(fault) => Some(refusal(None, &fault).into()),
-            Ok(RpcMessage::Single(entry)) => self.entry(entry, peer).await,
+            Err(fault) => Some(error_response(None, &fault).into()),
+            Ok(RpcMessage::Single(entry)) => self.answer_entry(entry, peer).await,
             Ok(RpcMessage::Batch(entries)) => {
-                let answers =
-                    futures_util::future::join_all(entries.into_iter().map(|entry| self.entry(entry, peer)));
+                let answers = futures_util::future::join_all(
+                    entries.into_iter().map(|entry| self.answer_entry(entry, peer)),
+                );
                 let (texts, held): (Vec<_>, Vec<_>) =
-                    answers.await.into_iter().flatten().map(|Answered { text, held }| (text, held)).unzip();
+                    answers.await.into_iter().flatten().map(|RpcAnswer { text, held }| (text, held)).unzip();
                 let held = held.into_iter().flatten().collect();
-                (!texts.is_empty()).then(|| Answered { text: format!("[{}]", texts.join(",")), held })
+                (!texts.is_empty()).then(|| RpcAnswer { text: format!("[{}]", texts.join(",")), held })
             }
         }
     }
 
     /// The answer to a message that is too long to be read.
     #[must_use]
-    pub fn too_long(&self) -> Answered {
-        refusal(None, &self.bounds.too_long()).into()
+    pub fn too_long(&self) -> RpcAnswer {
+        error_response(None, &self.bounds.too_long()).into()
     }
 
-    async fn entry(&self, entry: RequestEntry<'_>, peer: Peer<'_>) -> Option<Answered> {
+    async fn answer_entry(&self, entry: RequestEntry<'_>, peer: Peer<'_>) -> Option<RpcAnswer> {
         match entry {
-            Err((id, fault)) => Some(refusal(id.as_ref(), &fault).into()),
+            Err((id, fault)) => Some(error_response(id.as_ref(), &fault).into()),
             Ok(RpcRequest { id: None, method, params }) => {
                 if self.notifications.contains(&method.as_ref()) {
                     let _nobody_asked = self.call(None, &method, params, peer).await;
@@ -156,7 +157,7 @@ impl Rpc {
             }
             Ok(RpcRequest { id: Some(id), method, params }) => {
                 let text = self.call(Some(&id), &method, params, peer).await;
-                Some(Answered::counted(text, &id, peer.caller))
+                Some(RpcAnswer::charge(text, &id, peer.caller))
             }
         }
     }
@@ -164,11 +165,14 @@ impl Rpc {
     async fn call(&self, id: Option<&Id>, method: &str, params: Option<&RawValue>, peer: Peer<'_>) -> String {
         let Some(callback) = self.methods.method(method) else {
             let (shown, nearest) = (excerpt(method), did_you_mean(method, self.methods.method_names()));
-            return refusal(id, &Fault::MethodNotFound(format!("there is no method `{shown}`{nearest}")));
+            return error_response(
+                id,
+                &Fault::MethodNotFound(format!("there is no method `{shown}`{nearest}")),
+            );
         };
         let charge = match peer.charge {
             Ok(charge) => charge.clone(),
-            Err(no_room) => return refusal(id, no_room),
+            Err(no_room) => return error_response(id, no_room),
         };
         // jsonrpsee supports only some of the ids that JSON-RPC allows. It gets a stand-in, and the answer gets the id
         // verbatim.
@@ -186,7 +190,10 @@ impl Rpc {
             }
             MethodCallback::Sync(callback) => callback(stand_in, params, usize::MAX, extensions),
             MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_) => {
-                return refusal(id, &Fault::Internal("the method table has no subscriptions".to_owned()));
+                return error_response(
+                    id,
+                    &Fault::Internal("the method table has no subscriptions".to_owned()),
+                );
             }
         };
         with_id(id, response.as_json().get())
@@ -199,24 +206,24 @@ fn with_id(id: Option<&Id>, response: &str) -> String {
     const STAND_IN: &str = r#"{"jsonrpc":"2.0","id":null,"#;
     match response.strip_prefix(STAND_IN) {
         Some(rest) => format!(r#"{{"jsonrpc":"2.0","id":{},{rest}"#, id.map_or("null", Id::as_json)),
-        None => refusal(id, &Fault::Internal("the response has an unexpected form".to_owned())),
+        None => error_response(id, &Fault::Internal("the response has an unexpected form".to_owned())),
     }
 }
 
-fn refusal(id: Option<&Id>, refused: &Fault) -> String {
-    let (code, message, data) = fault::error(refused);
-    log(refused, code);
+fn error_response(id: Option<&Id>, fault: &Fault) -> String {
+    let (code, message, data) = fault_parts(fault);
+    log_fault(fault, code);
     jsonrpc::error(id, code, &message, data.as_ref()).get().to_owned()
 }
 
 /// A fault as jsonrpsee's error, for a method's result.
-pub(super) fn error_object(refused: &Fault) -> ErrorObjectOwned {
-    let (code, message, data) = fault::error(refused);
-    log(refused, code);
+pub(super) fn error_object(fault: &Fault) -> ErrorObjectOwned {
+    let (code, message, data) = fault_parts(fault);
+    log_fault(fault, code);
     ErrorObjectOwned::owned(i32::try_from(code).unwrap_or(-32603), message, data)
 }
 
-fn log(fault: &Fault, code: i64) {
+fn log_fault(fault: &Fault, code: i64) {
     match fault {
         Fault::Internal(detail) => tracing::error!(detail, "internal fault"),
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {

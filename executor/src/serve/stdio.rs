@@ -1,6 +1,6 @@
 //! One JSON-RPC message a line on standard input and output. Logs go to standard error.
 
-use super::lines::{Line, read_line, standard_input};
+use super::lines::{InputLine, open_stdin, read_line};
 use super::rpc::Rpc;
 use crate::govern::Caller;
 use std::io::Write;
@@ -16,17 +16,17 @@ const MAX_CONCURRENT: usize = 256;
 /// # Errors
 /// If standard input cannot be read.
 pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>) -> std::io::Result<()> {
-    let mut input = standard_input()?;
+    let mut input = open_stdin()?;
     let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
     loop {
         let line = match read_line(&mut input, rpc.bounds().max_bytes).await? {
-            Line::End => break,
-            Line::TooLong => {
+            InputLine::End => break,
+            InputLine::TooLong => {
                 write_line(&rpc.too_long().text);
                 continue;
             }
-            Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
-            Line::Whole(line) => line,
+            InputLine::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
+            InputLine::Whole(line) => line,
         };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
         let (rpc, caller) = (rpc.clone(), Arc::clone(&caller));

@@ -57,7 +57,7 @@ impl Tls {
     /// # Errors
     /// [`ServerTlsError`], also if other users can read the key, or if it does not match the certificate.
     pub fn read(settings: TlsSettings) -> Result<Self, ServerTlsError> {
-        let config = RwLock::new(Arc::new(config(&settings)?));
+        let config = RwLock::new(Arc::new(server_config(&settings)?));
         Ok(Self { settings, config })
     }
 
@@ -68,8 +68,8 @@ impl Tls {
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn renew(&self) -> Result<(), ServerTlsError> {
-        let config = Arc::new(config(&self.settings)?);
+    pub fn reload(&self) -> Result<(), ServerTlsError> {
+        let config = Arc::new(server_config(&self.settings)?);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
@@ -83,7 +83,7 @@ fn unusable(path: &Path, error: impl Into<BoxedError>) -> ServerTlsError {
     ServerTlsError::Text { path: path.to_owned(), source: error.into() }
 }
 
-fn config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError> {
+fn server_config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError> {
     let TlsSettings { certificate, key, client_ca } = settings;
     // An explicit provider: the process-wide default could be set by any other crate.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -95,7 +95,7 @@ fn config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError> {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
+            for certificate in read_certificates(path)? {
                 roots.add(certificate).map_err(|error| unusable(path, error))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
@@ -103,7 +103,7 @@ fn config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError> {
         }
     };
     let mut config = builder
-        .with_single_cert(certificates(certificate)?, private)
+        .with_single_cert(read_certificates(certificate)?, private)
         .map_err(|error| unusable(certificate, error))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     if client_ca.is_some() {
@@ -114,7 +114,7 @@ fn config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError> {
     Ok(config)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerTlsError> {
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerTlsError> {
     let text = read_trusted(path)?;
     let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| unusable(path, error))?;
@@ -125,7 +125,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerTlsEr
 }
 
 /// The DNS names and URIs of the first of these certificates, which the handshake has verified.
-pub(super) fn names(certificates: &[CertificateDer<'_>]) -> Arc<[Box<str>]> {
+pub(super) fn certificate_names(certificates: &[CertificateDer<'_>]) -> Arc<[Box<str>]> {
     let read = certificates.first().and_then(|first| EndEntityCert::try_from(first).ok());
     let names = read.iter().flat_map(|read| read.valid_dns_names().chain(read.valid_uri_names()));
     names.map(Box::from).collect()

@@ -2,7 +2,7 @@
 
 use super::limits::Pass;
 use super::tasks::Record;
-use crate::serve::connections::Work;
+use crate::serve::connections::RequestGuard;
 use crate::wire::a2a::message::TaskUpdate;
 use crate::wire::a2a::{Dialect, encode, fault};
 use crate::wire::jsonrpc::Id;
@@ -16,22 +16,22 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc};
 
 /// Events that are buffered ahead of the client.
-const AHEAD: usize = 2;
+const MAX_BUFFERED_EVENTS: usize = 2;
 /// Interval of the comments that keep a stream without events open.
-const QUIET: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-pub(super) struct Stream {
+pub(super) struct TaskStream {
     pub(super) id: Id,
     pub(super) dialect: Dialect,
     /// Time that an event may wait for the client to read it.
-    pub(super) patience: Duration,
+    pub(super) write_timeout: Duration,
     /// Held while the stream is open.
     pub(super) _pass: Arc<Pass>,
     /// Held while the stream is open.
-    pub(super) _work: Work,
+    pub(super) _work: RequestGuard,
 }
 
-pub(super) struct Beginning {
+pub(super) struct StreamStart {
     /// The task at the start of the stream.
     pub(super) record: Arc<Record>,
     pub(super) updates: broadcast::Receiver<Arc<TaskUpdate>>,
@@ -40,17 +40,17 @@ pub(super) struct Beginning {
 }
 
 /// An error response as the single event of a stream: clients of a streaming method read nothing else.
-pub(super) fn refusal(response: &str) -> Response {
+pub(super) fn error_event(response: &str) -> Response {
     (EVENTS, data(response)).into_response()
 }
 
 const EVENTS: [(header::HeaderName, &str); 2] =
     [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
 
-impl Stream {
-    pub(super) fn response(self, beginning: Beginning) -> Response {
-        let (lines, taken) = mpsc::channel::<Bytes>(AHEAD);
-        tokio::spawn(self.pump(beginning, lines));
+impl TaskStream {
+    pub(super) fn response(self, start: StreamStart) -> Response {
+        let (lines, taken) = mpsc::channel::<Bytes>(MAX_BUFFERED_EVENTS);
+        tokio::spawn(self.send_updates(start, lines));
         let body = futures_util::stream::unfold(taken, async |mut taken| {
             let line = taken.recv().await?;
             Some((Ok::<_, Infallible>(line), taken))
@@ -58,11 +58,11 @@ impl Stream {
         (EVENTS, Body::from_stream(body)).into_response()
     }
 
-    async fn pump(self, beginning: Beginning, lines: mpsc::Sender<Bytes>) {
-        let Beginning { record, mut updates, waits_for_a_person } = beginning;
-        let goes_on = waits_for_a_person && record.is_prompting();
+    async fn send_updates(self, start: StreamStart, lines: mpsc::Sender<Bytes>) {
+        let StreamStart { record, mut updates, waits_for_a_person } = start;
+        let stays_open = waits_for_a_person && record.is_prompting();
         let first = TaskUpdate::Task(Box::new(record.task.clone()));
-        if !self.send(&lines, self.event(&first)).await || (first.is_final() && !goes_on) {
+        if !self.send(&lines, self.event(&first)).await || (first.is_final() && !stays_open) {
             return;
         }
         loop {
@@ -75,7 +75,7 @@ impl Stream {
                     }
                     Err(RecvError::Closed) => return,
                 },
-                () = tokio::time::sleep(QUIET) => (Bytes::from_static(b":\n\n"), false),
+                () = tokio::time::sleep(KEEP_ALIVE_INTERVAL) => (Bytes::from_static(b":\n\n"), false),
                 () = lines.closed() => return,
             };
             if !self.send(&lines, event.0).await || event.1 {
@@ -86,10 +86,10 @@ impl Stream {
 
     /// Returns `false` if the client did not read the event in time.
     async fn send(&self, lines: &mpsc::Sender<Bytes>, event: Bytes) -> bool {
-        match tokio::time::timeout(self.patience, lines.send(event)).await {
+        match tokio::time::timeout(self.write_timeout, lines.send(event)).await {
             Ok(sent) => sent.is_ok(),
             Err(_late) => {
-                let seconds = self.patience.as_secs();
+                let seconds = self.write_timeout.as_secs();
                 tracing::warn!(seconds, "a stream is closed: the client has read nothing for too long");
                 false
             }

@@ -91,7 +91,7 @@ impl Record {
         if state.is_terminal() {
             self.governance.pending_permissions.clear();
         }
-        self.at()
+        self.status_update()
     }
 
     /// Ends the task. Returns no update if it has ended before.
@@ -111,7 +111,7 @@ impl Record {
     }
 
     /// Ends the task with the outcome of its run, and returns updates for the artifacts and the end.
-    pub(super) fn ran(&mut self, receipt: &Receipt, now: OffsetDateTime) -> Vec<TaskUpdate> {
+    pub(super) fn end_with_receipt(&mut self, receipt: &Receipt, now: OffsetDateTime) -> Vec<TaskUpdate> {
         if self.state().is_terminal() {
             return Vec::new();
         }
@@ -119,7 +119,7 @@ impl Record {
         self.task.artifacts = encode::artifacts(receipt);
         self.task.metadata = Some(encode::run_metadata(receipt));
         let new = self.task.artifacts.iter().skip(told).cloned().collect::<Vec<_>>();
-        let mut updates = new.into_iter().map(|artifact| self.made(artifact)).collect::<Vec<_>>();
+        let mut updates = new.into_iter().map(|artifact| self.artifact_update(artifact)).collect::<Vec<_>>();
         let parts = match fault::end_for_receipt(receipt) {
             (_, None) => Vec::new(),
             (_, Some(why)) => vec![Part::text(why), Part::data(fault::failure_details(receipt))],
@@ -128,7 +128,7 @@ impl Record {
         updates
     }
 
-    fn at(&self) -> TaskUpdate {
+    fn status_update(&self) -> TaskUpdate {
         TaskUpdate::Status(Box::new(StatusUpdate {
             task_id: self.task.id.clone(),
             context_id: self.task.context_id.clone(),
@@ -137,7 +137,7 @@ impl Record {
         }))
     }
 
-    fn made(&self, artifact: TaskArtifact) -> TaskUpdate {
+    fn artifact_update(&self, artifact: TaskArtifact) -> TaskUpdate {
         TaskUpdate::Artifact(Box::new(ArtifactUpdate {
             task_id: self.task.id.clone(),
             context_id: self.task.context_id.clone(),
@@ -152,7 +152,7 @@ impl Record {
         serde_json::to_string(&self.task.status).unwrap_or_default()
     }
 
-    fn kept(&self, task: IntentId) -> KeptTask {
+    fn to_row(&self, task: IntentId) -> KeptTask {
         let over = self.state().is_terminal().then_some(self.task.status.timestamp);
         KeptTask {
             task,
@@ -249,7 +249,7 @@ impl Live {
     }
 
     /// Waits until the task has settled, or cannot settle before the journal has room.
-    pub(super) async fn settled(&self) -> Arc<Record> {
+    pub(super) async fn wait_until_settled(&self) -> Arc<Record> {
         let (mut now, mut waits_for_room) = (self.now.subscribe(), self.waits_for_room.subscribe());
         tokio::select! {
             settled = now.wait_for(|record| record.state().is_settled()) => {
@@ -284,14 +284,14 @@ impl Live {
     }
 
     /// Waits for a stop request, and returns the caller that made it.
-    pub(super) async fn stopped(&self) -> Arc<str> {
+    pub(super) async fn wait_for_stop(&self) -> Arc<str> {
         let mut stop = self.stop.subscribe();
         let by = stop.wait_for(Option::is_some).await.ok().and_then(|by| by.clone());
         by.unwrap_or_else(|| "nobody".into())
     }
 
     /// Waits until it has ended.
-    pub(super) async fn over(&self) -> Arc<Record> {
+    pub(super) async fn wait_until_ended(&self) -> Arc<Record> {
         let mut now = self.now.subscribe();
         let over = now.wait_for(|record| record.state().is_terminal()).await;
         over.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
@@ -302,7 +302,7 @@ impl Live {
         // Set before the write: no other caller has the id of a new task yet.
         self.is_kept.store(true, Ordering::Release);
         let record = self.record();
-        let kept = journal.keep_task(record.kept(self.id), Pace::NowOrNever).await;
+        let kept = journal.keep_task(record.to_row(self.id), Pace::NowOrNever).await;
         if kept.is_err() {
             self.open.remove(&record.owner, self.id);
         }
@@ -322,8 +322,8 @@ impl Live {
             let told = change(&mut record).map(|updates| {
                 self.tell(&record, now.state(), record.task.status.timestamp, updates);
                 let (keeping, is_kept) =
-                    (journal.keep_task(record.kept(self.id), Pace::AtOnce), Arc::clone(&self.is_kept));
-                self.becomes(now, record);
+                    (journal.keep_task(record.to_row(self.id), Pace::AtOnce), Arc::clone(&self.is_kept));
+                self.set_record(now, record);
                 let keeping: Keeping = Box::pin(async move {
                     keeping.await?;
                     is_kept.store(true, Ordering::Release);
@@ -352,7 +352,7 @@ impl Live {
     }
 
     /// Replaces the record. A task that has ended leaves the set of open tasks.
-    fn becomes(&self, now: &mut Arc<Record>, record: Record) {
+    fn set_record(&self, now: &mut Arc<Record>, record: Record) {
         if record.state().is_terminal() {
             self.open.remove(&record.owner, self.id);
         }
@@ -373,7 +373,7 @@ impl Live {
 
     /// The row to write with the start of its run; `None` if the journal has the task already.
     pub(super) fn will(&self) -> Option<KeptTask> {
-        (!self.is_kept()).then(|| self.record().kept(self.id))
+        (!self.is_kept()).then(|| self.record().to_row(self.id))
     }
 
     /// Prepares a change and returns its row. [`Self::publish`] applies it and sends the updates.
@@ -381,19 +381,19 @@ impl Live {
         let before = self.record();
         let mut after = Record::clone(&before);
         let updates = change(&mut after);
-        let kept = after.kept(self.id);
-        *self.prepared() = Some(Prepared { before, after, updates });
+        let kept = after.to_row(self.id);
+        *self.lock_prepared() = Some(Prepared { before, after, updates });
         kept
     }
 
-    fn prepared(&self) -> MutexGuard<'_, Option<Prepared>> {
+    fn lock_prepared(&self) -> MutexGuard<'_, Option<Prepared>> {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Applies the prepared change and sends its updates; `is_kept` if the journal has it. Returns `false` if the task
     /// has changed meanwhile, or if nothing was prepared because another process ran the intent.
     pub(super) fn publish(&self, is_kept: bool) -> bool {
-        let Some(Prepared { before, after, updates }) = self.prepared().take() else { return false };
+        let Some(Prepared { before, after, updates }) = self.lock_prepared().take() else { return false };
         self.now.send_if_modified(|now| {
             if !Arc::ptr_eq(now, &before) {
                 return false;
@@ -402,7 +402,7 @@ impl Live {
             if is_kept {
                 self.is_kept.store(true, Ordering::Release);
             }
-            self.becomes(now, after);
+            self.set_record(now, after);
             true
         })
     }
@@ -420,7 +420,7 @@ impl Live {
     }
 
     /// Applies an event of the run. Events are not written: the receipt has all that the run produced.
-    pub(super) fn happened(&self, happening: Happening, now: OffsetDateTime) {
+    pub(super) fn on_event(&self, happening: Happening, now: OffsetDateTime) {
         self.now.send_if_modified(|record| {
             // An event of a stuck guest may arrive after the run was ended.
             if record.state().is_terminal() {
@@ -437,7 +437,7 @@ impl Live {
                 Happening::Artifact(made) => {
                     let artifact = encode::artifact(&made, record.task.artifacts.len());
                     record.task.artifacts.push(artifact.clone());
-                    record.made(artifact)
+                    record.artifact_update(artifact)
                 }
             };
             self.tell(record, before, now, vec![update]);
@@ -540,7 +540,7 @@ impl Board {
     }
 
     /// The tasks that are not in the journal yet. A task whose write is in progress may be found in both.
-    pub(super) fn unkept(&self) -> Vec<Arc<Live>> {
+    pub(super) fn unsaved(&self) -> Vec<Arc<Live>> {
         let lives = self.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
         lives.into_iter().filter(|live| !live.is_kept()).collect()
     }

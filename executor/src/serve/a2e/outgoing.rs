@@ -17,7 +17,7 @@ const MAX_QUEUED_BYTES: usize = 16 << 20;
 const MAX_QUEUED_LINES: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingQueue {
     queue: Mutex<Queue>,
     changed: Notify,
 }
@@ -43,12 +43,12 @@ struct Queue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     /// A reader is attached and has taken nothing for this long although lines wait.
-    There(Duration),
+    Attached(Duration),
     /// No reader has been attached for this long.
-    Away(Duration),
+    Detached(Duration),
 }
 
-impl Outgoing {
+impl OutgoingQueue {
     pub(super) fn new(owner: &str) -> Self {
         let now = timer_now();
         let queue = Queue {
@@ -95,8 +95,8 @@ impl Outgoing {
     }
 
     /// Waits until a new call may begin, or the queue is closed.
-    pub(super) async fn room(&self) {
-        self.until(|queue| (queue.has_room() || queue.closed).then_some(())).await;
+    pub(super) async fn wait_for_room(&self) {
+        self.wait_until(|queue| (queue.has_room() || queue.closed).then_some(())).await;
     }
 
     /// Attaches a reader in place of the previous one, and returns its number.
@@ -122,21 +122,21 @@ impl Outgoing {
     pub(super) fn presence(&self) -> Presence {
         let queue = self.lock();
         match (queue.attached, queue.lines.is_empty()) {
-            (false, _) => Presence::Away(queue.since.elapsed()),
-            (true, true) => Presence::There(Duration::ZERO),
-            (true, false) => Presence::There(queue.moved.elapsed()),
+            (false, _) => Presence::Detached(queue.since.elapsed()),
+            (true, true) => Presence::Attached(Duration::ZERO),
+            (true, false) => Presence::Attached(queue.moved.elapsed()),
         }
     }
 
     /// Waits for the next line; `None` if there will be no more for this reader.
     pub(super) async fn next(&self, reader: u64) -> Option<String> {
-        let line = self.until(|queue| {
+        let line = self.wait_until(|queue| {
             if queue.reader != reader {
                 return Some(None);
             }
             match queue.lines.pop_front() {
                 Some(line) => {
-                    queue.count(queue.bytes.saturating_sub(line.len()));
+                    queue.set_bytes(queue.bytes.saturating_sub(line.len()));
                     queue.moved = timer_now();
                     Some(Some(line))
                 }
@@ -158,7 +158,7 @@ impl Outgoing {
     pub(super) fn discard(&self) {
         let mut queue = self.lock();
         queue.lines.clear();
-        queue.count(0);
+        queue.set_bytes(0);
         queue.closed = true;
         drop(queue);
         self.changed.notify_waiters();
@@ -169,12 +169,12 @@ impl Outgoing {
     }
 
     /// Returns `true` if the queue is closed and empty.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         let queue = self.lock();
         queue.closed && queue.lines.is_empty()
     }
 
-    async fn until<T>(&self, mut ask: impl FnMut(&mut Queue) -> Option<T>) -> T {
+    async fn wait_until<T>(&self, mut ask: impl FnMut(&mut Queue) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -196,11 +196,11 @@ impl Queue {
         if self.lines.is_empty() {
             self.moved = timer_now();
         }
-        self.count(self.bytes + line.len());
+        self.set_bytes(self.bytes + line.len());
         self.lines.push_back(line);
     }
 
-    fn count(&mut self, bytes: usize) {
+    fn set_bytes(&mut self, bytes: usize) {
         self.bytes = bytes;
         self.held.set(bytes as u64);
     }
@@ -216,7 +216,7 @@ mod tests {
 
     #[tokio::test]
     async fn events_wait_for_room_and_answers_do_not() {
-        let out = Outgoing::new("anybody");
+        let out = OutgoingQueue::new("anybody");
         let reader = out.attach();
         let large = "x".repeat(MAX_QUEUED_BYTES / 2);
         assert!(out.offer(vec![large.clone(), "y".to_owned()]));
@@ -236,23 +236,23 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_comes_later_takes_the_rest() {
-        let out = Outgoing::new("anybody");
-        assert!(matches!(out.presence(), Presence::Away(_)));
+        let out = OutgoingQueue::new("anybody");
+        assert!(matches!(out.presence(), Presence::Detached(_)));
         let first = out.attach();
         out.push("one".to_owned());
         let second = out.attach();
         assert_eq!(out.next(first).await, None);
         out.detach(first);
-        assert!(matches!(out.presence(), Presence::There(_)), "the first is not missed");
+        assert!(matches!(out.presence(), Presence::Attached(_)), "the first is not missed");
         assert_eq!(out.next(second).await.as_deref(), Some("one"));
         out.push("two".to_owned());
         out.close();
         out.push("three".to_owned());
-        assert!(!out.is_over());
+        assert!(!out.has_ended());
         assert_eq!(out.next(second).await.as_deref(), Some("two"));
         assert_eq!(out.next(second).await, None);
-        assert!(out.is_over());
+        assert!(out.has_ended());
         out.detach(second);
-        assert!(matches!(out.presence(), Presence::Away(_)));
+        assert!(matches!(out.presence(), Presence::Detached(_)));
     }
 }

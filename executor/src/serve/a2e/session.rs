@@ -10,8 +10,8 @@
 //!
 //! [`Executor::intent`]: crate::run::Executor::intent
 
-use super::outgoing::{Outgoing, Presence};
-use super::{Asking, Host};
+use super::outgoing::{OutgoingQueue, Presence};
+use super::{A2eShared, PendingRequest};
 use crate::call::{Call, Door, Priority};
 use crate::clock::timer_now;
 use crate::fault::Fault;
@@ -19,7 +19,7 @@ use crate::govern::{Caller, Credential};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::memory::Charge;
 use crate::run::{Answer, Happening, Watcher};
-use crate::serve::doorway::in_own_name;
+use crate::serve::protocol::check_call_agent;
 use crate::tool::{Descriptor, Digest};
 use crate::wire::a2e::decode::{self, A2eDecodeError, AgentMessage, Handshake, MessageBody, ToolCall};
 use crate::wire::a2e::encode::{self, AcceptedHandshake, CallEvent, RejectReason};
@@ -43,7 +43,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const FEATURES: [&str; 2] = ["streaming", "artifacts"];
 
 /// The error for a call that did not run.
-fn failed(fault: &Fault, tool: &ToolName, known: &[Descriptor]) -> A2eError {
+fn call_failure(fault: &Fault, tool: &ToolName, known: &[Descriptor]) -> A2eError {
     let unknown = matches!(fault, Fault::InvalidParams { pointer, .. } if pointer == "/tool");
     if unknown { unknown_tool(tool.as_str(), known) } else { fault::to_error(fault) }
 }
@@ -53,27 +53,27 @@ fn unknown_tool(name: &str, known: &[Descriptor]) -> A2eError {
 }
 
 /// The caller of a session.
-pub(super) enum Who {
+pub(super) enum SessionCaller {
     /// Any caller, where the door is public.
-    Open(Arc<Caller>),
+    Anonymous(Arc<Caller>),
     /// The caller that presented this credential, authenticated again with every message.
-    Shown(Credential),
+    Authenticated(Credential),
 }
 
 pub(super) struct Session {
-    host: Arc<Host>,
+    shared: Arc<A2eShared>,
     id: Box<str>,
-    pub(super) out: Outgoing,
-    state: Mutex<State>,
+    pub(super) out: OutgoingQueue,
+    state: Mutex<SessionState>,
     /// `true` once the agent is gone.
     gone: watch::Sender<bool>,
     /// The number of calls that wait or run.
     open: watch::Sender<usize>,
 }
 
-struct State {
-    who: Who,
-    agreed: Option<Agreed>,
+struct SessionState {
+    who: SessionCaller,
+    agreement: Option<Agreement>,
     phase: Phase,
     waiting: VecDeque<Queued>,
     running: BTreeMap<u64, (IntentId, AgentDid)>,
@@ -82,7 +82,7 @@ struct State {
     active: Instant,
 }
 
-struct Agreed {
+struct Agreement {
     agent: AgentDid,
     tools: bool,
 }
@@ -107,10 +107,10 @@ enum HandshakeError {
 
 impl Session {
     /// Creates a session whose queue counts against the share of `owner`.
-    pub(super) fn new(host: Arc<Host>, owner: &str, who: Who) -> Arc<Self> {
-        let state = State {
+    pub(super) fn new(shared: Arc<A2eShared>, owner: &str, who: SessionCaller) -> Arc<Self> {
+        let state = SessionState {
             who,
-            agreed: None,
+            agreement: None,
             phase: Phase::Open,
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
@@ -118,9 +118,9 @@ impl Session {
             active: timer_now(),
         };
         Arc::new(Self {
-            host,
+            shared,
             id: encode::random_id().into(),
-            out: Outgoing::new(owner),
+            out: OutgoingQueue::new(owner),
             state: Mutex::new(state),
             gone: watch::Sender::new(false),
             open: watch::Sender::new(0),
@@ -131,12 +131,12 @@ impl Session {
         &self.id
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns `true` while its caller is authenticated.
-    pub(super) fn is_known(&self) -> bool {
+    pub(super) fn is_authenticated(&self) -> bool {
         self.caller(&self.lock().who).is_some()
     }
 
@@ -147,11 +147,11 @@ impl Session {
     }
 
     /// Returns `true` if its agent has been away, or has read nothing, for longer than the limits allow.
-    pub(super) fn is_deserted(&self) -> bool {
-        let settings = &self.host.settings;
+    pub(super) fn is_abandoned(&self) -> bool {
+        let settings = &self.shared.settings;
         match self.out.presence() {
-            Presence::There(stalled) => stalled > ANSWER_TIMEOUT,
-            Presence::Away(away) => match self.idle() {
+            Presence::Attached(stalled) => stalled > ANSWER_TIMEOUT,
+            Presence::Detached(away) => match self.idle() {
                 None => away > settings.reconnect,
                 Some(idle) => away.min(idle) > settings.idle,
             },
@@ -159,25 +159,25 @@ impl Session {
     }
 
     /// Returns `true` if it has ended and its last answers were read, or no reader has come for them in time.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         let abandoned = match self.out.presence() {
-            Presence::There(_) => false,
-            Presence::Away(away) => away > self.host.settings.reconnect,
+            Presence::Attached(_) => false,
+            Presence::Detached(away) => away > self.shared.settings.reconnect,
         };
-        self.out.is_over() || (self.out.is_closed() && abandoned)
+        self.out.has_ended() || (self.out.is_closed() && abandoned)
     }
 
-    fn caller(&self, who: &Who) -> Option<Arc<Caller>> {
+    fn caller(&self, who: &SessionCaller) -> Option<Arc<Caller>> {
         match who {
-            Who::Open(caller) => Some(Arc::clone(caller)),
-            Who::Shown(shown) => self.host.identify(shown),
+            SessionCaller::Anonymous(caller) => Some(Arc::clone(caller)),
+            SessionCaller::Authenticated(credential) => self.shared.identify(credential),
         }
     }
 
     /// Handles one line; `None` stands for a line that was too long to read. `room` is the share of memory for its
     /// values.
     pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>, room: Result<Charge, Fault>) {
-        let bounds = &self.host.bounds;
+        let bounds = &self.shared.bounds;
         let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| strict_json::check(line, bounds));
         let mut state = self.lock();
         state.active = timer_now();
@@ -190,7 +190,7 @@ impl Session {
                 tracing::debug!(kind, "a message without an answer is ignored");
             }
             Ok(Err(A2eDecodeError::Refused { id: Some(id), handshake: true, failure: _ })) => {
-                self.no_handshake(&id, RejectReason::VersionMismatch);
+                self.refuse_handshake(&id, RejectReason::VersionMismatch);
             }
             Ok(Err(A2eDecodeError::Refused { id, handshake: _, failure })) => {
                 self.fail(id.as_deref(), &failure)
@@ -202,44 +202,49 @@ impl Session {
     }
 
     fn fail(&self, req_id: Option<&str>, failure: &A2eError) {
-        self.out.push(encode::error(req_id, failure, self.host.ts()));
+        self.out.push(encode::error(req_id, failure, self.shared.timestamp()));
     }
 
-    fn no_handshake(&self, req_id: &str, reason: RejectReason) {
+    fn refuse_handshake(&self, req_id: &str, reason: RejectReason) {
         tracing::info!(reason = reason.as_str(), "a handshake is refused");
         self.out.push(encode::handshake_rejection(
             req_id,
             reason,
-            self.host.settings.max_parallel,
-            self.host.ts(),
+            self.shared.settings.max_parallel,
+            self.shared.timestamp(),
         ));
     }
 
-    fn handle(self: &Arc<Self>, state: &mut State, message: AgentMessage, room: Result<Charge, Fault>) {
+    fn handle(
+        self: &Arc<Self>,
+        state: &mut SessionState,
+        message: AgentMessage,
+        room: Result<Charge, Fault>,
+    ) {
         let AgentMessage { id, body } = message;
-        let ts = self.host.ts();
+        let ts = self.shared.timestamp();
         match body {
-            MessageBody::Ping => self.out.push(encode::pong(&id, self.host.uptime_seconds(), ts)),
+            MessageBody::Ping => self.out.push(encode::pong(&id, self.shared.uptime_seconds(), ts)),
             MessageBody::Shutdown(timeout) => {
                 state.phase = Phase::Draining;
-                tokio::spawn(Arc::clone(self).drained(Some(timeout.duration())));
+                tokio::spawn(Arc::clone(self).drain(Some(timeout.duration())));
             }
-            MessageBody::Handshake(handshake) => match self.shake_hands(state, &handshake) {
+            MessageBody::Handshake(handshake) => match self.negotiate(state, &handshake) {
                 Ok(()) => {
                     let accepted = AcceptedHandshake {
                         session_id: &self.id,
                         asked: &handshake.agent_caps,
-                        max_parallel: self.host.settings.max_parallel,
-                        bounds: self.host.bounds,
-                        tools: self.host.executor.tools().len(),
+                        max_parallel: self.shared.settings.max_parallel,
+                        bounds: self.shared.bounds,
+                        tools: self.shared.executor.tools().len(),
                     };
                     self.out.push(encode::handshake_acceptance(&id, &accepted, ts));
                 }
-                Err(HandshakeError::Refused(reason)) => self.no_handshake(&id, reason),
+                Err(HandshakeError::Refused(reason)) => self.refuse_handshake(&id, reason),
                 Err(HandshakeError::Invalid(failure)) => self.fail(Some(&id), &failure),
             },
-            MessageBody::ToolList(filter) => match self.agreed(state) {
-                Ok(_) => self.out.push(encode::tool_list(&id, &self.host.executor.tools(), &filter, ts)),
+            MessageBody::ToolList(filter) => match self.authorize_tools(state) {
+                Ok(_) => self.out.push(encode::tool_list(&id, &self.shared.executor.tools(), &filter, ts)),
                 Err(failure) => self.fail(Some(&id), &failure),
             },
             MessageBody::ToolCall(call) => {
@@ -264,35 +269,35 @@ impl Session {
     }
 
     /// Binds the session to one agent; a later handshake of the same agent negotiates again.
-    fn shake_hands(&self, state: &mut State, handshake: &Handshake) -> Result<(), HandshakeError> {
+    fn negotiate(&self, state: &mut SessionState, handshake: &Handshake) -> Result<(), HandshakeError> {
         let Handshake { agent_id, agent_caps, auth_token } = handshake;
         let auth_failed = || HandshakeError::Refused(RejectReason::AuthFailed);
         if state.phase != Phase::Open {
             return Err(HandshakeError::Refused(RejectReason::ServerError));
         }
-        let mut shown = None;
+        let mut presented = None;
         let known = self.caller(&state.who);
         let caller = if auth_token.is_empty() {
             known
         } else {
             let credential = Credential::new(Some(auth_token.as_bytes()), Arc::default());
-            let caller = self.host.identify(&credential);
+            let caller = self.shared.identify(&credential);
             // A token in the handshake must belong to the caller that the transport has authenticated.
-            let another = match (&state.who, &known, &caller) {
-                (Who::Shown(_), Some(known), Some(caller)) => known.name() != caller.name(),
-                (Who::Shown(_) | Who::Open(_), _, _) => false,
+            let is_another = match (&state.who, &known, &caller) {
+                (SessionCaller::Authenticated(_), Some(known), Some(caller)) => known.name() != caller.name(),
+                (SessionCaller::Authenticated(_) | SessionCaller::Anonymous(_), _, _) => false,
             };
-            shown = Some(credential);
-            caller.filter(|_| !another)
+            presented = Some(credential);
+            caller.filter(|_| !is_another)
         };
         let caller = caller.ok_or_else(auth_failed)?;
         let claimed = Some(agent_id.as_str()).filter(|name| !name.is_empty());
-        let agent = self.host.settings.door.agent_of(Door::A2e, &caller, claimed).map_err(|fault| {
+        let agent = self.shared.settings.door.agent_of(Door::A2e, &caller, claimed).map_err(|fault| {
             let A2eError { message, .. } = fault::to_error(&fault);
             HandshakeError::Invalid(fault::to_error(&Fault::invalid("/agent_id", message)))
         })?;
-        let another = state.agreed.as_ref().is_some_and(|agreed| agreed.agent != agent);
-        if another || !caller.may_act_as(&agent) {
+        let is_another = state.agreement.as_ref().is_some_and(|agreement| agreement.agent != agent);
+        if is_another || !caller.may_act_as(&agent) {
             return Err(auth_failed());
         }
         let tools = agent_caps.iter().any(|asked| is_tools_capability(asked));
@@ -300,37 +305,37 @@ impl Session {
             return Err(HandshakeError::Refused(RejectReason::NoCaps));
         }
         tracing::debug!(%agent, caller = caller.name(), tools, "a session begins");
-        if let Some(shown) = shown {
-            state.who = Who::Shown(shown);
+        if let Some(credential) = presented {
+            state.who = SessionCaller::Authenticated(credential);
         }
-        state.agreed = Some(Agreed { agent, tools });
+        state.agreement = Some(Agreement { agent, tools });
         Ok(())
     }
 
     /// The caller and the agent of a request that needs the `tools` capability.
-    fn agreed(&self, state: &State) -> Result<(Arc<Caller>, AgentDid), A2eError> {
-        let nobody = |message: &str| A2eError::new(Code::Unauthorized, message).for_capability(TOOLS);
-        let agreed = state
-            .agreed
+    fn authorize_tools(&self, state: &SessionState) -> Result<(Arc<Caller>, AgentDid), A2eError> {
+        let unauthorized = |message: &str| A2eError::new(Code::Unauthorized, message).for_capability(TOOLS);
+        let agreement = state
+            .agreement
             .as_ref()
-            .ok_or_else(|| nobody("send `handshake/req` first: this session has no handshake"))?;
+            .ok_or_else(|| unauthorized("send `handshake/req` first: this session has no handshake"))?;
         let caller =
-            self.caller(&state.who).ok_or_else(|| nobody("the caller is no longer authenticated"))?;
-        if !agreed.tools {
+            self.caller(&state.who).ok_or_else(|| unauthorized("the caller is no longer authenticated"))?;
+        if !agreement.tools {
             let message = "the handshake did not ask for `tools` in `agent_caps`";
             return Err(A2eError::new(Code::CapabilityMissing, message).for_capability(TOOLS));
         }
-        Ok((caller, agreed.agent.clone()))
+        Ok((caller, agreement.agent.clone()))
     }
 
     fn call(
         &self,
-        state: &mut State,
+        state: &mut SessionState,
         req_id: &str,
         asked: ToolCall,
         room: Result<Charge, Fault>,
     ) -> Result<(), A2eError> {
-        let (caller, agent) = self.agreed(state)?;
+        let (caller, agent) = self.authorize_tools(state)?;
         let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } = asked;
         if !session_id.is_empty() && session_id != *self.id {
             let message = "`session_id` is not the one of this session's `handshake/resp`";
@@ -340,8 +345,8 @@ impl Session {
         if state.phase != Phase::Open {
             return busy("the session is shutting down");
         }
-        let tool =
-            ToolName::parse(&tool_name).map_err(|_| unknown_tool(&tool_name, &self.host.executor.tools()))?;
+        let tool = ToolName::parse(&tool_name)
+            .map_err(|_| unknown_tool(&tool_name, &self.shared.executor.tools()))?;
         if state.waiting.len() >= MAX_WAITING {
             return busy("too many calls of this session wait already: read their results first");
         }
@@ -359,10 +364,10 @@ impl Session {
             at_most: Some(timeout),
             charge: room.map_err(|no_room| fault::to_error(&no_room))?,
         };
-        in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::to_error(&fault))?;
+        check_call_agent(&self.shared.executor, &caller, &call).map_err(|fault| fault::to_error(&fault))?;
         // Checked before queueing, so that a call that cannot run takes no place in the queue.
-        let executor = &self.host.executor;
-        executor.check_tool(&call).map_err(|fault| failed(&fault, &call.tool, &executor.tools()))?;
+        let executor = &self.shared.executor;
+        executor.check_tool(&call).map_err(|fault| call_failure(&fault, &call.tool, &executor.tools()))?;
         state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming });
         self.open.send_replace(state.open());
         Ok(())
@@ -382,34 +387,34 @@ impl Session {
         let mut started = Vec::new();
         let mut state = self.lock();
         while state.phase != Phase::Gone
-            && state.running.len() < self.host.settings.max_parallel
+            && state.running.len() < self.shared.settings.max_parallel
             && self.out.has_room()
             && let Some(queued) = state.waiting.pop_front()
         {
             state.next += 1;
             let turn = state.next;
             state.running.insert(turn, (queued.call.intent, queued.call.agent.clone()));
-            started.push((Place { session: Arc::clone(self), turn }, queued));
+            started.push((RunSlot { session: Arc::clone(self), turn }, queued));
         }
         // The lock is released first: a spawned task may be dropped at once, and dropping its slot takes the lock.
         drop(state);
-        for (place, queued) in started {
-            tokio::spawn(async move { place.session.run(queued).await });
+        for (slot, queued) in started {
+            tokio::spawn(async move { slot.session.run(queued).await });
         }
     }
 
     async fn run(self: &Arc<Self>, queued: Queued) {
         let Queued { req_id, call, streaming } = queued;
         let (intent, agent, tool) = (call.intent, call.agent.clone(), call.tool.clone());
-        let asking = Asking::new(&self.host, intent);
-        let told = Arc::new(Told::new(Arc::clone(self), req_id));
-        let watcher = if streaming { told.watcher() } else { Watcher::nobody() };
+        let pending = PendingRequest::new(&self.shared, intent);
+        let reporter = Arc::new(CallReporter::new(Arc::clone(self), req_id));
+        let watcher = if streaming { reporter.watcher() } else { Watcher::nobody() };
         let mut gone = self.gone.subscribe();
         let answered = tokio::select! {
-            answered = self.host.executor.intent(call, watcher) => answered,
+            answered = self.shared.executor.intent(call, watcher) => answered,
             () = async { drop(gone.wait_for(|gone| *gone).await) } => {
-                if asking.is_alone()
-                    && let Err(fault) = self.host.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await
+                if pending.is_exclusive()
+                    && let Err(fault) = self.shared.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await
                 {
                     tracing::warn!(%intent, ?fault, "a call whose agent is gone cannot be cancelled");
                 }
@@ -417,22 +422,22 @@ impl Session {
             }
         };
         match answered {
-            Ok(Answer { verdict: _, receipt: Some(receipt) }) => told.answer(|req_id, heard| {
+            Ok(Answer { verdict: _, receipt: Some(receipt) }) => reporter.answer(|req_id, reported| {
                 let output = &receipt.outcome.output;
-                let all = heard.logs == output.logs.len() && heard.artifacts == output.artifacts.len();
-                let from = (!all || heard.left_out).then_some(heard.next);
-                encode::call_response(req_id, &receipt, from, self.host.ts())
+                let all = reported.logs == output.logs.len() && reported.artifacts == output.artifacts.len();
+                let from = (!all || reported.left_out).then_some(reported.next);
+                encode::call_response(req_id, &receipt, from, self.shared.timestamp())
             }),
             Ok(Answer { verdict, receipt: None }) => {
                 let failure = fault::escalation_error(intent, verdict.risk.as_ref().map(|risk| risk.score));
-                told.answer(|req_id, _| encode::error(Some(req_id), &failure, self.host.ts()));
+                reporter.answer(|req_id, _| encode::error(Some(req_id), &failure, self.shared.timestamp()));
             }
             Err(fault) => {
-                let failure = failed(&fault, &tool, &self.host.executor.tools());
+                let failure = call_failure(&fault, &tool, &self.shared.executor.tools());
                 if let Fault::Internal(detail) = &fault {
                     tracing::error!(%intent, detail, "a call failed with an internal error");
                 }
-                told.answer(|req_id, _| encode::error(Some(req_id), &failure, self.host.ts()));
+                reporter.answer(|req_id, _| encode::error(Some(req_id), &failure, self.shared.timestamp()));
             }
         }
     }
@@ -447,7 +452,7 @@ impl Session {
 
     /// Accepts no more calls, answers those that it has, and closes the queue. Runs that have not ended after `limit`
     /// are cancelled.
-    pub(super) async fn drained(self: Arc<Self>, limit: Option<Duration>) {
+    pub(super) async fn drain(self: Arc<Self>, limit: Option<Duration>) {
         {
             let mut state = self.lock();
             if state.phase == Phase::Open {
@@ -455,14 +460,14 @@ impl Session {
             }
         }
         let mut open = self.open.subscribe();
-        let mut quiet = async || drop(open.wait_for(|open| *open == 0).await);
+        let mut all_answered = async || drop(open.wait_for(|open| *open == 0).await);
         match limit {
-            None => quiet().await,
+            None => all_answered().await,
             Some(limit) => {
-                if tokio::time::timeout(limit, quiet()).await.is_err() {
+                if tokio::time::timeout(limit, all_answered()).await.is_err() {
                     self.cancel_all().await;
-                    if tokio::time::timeout(LAST_ANSWERS, quiet()).await.is_err() {
-                        return self.desert();
+                    if tokio::time::timeout(LAST_ANSWERS, all_answered()).await.is_err() {
+                        return self.abandon();
                     }
                 }
             }
@@ -483,7 +488,8 @@ impl Session {
             .iter()
             .for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().for_capability(TOOLS)));
         for (intent, agent) in running {
-            let cancelled = self.host.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await;
+            let cancelled =
+                self.shared.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await;
             if let Err(fault) = cancelled {
                 tracing::warn!(%intent, ?fault, "a call of a session that ends cannot be cancelled");
             }
@@ -492,7 +498,7 @@ impl Session {
 
     /// Ends the session of an agent that is gone: running calls are cancelled, waiting ones dropped, and none is
     /// answered.
-    pub(super) fn desert(&self) {
+    pub(super) fn abandon(&self) {
         let mut state = self.lock();
         state.phase = Phase::Gone;
         state.waiting.clear();
@@ -503,7 +509,7 @@ impl Session {
     }
 }
 
-impl State {
+impl SessionState {
     /// The number of calls that wait or run.
     fn open(&self) -> usize {
         self.waiting.len() + self.running.len()
@@ -511,12 +517,12 @@ impl State {
 }
 
 /// The slot of a running call. Dropping it, also on a panic, lets the next call begin.
-struct Place {
+struct RunSlot {
     session: Arc<Session>,
     turn: u64,
 }
 
-impl Drop for Place {
+impl Drop for RunSlot {
     fn drop(&mut self) {
         let mut state = self.session.lock();
         state.running.remove(&self.turn);
@@ -528,15 +534,15 @@ impl Drop for Place {
 }
 
 /// Sends the events of one call to its agent, then one answer, and nothing after that.
-struct Told {
+struct CallReporter {
     session: Arc<Session>,
     req_id: String,
-    heard: Mutex<Heard>,
+    reported: Mutex<ReportedEvents>,
 }
 
 /// The events that were queued.
 #[derive(Default)]
-struct Heard {
+struct ReportedEvents {
     /// The `seq` of the next event.
     next: u64,
     logs: usize,
@@ -545,24 +551,24 @@ struct Heard {
     answered: bool,
 }
 
-impl Told {
+impl CallReporter {
     fn new(session: Arc<Session>, req_id: String) -> Self {
-        Self { session, req_id, heard: Mutex::default() }
+        Self { session, req_id, reported: Mutex::default() }
     }
 
     fn watcher(self: &Arc<Self>) -> Watcher {
-        let told = Arc::clone(self);
-        Watcher::new(move |happening| told.tell(&happening))
+        let reporter = Arc::clone(self);
+        Watcher::new(move |happening| reporter.report(&happening))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ReportedEvents> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues an event. The run's own thread calls this, so it must not block.
-    fn tell(&self, happening: &Happening) {
-        let mut heard = self.lock();
-        if heard.answered {
+    fn report(&self, happening: &Happening) {
+        let mut reported = self.lock();
+        if reported.answered {
             return;
         }
         let happened = match happening {
@@ -571,23 +577,23 @@ impl Told {
             Happening::Log(line) => CallEvent::Log(line),
             Happening::Artifact(artifact) => CallEvent::Artifact(artifact),
         };
-        let lines = encode::events(&self.req_id, heard.next, happened, self.session.host.ts());
+        let lines = encode::events(&self.req_id, reported.next, happened, self.session.shared.timestamp());
         let count = u64::try_from(lines.len()).unwrap_or(u64::MAX);
         if !self.session.out.offer(lines) {
-            heard.left_out = true;
+            reported.left_out = true;
             return;
         }
-        heard.next = heard.next.saturating_add(count);
+        reported.next = reported.next.saturating_add(count);
         match happening {
             Happening::Started | Happening::Progress(_) => {}
-            Happening::Log(_) => heard.logs += 1,
-            Happening::Artifact(_) => heard.artifacts += 1,
+            Happening::Log(_) => reported.logs += 1,
+            Happening::Artifact(_) => reported.artifacts += 1,
         }
     }
 
-    fn answer(&self, write: impl FnOnce(&str, &Heard) -> String) {
-        let mut heard = self.lock();
-        heard.answered = true;
-        self.session.out.push(write(&self.req_id, &heard));
+    fn answer(&self, write: impl FnOnce(&str, &ReportedEvents) -> String) {
+        let mut reported = self.lock();
+        reported.answered = true;
+        self.session.out.push(write(&self.req_id, &reported));
     }
 }

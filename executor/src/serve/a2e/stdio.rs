@@ -1,13 +1,13 @@
 //! A2E on standard input and output. Standard output has messages only; logs go to standard error.
 
-use super::session::{Session, Who};
-use super::{A2eSettings, Host};
+use super::session::{Session, SessionCaller};
+use super::{A2eSettings, A2eShared};
 use crate::govern::Credential;
 use crate::memory::Charge;
 use crate::run::Executor;
-use crate::serve::doorway::charge;
-use crate::serve::http::KnownCallers;
-use crate::serve::lines::{Line, read_line, standard_input};
+use crate::serve::http::CallerDirectory;
+use crate::serve::lines::{InputLine, open_stdin, read_line};
+use crate::serve::protocol::charge;
 use crate::wire::strict_json::JsonBounds;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt as _;
@@ -25,11 +25,11 @@ pub async fn serve_a2e_stdio(
     executor: Arc<Executor>,
     settings: A2eSettings,
     bounds: JsonBounds,
-    known: KnownCallers,
+    known: CallerDirectory,
 ) -> std::io::Result<()> {
-    let input = standard_input()?;
-    let host = Host::new(Arc::clone(&executor), settings, bounds, known);
-    let session = Session::new(host, OWNER, Who::Shown(Credential::default()));
+    let input = open_stdin()?;
+    let shared = A2eShared::new(Arc::clone(&executor), settings, bounds, known);
+    let session = Session::new(shared, OWNER, SessionCaller::Authenticated(Credential::default()));
     let reader = session.out.attach();
     // The end of input does not end the session: the writer does, once all calls are answered.
     let reading = async {
@@ -52,7 +52,7 @@ async fn write(session: &Arc<Session>, reader: u64) -> std::io::Result<()> {
             output.flush().await
         };
         if let Err(error) = written.await {
-            session.desert();
+            session.abandon();
             return Err(error);
         }
     }
@@ -68,18 +68,18 @@ async fn read(
 ) -> std::io::Result<()> {
     loop {
         // Backpressure: an agent that reads no answers gets no further message read.
-        session.out.room().await;
+        session.out.wait_for_room().await;
         let line = tokio::select! {
             line = read_line(&mut input, bounds.max_bytes) => line?,
             () = executor.closed() => break,
         };
         match line {
-            Line::End => break,
-            Line::TooLong => session.receive(None, Ok(Charge::default())),
-            Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => {}
-            Line::Whole(line) => session.receive(Some(&line), charge(OWNER, &line)),
+            InputLine::End => break,
+            InputLine::TooLong => session.receive(None, Ok(Charge::default())),
+            InputLine::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => {}
+            InputLine::Whole(line) => session.receive(Some(&line), charge(OWNER, &line)),
         }
     }
-    Arc::clone(session).drained(None).await;
+    Arc::clone(session).drain(None).await;
     Ok(())
 }

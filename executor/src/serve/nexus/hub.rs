@@ -2,9 +2,9 @@
 //!
 //! Agents come from the key file, which bounds the map.
 
-use super::ids::{Purpose, Use, UsedIds};
-use super::mailbox::{Mailbox, Outgoing, Subscription};
-use super::socket::Line;
+use super::ids::{IdPurpose, IdUse, UsedIds};
+use super::mailbox::{Mailbox, OutgoingEvent, Subscription};
+use super::socket::EventTarget;
 use crate::ident::{AgentDid, IntentId};
 use crate::outcome::{Artifact, LogLine, Progress};
 use crate::rate_limit::{RateLimit, RateState};
@@ -48,28 +48,28 @@ impl Hub {
     }
 
     /// Marks an id of an agent as used until `until_ms`, in milliseconds since 1970.
-    pub(super) fn spend(
+    pub(super) fn use_id(
         &self,
         name: &str,
         id: IntentId,
-        purpose: Purpose,
+        purpose: IdPurpose,
         now_ms: u64,
         until_ms: u64,
-    ) -> Use {
-        self.agent(name, |agent| agent.used.spend(id, purpose, now_ms, until_ms))
+    ) -> IdUse {
+        self.agent(name, |agent| agent.used.use_id(id, purpose, now_ms, until_ms))
     }
 
     /// Sends an agent's events over a connection, unless they go over another.
-    pub(super) fn attach(&self, name: &str, line: &Line) {
-        self.agent(name, |agent| agent.mailbox.attach(line.id, &line.wake));
+    pub(super) fn attach(&self, name: &str, target: &EventTarget) {
+        self.agent(name, |agent| agent.mailbox.attach(target.id, &target.wake));
     }
 
     /// Removes a connection that has ended.
-    pub(super) fn detach(&self, line: &Line, now: Instant) {
+    pub(super) fn detach(&self, target: &EventTarget, now: Instant) {
         let mut agents = self.lock();
-        for name in line.agents() {
+        for name in target.agents() {
             if let Some(agent) = agents.get_mut(&name) {
-                agent.mailbox.detach(line.id, now);
+                agent.mailbox.detach(target.id, now);
             }
         }
     }
@@ -79,12 +79,12 @@ impl Hub {
         &self,
         name: &str,
         subscription: Subscription,
-        line: &Line,
+        target: &EventTarget,
         now: Instant,
     ) -> bool {
         self.agent(name, |agent| {
             agent.mailbox.expire(now);
-            agent.mailbox.subscribe(subscription, &line.wake)
+            agent.mailbox.subscribe(subscription, &target.wake)
         })
     }
 
@@ -94,8 +94,8 @@ impl Hub {
     }
 
     /// Handles an agent's acknowledgement of an event.
-    pub(super) fn acknowledged(&self, name: &str, id: IntentId) {
-        if !self.agent(name, |agent| agent.mailbox.acknowledged(id)) {
+    pub(super) fn acknowledge(&self, name: &str, id: IntentId) {
+        if !self.agent(name, |agent| agent.mailbox.acknowledge(id)) {
             tracing::debug!(agent = name, event = %id, "an acknowledgement of an unknown event");
         }
     }
@@ -103,15 +103,15 @@ impl Hub {
     /// The events that a connection has to send now, with the names of their agents.
     pub(super) fn due(
         &self,
-        line: &Line,
+        target: &EventTarget,
         now: Instant,
         allowed: impl Fn(&AgentDid) -> bool,
-    ) -> Vec<(Box<str>, Arc<Outgoing>)> {
+    ) -> Vec<(Box<str>, Arc<OutgoingEvent>)> {
         let mut agents = self.lock();
         let mut due = Vec::new();
-        for name in line.agents() {
+        for name in target.agents() {
             let Some(agent) = agents.get_mut(&name) else { continue };
-            let events = agent.mailbox.due(line.id, now, &allowed);
+            let events = agent.mailbox.due(target.id, now, &allowed);
             due.extend(events.into_iter().map(|event| (name.clone(), event)));
         }
         due

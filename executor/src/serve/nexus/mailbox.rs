@@ -61,7 +61,7 @@ pub(super) struct Subscription {
 
 /// An event that waits to be sent, or was sent.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingEvent {
     pub id: IntentId,
     pub name: EventName,
     pub guarantee: DeliveryGuarantee,
@@ -75,8 +75,8 @@ pub(super) struct Outgoing {
 }
 
 #[derive(Debug)]
-struct Kept {
-    event: Arc<Outgoing>,
+struct StoredEvent {
+    event: Arc<OutgoingEvent>,
     attempts: u32,
     sent: Option<Instant>,
 }
@@ -85,9 +85,9 @@ struct Kept {
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     subscriptions: Vec<Subscription>,
-    passing: VecDeque<Arc<Outgoing>>,
+    passing: VecDeque<Arc<OutgoingEvent>>,
     passing_bytes: usize,
-    kept: VecDeque<Kept>,
+    kept: VecDeque<StoredEvent>,
     kept_bytes: usize,
     /// The connection that events go to, and its wake-up.
     outlet: Option<(u64, Arc<Notify>)>,
@@ -144,23 +144,23 @@ impl Mailbox {
         self.subscriptions.retain(|subscription| subscription.id != id);
         self.passing.retain(|event| event.subscription != id);
         self.kept.retain(|kept| kept.event.subscription != id);
-        self.count();
+        self.update_sizes();
         self.subscriptions.len() < before
     }
 
-    fn count(&mut self) {
+    fn update_sizes(&mut self) {
         self.passing_bytes = self.passing.iter().map(|event| event.payload.get().len()).sum();
         self.kept_bytes = self.kept.iter().map(|kept| kept.event.payload.get().len()).sum();
     }
 
     /// Returns `true` if a subscription matches.
     pub(super) fn wants(&self, subject: &Subject, name: EventName) -> bool {
-        self.subscriptions.iter().any(|subscription| subscription.is_of(subject, name))
+        self.subscriptions.iter().any(|subscription| subscription.matches(subject, name))
     }
 
     /// Queues an event for every subscription that matches.
     pub(super) fn publish(&mut self, subject: &Subject, name: EventName, data: &Value) {
-        for subscription in self.subscriptions.iter_mut().filter(|s| s.is_of(subject, name)) {
+        for subscription in self.subscriptions.iter_mut().filter(|s| s.matches(subject, name)) {
             let event = subscription.event(subject, name, data);
             let bytes = event.payload.get().len();
             let fits = match event.guarantee {
@@ -179,7 +179,7 @@ impl Mailbox {
                         && memory::has_room(bytes as u64);
                     if fits {
                         self.kept_bytes += bytes;
-                        self.kept.push_back(Kept { event: Arc::new(event), attempts: 0, sent: None });
+                        self.kept.push_back(StoredEvent { event: Arc::new(event), attempts: 0, sent: None });
                     }
                     fits
                 }
@@ -197,19 +197,19 @@ impl Mailbox {
         connection: u64,
         now: Instant,
         allowed: impl Fn(&AgentDid) -> bool,
-    ) -> Vec<Arc<Outgoing>> {
+    ) -> Vec<Arc<OutgoingEvent>> {
         if self.outlet.as_ref().is_none_or(|(current, _)| *current != connection) {
             return Vec::new();
         }
         let mut due = self.passing.drain(..).collect::<Vec<_>>();
         self.kept.retain(|kept| {
-            let given_up = kept.event.guarantee == DeliveryGuarantee::AtLeastOnce
+            let is_expired = kept.event.guarantee == DeliveryGuarantee::AtLeastOnce
                 && kept.attempts >= MAX_ATTEMPTS
                 && kept.sent.is_some_and(|sent| now.saturating_duration_since(sent) >= RESEND);
-            if given_up {
+            if is_expired {
                 tracing::debug!(event = %kept.event.id, "an event was never acknowledged");
             }
-            !given_up && allowed(&kept.event.of)
+            !is_expired && allowed(&kept.event.of)
         });
         for kept in self.kept.iter_mut().take(MAX_IN_FLIGHT) {
             if kept.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= RESEND) {
@@ -218,16 +218,16 @@ impl Mailbox {
                 due.push(Arc::clone(&kept.event));
             }
         }
-        self.count();
+        self.update_sizes();
         due.retain(|event| allowed(&event.of));
         due
     }
 
     /// Removes an acknowledged event. Returns `false` if no stored event has this id.
-    pub(super) fn acknowledged(&mut self, id: IntentId) -> bool {
+    pub(super) fn acknowledge(&mut self, id: IntentId) -> bool {
         let before = self.kept.len();
         self.kept.retain(|kept| kept.event.id != id);
-        self.count();
+        self.update_sizes();
         if let (true, Some((_, wake))) = (self.kept.len() < before, &self.outlet) {
             wake.notify_one();
         }
@@ -247,13 +247,13 @@ impl Mailbox {
 }
 
 impl Subscription {
-    fn is_of(&self, subject: &Subject, name: EventName) -> bool {
+    fn matches(&self, subject: &Subject, name: EventName) -> bool {
         self.events.contains(&name)
             && self.of.as_ref().is_none_or(|agent| *agent == subject.agent)
             && self.intent.is_none_or(|intent| intent == subject.intent)
     }
 
-    fn event(&mut self, subject: &Subject, name: EventName, data: &Value) -> Outgoing {
+    fn event(&mut self, subject: &Subject, name: EventName, data: &Value) -> OutgoingEvent {
         self.sequence = self.sequence.saturating_add(1);
         let mut data = data.clone();
         if let Some(data) = data.as_object_mut() {
@@ -263,7 +263,7 @@ impl Subscription {
                 data.insert("dropped".to_owned(), self.dropped.into());
             }
         }
-        Outgoing {
+        OutgoingEvent {
             id: IntentId::random(),
             name,
             guarantee: self.guarantee,
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    fn data(event: &Outgoing) -> Value {
+    fn data(event: &OutgoingEvent) -> Value {
         serde_json::from_str::<Value>(event.payload.get()).unwrap()["data"].clone()
     }
 
@@ -335,8 +335,8 @@ mod tests {
             }
             assert_eq!((sent, ids.len()), (attempts, 1), "{guarantee:?}");
             let id = ids.into_iter().next().unwrap();
-            assert_eq!(mailbox.acknowledged(id), guarantee == DeliveryGuarantee::ExactlyOnce);
-            assert!(!mailbox.acknowledged(id));
+            assert_eq!(mailbox.acknowledge(id), guarantee == DeliveryGuarantee::ExactlyOnce);
+            assert!(!mailbox.acknowledge(id));
             assert_eq!(mailbox.kept_bytes, 0);
         }
     }
@@ -384,7 +384,7 @@ mod tests {
                 due.len(),
                 most.min(if guarantee == DeliveryGuarantee::ExactlyOnce { MAX_IN_FLIGHT } else { most })
             );
-            mailbox.acknowledged(due[0].id);
+            mailbox.acknowledge(due[0].id);
             mailbox.publish(&subject(), EventName::Finished, &json!({}));
             let last = mailbox.kept.back().map(|kept| &kept.event).or(mailbox.passing.back()).unwrap();
             assert_eq!(data(last)["dropped"], 7);

@@ -16,9 +16,9 @@ const LENGTH: &[u8] = b"content-length:";
 
 /// Follows the framing of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Heads {
-    place: Place,
-    line: Line,
+pub(super) struct BareLfFilter {
+    position: Position,
+    line: HeaderLine,
     framing: Framing,
     /// `true` once the connection has switched protocols.
     upgraded: Arc<AtomicBool>,
@@ -26,7 +26,7 @@ pub(super) struct Heads {
 
 /// The context of the next byte.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     /// In a head, before or after its first line.
     #[default]
     Head,
@@ -48,12 +48,12 @@ struct Framing {
 
 /// The start of the current line, and its last byte.
 #[derive(Debug, Default)]
-struct Line {
+struct HeaderLine {
     start: Vec<u8>,
     last: u8,
 }
 
-impl Line {
+impl HeaderLine {
     fn push(&mut self, bytes: &[u8]) {
         let room = MAX_LINE.saturating_sub(self.start.len());
         self.start.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
@@ -92,38 +92,38 @@ impl Framing {
         true
     }
 
-    fn body(self) -> Place {
+    fn position_after_head(self) -> Position {
         match (self.chunked, self.length) {
-            (true, _) => Place::Size { value: 0, ended: false },
-            (false, 0) => Place::Head,
-            (false, left) => Place::Body { left, chunked: false },
+            (true, _) => Position::Size { value: 0, ended: false },
+            (false, 0) => Position::Head,
+            (false, left) => Position::Body { left, chunked: false },
         }
     }
 }
 
-impl Heads {
+impl BareLfFilter {
     /// The flag to set when the connection switches protocols.
-    pub(super) fn upgraded(&self) -> Arc<AtomicBool> {
+    pub(super) fn upgrade_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.upgraded)
     }
 
     /// Scans received bytes, and replaces each bare LF of a head with a NUL.
-    pub(super) fn check(&mut self, mut bytes: &mut [u8]) {
+    pub(super) fn filter(&mut self, mut bytes: &mut [u8]) {
         if self.upgraded.load(Ordering::Acquire) {
             return;
         }
         while !bytes.is_empty() {
-            let read = match self.place {
-                Place::Head | Place::Trailers => self.lines(bytes),
-                Place::Body { left, chunked } => self.skip(left, chunked, bytes.len()),
-                Place::Size { value, ended } => self.size(value, ended, bytes),
+            let read = match self.position {
+                Position::Head | Position::Trailers => self.read_line(bytes),
+                Position::Body { left, chunked } => self.skip_body(left, chunked, bytes.len()),
+                Position::Size { value, ended } => self.read_chunk_size(value, ended, bytes),
             };
             bytes = bytes.get_mut(read..).unwrap_or_default();
         }
     }
 
     /// Reads to the end of a line, and returns the number of bytes.
-    fn lines(&mut self, bytes: &mut [u8]) -> usize {
+    fn read_line(&mut self, bytes: &mut [u8]) -> usize {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.line.push(bytes);
             return bytes.len();
@@ -138,39 +138,39 @@ impl Heads {
         match self.line.end() {
             None => refuse("bare line feed in the head"),
             Some(line) if !line.is_empty() => {
-                if self.place == Place::Head && !self.framing.read(&line) {
+                if self.position == Position::Head && !self.framing.read(&line) {
                     refuse("invalid Content-Length");
                 }
             }
-            Some(_) if self.place == Place::Trailers => self.place = Place::Head,
+            Some(_) if self.position == Position::Trailers => self.position = Position::Head,
             // Empty lines before a request line are allowed (RFC 9112, section 2.2).
             Some(_) if !self.framing.begun => {}
-            Some(_) => self.place = std::mem::take(&mut self.framing).body(),
+            Some(_) => self.position = std::mem::take(&mut self.framing).position_after_head(),
         }
         end + 1
     }
 
-    fn skip(&mut self, left: u64, chunked: bool, here: usize) -> usize {
+    fn skip_body(&mut self, left: u64, chunked: bool, here: usize) -> usize {
         let read = usize::try_from(left).unwrap_or(usize::MAX).min(here);
         let left = left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
-        self.place = match (left, chunked) {
-            (0, true) => Place::Size { value: 0, ended: false },
-            (0, false) => Place::Head,
-            (left, chunked) => Place::Body { left, chunked },
+        self.position = match (left, chunked) {
+            (0, true) => Position::Size { value: 0, ended: false },
+            (0, false) => Position::Head,
+            (left, chunked) => Position::Body { left, chunked },
         };
         read
     }
 
     /// Reads the hexadecimal size of a chunk, and returns the number of bytes.
-    fn size(&mut self, value: u64, ended: bool, bytes: &[u8]) -> usize {
+    fn read_chunk_size(&mut self, value: u64, ended: bool, bytes: &[u8]) -> usize {
         let (mut value, mut ended) = (value, ended);
         for (index, byte) in bytes.iter().enumerate() {
             match (char::from(*byte).to_digit(16), byte) {
                 (_, b'\n') => {
                     // Counts the CRLF after the data as part of the chunk.
-                    self.place = match value {
-                        0 => Place::Trailers,
-                        value => Place::Body { left: value.saturating_add(2), chunked: true },
+                    self.position = match value {
+                        0 => Position::Trailers,
+                        value => Position::Body { left: value.saturating_add(2), chunked: true },
                     };
                     return index + 1;
                 }
@@ -178,7 +178,7 @@ impl Heads {
                 _ => ended = true,
             }
         }
-        self.place = Place::Size { value, ended };
+        self.position = Position::Size { value, ended };
         bytes.len()
     }
 }
@@ -188,9 +188,9 @@ mod tests {
     use super::*;
 
     /// The result for text that arrives in chunks of this length.
-    fn checked(text: &str, piece: usize) -> String {
-        let (mut heads, mut bytes) = (Heads::default(), text.as_bytes().to_vec());
-        bytes.chunks_mut(piece).for_each(|piece| heads.check(piece));
+    fn filtered(text: &str, piece: usize) -> String {
+        let (mut line_feeds, mut bytes) = (BareLfFilter::default(), text.as_bytes().to_vec());
+        bytes.chunks_mut(piece).for_each(|piece| line_feeds.filter(piece));
         String::from_utf8(bytes).unwrap()
     }
 
@@ -206,7 +206,7 @@ mod tests {
         ];
         for text in good {
             for piece in 1..=text.len() {
-                assert_eq!(checked(text, piece), text, "in pieces of {piece}");
+                assert_eq!(filtered(text, piece), text, "in pieces of {piece}");
             }
         }
         let bad = [
@@ -223,14 +223,14 @@ mod tests {
         ];
         for (text, count) in bad {
             for piece in 1..=text.len() {
-                let found = checked(text, piece).matches('\0').count();
+                let found = filtered(text, piece).matches('\0').count();
                 assert_eq!(found, count, "{text:?} in pieces of {piece}");
             }
         }
-        let mut heads = Heads::default();
-        heads.upgraded().store(true, Ordering::Release);
+        let mut line_feeds = BareLfFilter::default();
+        line_feeds.upgrade_flag().store(true, Ordering::Release);
         let mut frame = *b"\x81\x05a\nb\nc";
-        heads.check(&mut frame);
+        line_feeds.filter(&mut frame);
         assert_eq!(frame, *b"\x81\x05a\nb\nc");
     }
 }

@@ -13,16 +13,16 @@ use axum::Router;
 use axum::body::Bytes;
 
 /// The router of another protocol on the port of the A2G door.
-pub struct Doorway {
-    /// Its paths. Their handlers find the `Arc<`[`Caller`]`>` and the [`Arrived`] body in the request's extensions.
+pub struct ProtocolRouter {
+    /// Its paths. Their handlers find the `Arc<`[`Caller`]`>` and the [`BufferedBody`] body in the request's extensions.
     pub routes: Router,
     /// The authentication that its paths require.
-    pub gate: Gate,
+    pub auth: AuthPolicy,
 }
 
 /// The body of a request, read before the handler runs.
 #[derive(Debug, Clone)]
-pub(super) enum Arrived {
+pub(super) enum BufferedBody {
     /// The whole body, with its charge against the caller's share of memory.
     Whole(Bytes, Charge),
     /// The body is longer than `server.max_body_bytes`, and was dropped.
@@ -31,7 +31,7 @@ pub(super) enum Arrived {
     NoRoom(Fault),
 }
 
-impl Arrived {
+impl BufferedBody {
     /// The body as text that has passed the strict reader.
     ///
     /// # Errors
@@ -94,47 +94,47 @@ const NO_ROOM_RETRY_MS: u64 = 1_000;
 /// An extension of a streamed answer whose door authenticates the caller again itself, so that the port does not. A2E
 /// needs it: a later handshake may present another token.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct AsksAgain;
+pub(super) struct SelfReauthenticating;
 
 /// The callers that a door is open to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpenTo {
+pub enum DoorAccess {
     /// Callers in the operator's list, by `Authorization: Bearer …`, `X-API-Key` or a client certificate.
     Callers,
     /// Every client, each as an agent of any name.
-    Everybody,
+    Public,
 }
 
 /// The place where a request is authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gate {
+pub enum AuthPolicy {
     /// The port authenticates, and answers unknown callers itself.
-    Port(OpenTo),
+    Required(DoorAccess),
     /// The port authenticates, and the door answers unknown callers in its own format: `Option<Arc<`[`Caller`]`>>` is
     /// in a request's extensions. The body of an unknown caller is not read.
-    Door(OpenTo),
+    Delegated(DoorAccess),
     /// No authentication. Such paths read no body.
-    Open,
+    Public,
 }
 
 /// The operator's settings that every door has.
 #[derive(Debug, Clone)]
 pub struct DoorSettings {
     /// The callers that may use it.
-    pub open_to: OpenTo,
+    pub access: DoorAccess,
     /// The agent of calls that name none, for callers with more than one agent.
     pub agent: AgentDid,
 }
 
 impl DoorSettings {
     /// The agent of a call. `claimed` is the name in the message: a DID is taken verbatim, and any other name becomes a
-    /// DID of this door, `did:a2e:my%20agent`. [`in_own_name`] then checks that the caller may act for it.
+    /// DID of this door, `did:a2e:my%20agent`. [`check_call_agent`] then checks that the caller may act for it.
     ///
     /// # Errors
     /// [`Fault::InvalidRequest`] if the name does not fit into a DID.
     pub fn agent_of(&self, door: Door, caller: &Caller, claimed: Option<&str>) -> Result<AgentDid, Fault> {
         match claimed {
-            Some(name) => named(door, name),
+            Some(name) => agent_did(door, name),
             None => Ok(caller.only_agent().unwrap_or(&self.agent).clone()),
         }
     }
@@ -144,16 +144,16 @@ impl DoorSettings {
 ///
 /// # Errors
 /// `caller_unauthorized`.
-pub(super) fn in_own_name(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
+pub(super) fn check_call_agent(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
     if caller.may_act_as(&call.agent) {
         return Ok(());
     }
-    let message = not_in_the_name_of(caller, &call.agent);
+    let message = foreign_agent_message(caller, &call.agent);
     Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
 }
 
 /// The message for a caller that names an agent that is not its own.
-pub(super) fn not_in_the_name_of(caller: &Caller, agent: &AgentDid) -> String {
+pub(super) fn foreign_agent_message(caller: &Caller, agent: &AgentDid) -> String {
     format!(
         "`{}` does not send intents in the name of `{agent}`: add it to the caller's `agents`",
         caller.name()
@@ -161,7 +161,7 @@ pub(super) fn not_in_the_name_of(caller: &Caller, agent: &AgentDid) -> String {
 }
 
 /// Maps an agent's name in another protocol to a DID. Percent-encoding keeps two names from becoming one DID.
-pub(super) fn named(door: Door, name: &str) -> Result<AgentDid, Fault> {
+pub(super) fn agent_did(door: Door, name: &str) -> Result<AgentDid, Fault> {
     if name.starts_with("did:") {
         return AgentDid::parse(name).map_err(|error| Fault::InvalidRequest(error.to_string()));
     }
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_name_becomes_a_did_of_its_door_and_no_other() {
-        let did = |door, name| named(door, name).map(|did| did.to_string()).ok();
+        let did = |door, name| agent_did(door, name).map(|did| did.to_string()).ok();
         assert_eq!(did(Door::A2e, "planner").as_deref(), Some("did:a2e:planner"));
         assert_eq!(did(Door::Nexus, "a:b/c d%").as_deref(), Some("did:nexus:a%3Ab%2Fc%20d%25"));
         assert_eq!(did(Door::A2e, "did:aeon:x:1").as_deref(), Some("did:aeon:x:1"));
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn who_names_nobody_speaks_for_the_one_it_may_speak_for() {
         let agent = AgentDid::parse("did:a2g:agent:1.0:sovereign").unwrap();
-        let settings = DoorSettings { open_to: OpenTo::Callers, agent: agent.clone() };
+        let settings = DoorSettings { access: DoorAccess::Callers, agent: agent.clone() };
         let anybody = Caller::any_agent();
         assert_eq!(settings.agent_of(Door::Sovereign, &anybody, None).unwrap(), agent);
         let named = settings.agent_of(Door::Sovereign, &anybody, Some("x")).unwrap();

@@ -3,39 +3,39 @@
 //! The WebSocket library buffers a message before the server gets it. Without this count, each connection of one caller
 //! could hold most of a message that never ends.
 
-use super::doorway::SMALL_MESSAGE_BYTES;
+use super::protocol::SMALL_MESSAGE_BYTES;
 use crate::memory::{self, Held};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The bytes of the incomplete message of one connection. Nothing is counted until a caller is set.
 #[derive(Debug, Default)]
-pub(super) struct Arriving(Mutex<Option<Unfinished>>);
+pub(super) struct PartialMessage(Mutex<Option<CountedMessage>>);
 
 #[derive(Debug)]
-struct Unfinished {
+struct CountedMessage {
     caller: Box<str>,
     bytes: u64,
     held: Option<Held>,
 }
 
-impl Arriving {
-    fn lock(&self) -> MutexGuard<'_, Option<Unfinished>> {
+impl PartialMessage {
+    fn lock(&self) -> MutexGuard<'_, Option<CountedMessage>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts for this caller from now on.
-    pub(super) fn count_for(&self, caller: &str) {
-        *self.lock() = Some(Unfinished { caller: caller.into(), bytes: 0, held: None });
+    pub(super) fn set_caller(&self, caller: &str) {
+        *self.lock() = Some(CountedMessage { caller: caller.into(), bytes: 0, held: None });
     }
 
     /// Adds bytes that were read.
     ///
     /// # Errors
     /// [`io::ErrorKind::OutOfMemory`] if the caller's share has no room for them.
-    pub(super) fn read(&self, bytes: usize) -> io::Result<()> {
-        let mut unfinished = self.lock();
-        let Some(Unfinished { caller, bytes: sum, held }) = &mut *unfinished else { return Ok(()) };
+    pub(super) fn add(&self, bytes: usize) -> io::Result<()> {
+        let mut message = self.lock();
+        let Some(CountedMessage { caller, bytes: sum, held }) = &mut *message else { return Ok(()) };
         *sum = sum.saturating_add(bytes as u64);
         if *sum <= SMALL_MESSAGE_BYTES {
             return Ok(());
@@ -49,16 +49,16 @@ impl Arriving {
     }
 
     /// Subtracts a control frame of this many bytes: one may stand between the fragments of a message.
-    pub(super) fn leave_out(&self, bytes: usize) {
-        if let Some(unfinished) = &mut *self.lock() {
-            unfinished.bytes = unfinished.bytes.saturating_sub(bytes as u64);
+    pub(super) fn subtract(&self, bytes: usize) {
+        if let Some(message) = &mut *self.lock() {
+            message.bytes = message.bytes.saturating_sub(bytes as u64);
         }
     }
 
     /// Resets the count: the message is complete, and its handler counts it from now on.
-    pub(super) fn is_whole(&self) {
-        if let Some(unfinished) = &mut *self.lock() {
-            (unfinished.bytes, unfinished.held) = (0, None);
+    pub(super) fn complete(&self) {
+        if let Some(message) = &mut *self.lock() {
+            (message.bytes, message.held) = (0, None);
         }
     }
 }
@@ -69,17 +69,19 @@ mod tests {
 
     #[test]
     fn a_message_counts_until_it_is_whole_and_a_control_frame_does_not_end_it() {
-        let arriving = Arriving::default();
-        arriving.read(1 << 20).unwrap();
-        let held = |arriving: &Arriving| arriving.lock().as_ref().is_some_and(|state| state.held.is_some());
-        assert!(!held(&arriving), "nobody is named");
-        arriving.count_for("arriving");
-        arriving.read(10 << 10).unwrap();
-        assert!(!held(&arriving));
-        arriving.read(10 << 10).unwrap();
-        arriving.leave_out(100);
-        assert!(held(&arriving));
-        arriving.is_whole();
-        assert!(!held(&arriving));
+        let partial_message = PartialMessage::default();
+        partial_message.add(1 << 20).unwrap();
+        let held = |partial_message: &PartialMessage| {
+            partial_message.lock().as_ref().is_some_and(|state| state.held.is_some())
+        };
+        assert!(!held(&partial_message), "nobody is named");
+        partial_message.set_caller("arriving");
+        partial_message.add(10 << 10).unwrap();
+        assert!(!held(&partial_message));
+        partial_message.add(10 << 10).unwrap();
+        partial_message.subtract(100);
+        assert!(held(&partial_message));
+        partial_message.complete();
+        assert!(!held(&partial_message));
     }
 }

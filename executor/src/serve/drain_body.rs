@@ -20,15 +20,15 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A body that a handler borrows and may stop reading at any point.
 #[derive(Debug)]
-pub(super) struct Lent<B>(Arc<Mutex<B>>);
+pub(super) struct BorrowedBody<B>(Arc<Mutex<B>>);
 
-impl<B> Clone for Lent<B> {
+impl<B> Clone for BorrowedBody<B> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Lent<B> {
+impl<B: Body<Data = Bytes> + Unpin> BorrowedBody<B> {
     pub(super) fn new(body: B) -> Self {
         Self(Arc::new(Mutex::new(body)))
     }
@@ -39,18 +39,18 @@ impl<B: Body<Data = Bytes> + Unpin> Lent<B> {
 
     /// Reads the rest, so that another request can follow, or adds `Connection: close` to the answer. A body that the
     /// client holds back (`Expect: 100-continue`) is not requested.
-    pub(super) async fn end(self, held_back: bool, answer: &mut HeaderMap) {
+    pub(super) async fn drain(self, held_back: bool, answer: &mut HeaderMap) {
         if self.is_end_stream() {
             return;
         }
-        let all = !held_back && self.size_hint().lower() <= MAX_DRAINED_BYTES && self.read_out().await;
+        let all = !held_back && self.size_hint().lower() <= MAX_DRAINED_BYTES && self.read_to_end().await;
         if !all {
             answer.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
 
     /// Returns `true` if the end was reached.
-    async fn read_out(mut self) -> bool {
+    async fn read_to_end(mut self) -> bool {
         let read = async {
             let mut left = MAX_DRAINED_BYTES;
             loop {
@@ -71,7 +71,7 @@ impl<B: Body<Data = Bytes> + Unpin> Lent<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Lent<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for BorrowedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
