@@ -126,9 +126,9 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         )));
     }
     let config = config(setup)?;
-    let said_by = file(setup).unwrap_or(Path::new("the defaults"));
-    config.check_places(said_by)?;
-    config.check_folders(said_by)?;
+    let origin = file(setup).unwrap_or(Path::new("the defaults"));
+    config.check_paths(origin)?;
+    config.check_folders(origin)?;
     let run_as = contain(&config, Some(&config.listen))?;
     let trust = Trust::read(&config.trust, config.did.clone())?;
     config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
@@ -270,7 +270,7 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
     if let Some(reports) = &arguments.reports {
         config.reports = Some(reports.clone());
     }
-    config.check_places(Path::new("the command line"))?;
+    config.check_paths(Path::new("the command line"))?;
     Ok(config)
 }
 
@@ -401,7 +401,7 @@ async fn give_memory_back() {
 /// Opens the journal, and reports what an earlier process left in it.
 fn journal(config: &Config, if_missing: IfMissing, now: time::OffsetDateTime) -> anyhow::Result<Journal> {
     let opening = Opening { if_missing, durability: config.durability };
-    let (journal, recovered) = Journal::open(&config.journal, config.most_undelivered, opening, now)?;
+    let (journal, recovered) = Journal::open(&config.journal, config.max_undelivered, opening, now)?;
     let Recovered { aborted, undelivered } = recovered;
     if aborted > 0 {
         tracing::warn!(

@@ -109,7 +109,7 @@ pub struct Config {
     /// The key that signs the journal's checkpoints; without one they are not signed.
     pub journal_key: Option<PathBuf>,
     /// Undelivered reports above which no further intent runs.
-    pub most_undelivered: usize,
+    pub max_undelivered: usize,
     /// Interval of heartbeats to the governor.
     pub heartbeat: Duration,
     /// The keys that verdicts' proofs are verified with, and the signature that intents need.
@@ -204,15 +204,15 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError::Value`] names the two folders.
-    pub fn check_places(&self, said_by: &Path) -> Result<(), ConfigError> {
-        check_door(&self.listen, self.callers.as_deref(), self.tls.as_ref())
+    pub fn check_paths(&self, origin: &Path) -> Result<(), ConfigError> {
+        check_port(&self.listen, self.callers.as_deref(), self.tls.as_ref())
             .and_then(|()| self.doors.check_reach(&self.listen))
-            .map_err(|wrong| wrong.at(said_by, "", 0))?;
-        self.check_private_places().map_err(|wrong| wrong.at(said_by, "", 0))
+            .map_err(|error| error.at_path(origin, "", 0))?;
+        self.check_private_paths().map_err(|error| error.at_path(origin, "", 0))
     }
 
     /// Checks that no file of the executor, by its configuration key, is in a folder that a guest could reach.
-    fn check_private_places(&self) -> Result<(), InvalidValueError> {
+    fn check_private_paths(&self) -> Result<(), InvalidValueError> {
         let tls = self.tls.as_ref();
         let socket = match &self.listen {
             ListenAddress::Unix(path) => Some(path),
@@ -270,7 +270,7 @@ impl Config {
         let Some((key, nth, reason)) = missing.or_else(no_tool) else { return Ok(()) };
         // The defaults have no file, and so no line number.
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        Err(InvalidValueError { key, reason }.at(path, &text, nth))
+        Err(InvalidValueError { key, reason }.at_path(path, &text, nth))
     }
 
     fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
@@ -278,7 +278,7 @@ impl Config {
             path: path.to_owned(),
             reason: with_nearest(error.to_string().trim_end()),
         })?;
-        check(file, base).map_err(|wrong| wrong.at(path, text, 0))
+        check_file(file, base).map_err(|error| error.at_path(path, text, 0))
     }
 }
 
@@ -304,51 +304,51 @@ struct InvalidValueError {
 
 impl InvalidValueError {
     /// Converts it to an error of a file with this text. `nth` selects one of several occurrences of the key.
-    fn at(self, path: &Path, text: &str, nth: usize) -> ConfigError {
+    fn at_path(self, path: &Path, text: &str, nth: usize) -> ConfigError {
         let line = line_of(text, self.key, nth).map(|line| format!(" line {line}")).unwrap_or_default();
         ConfigError::Value { path: path.to_owned(), line, key: self.key.to_owned(), reason: self.reason }
     }
 }
 
-fn wrong(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> InvalidValueError {
+fn invalid(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> InvalidValueError {
     move |reason| InvalidValueError { key, reason: reason.to_string() }
 }
 
-fn ranged<T>(
+fn parse_limit<T>(
     key: &'static str,
     value: u64,
     make: impl Fn(u64) -> Result<T, OutOfRangeError>,
 ) -> Result<T, InvalidValueError> {
-    make(value).map_err(|error| wrong(key)(&error))
+    make(value).map_err(|error| invalid(key)(&error))
 }
 
-fn within(key: &'static str, value: u64, most: u64) -> Result<u64, InvalidValueError> {
-    between(key, value, 1, most)
+fn check_max(key: &'static str, value: u64, most: u64) -> Result<u64, InvalidValueError> {
+    check_range(key, value, 1, most)
 }
 
-fn between(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, InvalidValueError> {
+fn check_range(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, InvalidValueError> {
     if (least..=most).contains(&value) {
         Ok(value)
     } else {
-        Err(wrong(key)(&OutOfRangeError { least, most }))
+        Err(invalid(key)(&OutOfRangeError { least, most }))
     }
 }
 
-fn check(file: File, base: &Path) -> Result<Config, InvalidValueError> {
+fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let File { server, executor, governor, trust, catalog, journal, ceilings, network, mount, doors } = file;
     let at = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
     let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
-    let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| wrong("ceilings.filesystem_scope")(&e))?;
+    let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| invalid("ceilings.filesystem_scope")(&e))?;
     let areas = areas.concat();
     let mounts = mount
         .into_iter()
         .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: at(mount.host) }));
     let mounts =
-        mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|e| wrong("mount.guest")(&e))?;
+        mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|e| invalid("mount.guest")(&e))?;
     let cache = match catalog.cache {
         Some(cache) => at(cache),
         None => default_folder("XDG_CACHE_HOME", ".cache").ok_or_else(|| {
-            wrong("catalog.cache")(&"has to be set: neither `XDG_CACHE_HOME` nor `HOME` names a folder")
+            invalid("catalog.cache")(&"has to be set: neither `XDG_CACHE_HOME` nor `HOME` names a folder")
         })?,
     };
     let journal_path = match journal.path {
@@ -356,64 +356,65 @@ fn check(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         None => default_folder("XDG_STATE_HOME", ".local/state")
             .map(|state| state.join("journal.db"))
             .ok_or_else(|| {
-                wrong("journal.path")(&"has to be set: neither `XDG_STATE_HOME` nor `HOME` names a folder")
+                invalid("journal.path")(&"has to be set: neither `XDG_STATE_HOME` nor `HOME` names a folder")
             })?,
     };
     let reports = governor.reports.map(at);
     let ca_file = network.ca_file.clone().map(at);
     let journal_key = journal.key.map(at);
-    let listen = match server.listen.parse().map_err(|e| wrong("server.listen")(&e))? {
+    let listen = match server.listen.parse().map_err(|e| invalid("server.listen")(&e))? {
         ListenAddress::Unix(path) => ListenAddress::Unix(at(path)),
         tcp @ ListenAddress::Tcp(_) => tcp,
     };
     let callers = server.callers.map(at);
-    let issuers = whose_tokens_are_shown(server.issuer, callers.as_deref(), &executor.did, at)?;
+    let issuers = parse_issuers(server.issuer, callers.as_deref(), &executor.did, at)?;
     let tls = server.tls.map(|file::Tls { certificate, key, client_ca }| TlsSettings {
         certificate: at(certificate),
         key: at(key),
         client_ca: client_ca.map(at),
     });
-    check_door(&listen, callers.as_deref(), tls.as_ref())?;
-    let trust = who_is_trusted(trust, at)?;
+    check_port(&listen, callers.as_deref(), tls.as_ref())?;
+    let trust = parse_trust(trust, at)?;
     if trust.keys.is_some() && executor.did == file::Executor::default().did {
-        return Err(wrong("executor.did")(
+        return Err(invalid("executor.did")(
             &"has to be set where `trust.keys` is: a proof names the executor by this DID, and all executors without \
               one of their own share the default",
         ));
     }
-    let doors = Doors::check(doors, at)?;
-    let (hosts, network_budgets) = whom_runs_may_reach(&network)?;
-    let egress = way_out(&network)?;
+    let doors = Doors::parse(doors, at)?;
+    let (hosts, network_budgets) = parse_network_limits(&network)?;
+    let egress = parse_egress(&network)?;
     let waiting = match executor.waiting {
-        Some(given) => within("executor.waiting", given, 256)?,
+        Some(given) => check_max("executor.waiting", given, 256)?,
         None => u64::from(default_waiting()),
     };
-    let capacity = how_much_at_once(&executor)?;
-    let output = ranged("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?;
+    let capacity = parse_capacity(&executor)?;
+    let output =
+        parse_limit("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?;
     let outputs = (capacity.concurrent as u64).saturating_mul(output.bytes());
     let enough_mb = default_memory_mb().saturating_add(outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);
     let memory_mb = server.max_memory_mb.unwrap_or(enough_mb);
-    let memory = ranged("server.max_memory_mb", memory_mb, MemoryLimit::from_mb)?;
+    let memory = parse_limit("server.max_memory_mb", memory_mb, MemoryLimit::from_mb)?;
     let inline_tools = executor.inline_tools.iter().map(|name| ToolName::parse(name));
     let inline_tools =
-        inline_tools.collect::<Result<_, _>>().map_err(|e| wrong("executor.inline_tools")(&e))?;
+        inline_tools.collect::<Result<_, _>>().map_err(|e| invalid("executor.inline_tools")(&e))?;
     let config = Config {
-        did: AgentDid::parse(&executor.did).map_err(|e| wrong("executor.did")(&e))?,
+        did: AgentDid::parse(&executor.did).map_err(|e| invalid("executor.did")(&e))?,
         listen,
         callers,
         issuers,
         tls,
         bounds: JsonBounds {
-            max_bytes: size(within("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
-            max_depth: size(within("server.max_json_depth", server.max_json_depth, 100)?),
-            max_tree_bytes: size((memory.bytes() / 4).max(server.max_body_bytes.saturating_mul(8))),
+            max_bytes: to_usize(check_max("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
+            max_depth: to_usize(check_max("server.max_json_depth", server.max_json_depth, 100)?),
+            max_tree_bytes: to_usize((memory.bytes() / 4).max(server.max_body_bytes.saturating_mul(8))),
         },
         memory,
         allowed_hosts: server.allowed_hosts,
         allowed_origins: server.allowed_origins,
         connections: ConnectionLimits {
-            max_connections: size(within("server.max_connections", server.max_connections, 100_000)?),
-            request_timeout: Duration::from_secs(within(
+            max_connections: to_usize(check_max("server.max_connections", server.max_connections, 100_000)?),
+            request_timeout: Duration::from_secs(check_max(
                 "server.request_seconds",
                 server.request_seconds,
                 3600,
@@ -432,11 +433,11 @@ fn check(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             .run_as
             .map(|user| User::parse(&user))
             .transpose()
-            .map_err(|e| wrong("executor.run_as")(&e))?,
-        waiting: size(waiting),
+            .map_err(|e| invalid("executor.run_as")(&e))?,
+        waiting: to_usize(waiting),
         layout: Layout {
-            renew_runs: within("executor.renew_runs", executor.renew_runs, 1_000_000)?,
-            renew_after: Duration::from_secs(within(
+            renew_runs: check_max("executor.renew_runs", executor.renew_runs, 1_000_000)?,
+            renew_after: Duration::from_secs(check_max(
                 "executor.renew_seconds",
                 executor.renew_seconds,
                 86_400,
@@ -444,19 +445,19 @@ fn check(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             fresh: executor.fresh_layout,
         },
         capacity,
-        drain: Duration::from_secs(within("executor.drain_seconds", executor.drain_seconds, 3600)?),
+        drain: Duration::from_secs(check_max("executor.drain_seconds", executor.drain_seconds, 3600)?),
         governor: governor
             .url
             .map(|url| GovernorUrl::parse(&url))
             .transpose()
-            .map_err(|e| wrong("governor.url")(&e))?,
+            .map_err(|e| invalid("governor.url")(&e))?,
         policies: governor.policies.map(at),
         reports,
         journal: journal_path,
         durability: journal.durability,
         journal_key,
-        most_undelivered: size(within("journal.max_undelivered", journal.max_undelivered, 10_000_000)?),
-        heartbeat: Duration::from_secs(within(
+        max_undelivered: to_usize(check_max("journal.max_undelivered", journal.max_undelivered, 10_000_000)?),
+        heartbeat: Duration::from_secs(check_max(
             "governor.heartbeat_seconds",
             governor.heartbeat_seconds,
             86_400,
@@ -465,37 +466,53 @@ fn check(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         catalog: at(catalog.tools),
         cache,
         compile_limits: CompileLimits {
-            cpu_seconds: within("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
-            memory: ranged("catalog.compile_memory_mb", catalog.compile_memory_mb, MemoryLimit::from_mb)?,
+            cpu_seconds: check_max("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
+            memory: parse_limit(
+                "catalog.compile_memory_mb",
+                catalog.compile_memory_mb,
+                MemoryLimit::from_mb,
+            )?,
         },
         ceilings: Ceilings {
-            memory: ranged("ceilings.max_memory_mb", ceilings.max_memory_mb, MemoryLimit::from_mb)?,
-            cpu: ranged("ceilings.max_cpu_percent", ceilings.max_cpu_percent, CpuPercent::new)?,
-            timeout: ranged("ceilings.timeout_seconds", ceilings.timeout_seconds, Timeout::from_seconds)?,
+            memory: parse_limit("ceilings.max_memory_mb", ceilings.max_memory_mb, MemoryLimit::from_mb)?,
+            cpu: parse_limit("ceilings.max_cpu_percent", ceilings.max_cpu_percent, CpuPercent::new)?,
+            timeout: parse_limit(
+                "ceilings.timeout_seconds",
+                ceilings.timeout_seconds,
+                Timeout::from_seconds,
+            )?,
             output,
             budgets: Budgets {
-                written: ranged("ceilings.max_written_mb", ceilings.max_written_mb, MemoryLimit::from_mb)?,
-                created: within("ceilings.max_created", ceilings.max_created, Budgets::MAX)?,
-                handles: between(
+                written: parse_limit(
+                    "ceilings.max_written_mb",
+                    ceilings.max_written_mb,
+                    MemoryLimit::from_mb,
+                )?,
+                created: check_max("ceilings.max_created", ceilings.max_created, Budgets::MAX)?,
+                handles: check_range(
                     "ceilings.max_handles",
                     ceilings.max_handles,
                     Budgets::MIN_HANDLES,
                     Budgets::MAX_HANDLES,
                 )?,
-                subscriptions: within(
+                subscriptions: check_max(
                     "ceilings.max_subscriptions",
                     ceilings.max_subscriptions,
                     Budgets::MAX_HANDLES,
                 )?,
-                random_bytes: within("ceilings.max_random_bytes", ceilings.max_random_bytes, Budgets::MAX)?,
-                directory_entries: within(
+                random_bytes: check_max(
+                    "ceilings.max_random_bytes",
+                    ceilings.max_random_bytes,
+                    Budgets::MAX,
+                )?,
+                directory_entries: check_max(
                     "ceilings.max_directory_entries",
                     ceilings.max_directory_entries,
                     Budgets::MAX,
                 )?,
                 fuel: ceilings
                     .max_fuel
-                    .map(|fuel| within("ceilings.max_fuel", fuel, Budgets::MAX_FUEL))
+                    .map(|fuel| check_max("ceilings.max_fuel", fuel, Budgets::MAX_FUEL))
                     .transpose()?,
                 hard_links: ceilings.hard_links,
             },
@@ -510,24 +527,24 @@ fn check(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         ca_file,
         doors,
     };
-    config.check_private_places()?;
+    config.check_private_paths()?;
     Ok(config)
 }
 
 /// Checks that client certificates have a list of callers, and that TLS has a port.
-fn check_door(
+fn check_port(
     listen: &ListenAddress,
     callers: Option<&Path>,
     tls: Option<&TlsSettings>,
 ) -> Result<(), InvalidValueError> {
     let asks_for_certificates = tls.is_some_and(|tls| tls.client_ca.is_some());
     if asks_for_certificates && callers.is_none() {
-        return Err(wrong("server.tls.client_ca")(
+        return Err(invalid("server.tls.client_ca")(
             &"needs `server.callers`, which maps certificates to roles and agents",
         ));
     }
     if tls.is_some() && listen.ip().is_none() {
-        return Err(wrong("server.tls")(&"is for a TCP port, and `server.listen` is a Unix socket"));
+        return Err(invalid("server.tls")(&"is for a TCP port, and `server.listen` is a Unix socket"));
     }
     Ok(())
 }
@@ -535,29 +552,29 @@ fn check_door(
 /// The issuers of JSON Web Tokens: for each the file of its keys and the required audience. They are tables of the
 /// configuration because a JWK Set does not name its issuer. Keys are never fetched from a `jwks_uri`: the executor
 /// would trust any host that answers there, and could start only while it does.
-fn whose_tokens_are_shown(
-    written: Vec<file::Issuer>,
+fn parse_issuers(
+    tables: Vec<file::Issuer>,
     callers: Option<&Path>,
     did: &str,
     at: impl Fn(PathBuf) -> PathBuf,
 ) -> Result<Vec<IssuerSettings>, InvalidValueError> {
-    let wrong = wrong("server.issuer");
-    if !written.is_empty() && callers.is_none() {
-        return Err(wrong(
+    let invalid = invalid("server.issuer");
+    if !tables.is_empty() && callers.is_none() {
+        return Err(invalid(
             &"needs `server.callers`, which maps the subjects of its tokens to roles and agents",
         ));
     }
     let mut issuers = Vec::<IssuerSettings>::new();
-    for file::Issuer { issuer, keys, audience } in written {
-        let issuer = Issuer::parse(&issuer).map_err(|error| wrong(&error))?;
+    for file::Issuer { issuer, keys, audience } in tables {
+        let issuer = Issuer::parse(&issuer).map_err(|error| invalid(&error))?;
         if issuers.iter().any(|other| other.issuer == issuer) {
-            return Err(wrong(&format_args!("names `{issuer}` twice: put all of its keys into one file")));
+            return Err(invalid(&format_args!("names `{issuer}` twice: put all of its keys into one file")));
         }
         let audience = match audience {
-            Some(audience) if audience.is_empty() => return Err(wrong(&"has an empty `audience`")),
+            Some(audience) if audience.is_empty() => return Err(invalid(&"has an empty `audience`")),
             Some(audience) => audience,
             None if did == file::Executor::default().did => {
-                return Err(wrong(
+                return Err(invalid(
                     &"needs an `audience`, or an `executor.did` of this executor's own, which is the default \
                       audience: a token for the default DID would be valid at every executor that has it",
                 ));
@@ -571,29 +588,29 @@ fn whose_tokens_are_shown(
 
 /// Concurrent and queued executions. By default an agent may have three quarters of the running and a quarter of the
 /// queued ones, so that there is always room for another agent.
-fn how_much_at_once(executor: &file::Executor) -> Result<Capacity, InvalidValueError> {
+fn parse_capacity(executor: &file::Executor) -> Result<Capacity, InvalidValueError> {
     let concurrent = match executor.concurrent {
-        Some(given) => within("executor.concurrent", given, 4096)?,
+        Some(given) => check_max("executor.concurrent", given, 4096)?,
         None => u64::from(default_concurrent()),
     };
-    let queue = within("executor.queue", executor.queue, 1_000_000)?;
+    let queue = check_max("executor.queue", executor.queue, 1_000_000)?;
     let concurrent_per_agent = match executor.concurrent_per_agent {
-        Some(given) => within("executor.concurrent_per_agent", given, concurrent)?,
+        Some(given) => check_max("executor.concurrent_per_agent", given, concurrent)?,
         None => (concurrent * 3).div_ceil(4),
     };
     let queue_per_agent = match executor.queue_per_agent {
-        Some(given) => within("executor.queue_per_agent", given, queue)?,
+        Some(given) => check_max("executor.queue_per_agent", given, queue)?,
         None => queue.div_ceil(4),
     };
     Ok(Capacity {
-        concurrent: size(concurrent),
-        concurrent_per_agent: size(concurrent_per_agent),
-        queue: size(queue),
-        queue_per_agent: size(queue_per_agent),
+        concurrent: to_usize(concurrent),
+        concurrent_per_agent: to_usize(concurrent_per_agent),
+        queue: to_usize(queue),
+        queue_per_agent: to_usize(queue_per_agent),
     })
 }
 
-fn who_is_trusted(
+fn parse_trust(
     trust: file::Trust,
     at: impl Fn(PathBuf) -> PathBuf,
 ) -> Result<TrustSettings, InvalidValueError> {
@@ -609,18 +626,18 @@ fn who_is_trusted(
     Ok(TrustSettings {
         signature: intent_signature.map(signature),
         keys: keys.map(&at),
-        max_lifetime: Duration::from_secs(within("trust.max_proof_seconds", max_proof_seconds, 604_800)?),
+        max_lifetime: Duration::from_secs(check_max("trust.max_proof_seconds", max_proof_seconds, 604_800)?),
     })
 }
 
 /// The hosts that runs may reach, and their network budgets.
-fn whom_runs_may_reach(network: &file::Network) -> Result<(HostClaims, NetworkBudgets), InvalidValueError> {
+fn parse_network_limits(network: &file::Network) -> Result<(HostClaims, NetworkBudgets), InvalidValueError> {
     let patterns = |key: &'static str, texts: &[String]| {
         let parsed = texts.iter().map(|text| HostPattern::parse(text)).collect::<Result<Vec<_>, _>>();
-        parsed.map_err(|error| wrong(key)(&error))
+        parsed.map_err(|error| invalid(key)(&error))
     };
     let count =
-        |key, value, most| within(key, value, most).map(|value| u32::try_from(value).unwrap_or(u32::MAX));
+        |key, value, most| check_max(key, value, most).map(|value| u32::try_from(value).unwrap_or(u32::MAX));
     let claims = HostClaims {
         allowed: Some(patterns("network.allowed_domains", &network.allowed_domains)?),
         blocked: patterns("network.blocked_domains", &network.blocked_domains)?,
@@ -629,23 +646,23 @@ fn whom_runs_may_reach(network: &file::Network) -> Result<(HostClaims, NetworkBu
     let budgets = NetworkBudgets {
         requests: count("network.max_requests", network.max_requests, 1_000_000)?,
         connections: count("network.max_connections", network.max_connections, 64)?,
-        sent_bytes: within("network.max_sent_bytes", network.max_sent_bytes, 1 << 40)?,
-        received_bytes: within("network.max_received_bytes", network.max_received_bytes, 1 << 40)?,
+        sent_bytes: check_max("network.max_sent_bytes", network.max_sent_bytes, 1 << 40)?,
+        received_bytes: check_max("network.max_received_bytes", network.max_received_bytes, 1 << 40)?,
     };
     Ok((claims, budgets))
 }
 
-fn way_out(network: &file::Network) -> Result<EgressSettings, InvalidValueError> {
+fn parse_egress(network: &file::Network) -> Result<EgressSettings, InvalidValueError> {
     let lifted = network.allowed_addresses.iter().map(|text| text.parse::<Lifted>());
     let hosts = network.hosts.iter().map(|(name, addresses)| match Host::parse(name) {
         Ok(Host::Name(name)) if !addresses.is_empty() => Ok((name, addresses.clone())),
-        Ok(_) => Err(wrong("network.hosts")(&"has to map names to one address or more each")),
-        Err(error) => Err(wrong("network.hosts")(&error)),
+        Ok(_) => Err(invalid("network.hosts")(&"has to map names to one address or more each")),
+        Err(error) => Err(invalid("network.hosts")(&error)),
     });
     Ok(EgressSettings {
-        lifted: lifted.collect::<Result<_, _>>().map_err(|e| wrong("network.allowed_addresses")(&e))?,
+        lifted: lifted.collect::<Result<_, _>>().map_err(|e| invalid("network.allowed_addresses")(&e))?,
         hosts: hosts.collect::<Result<_, _>>()?,
-        connect: Duration::from_secs(within("network.connect_seconds", network.connect_seconds, 3600)?),
+        connect: Duration::from_secs(check_max("network.connect_seconds", network.connect_seconds, 3600)?),
     })
 }
 
@@ -674,7 +691,7 @@ fn check_apart<'a>(
     bases.dedup();
     for host in &bases {
         if let Some((key, inside)) = own.iter().find(|(_, path)| path.starts_with(host)) {
-            return Err(wrong("ceilings.filesystem_scope")(&format_args!(
+            return Err(invalid("ceilings.filesystem_scope")(&format_args!(
                 "lets guests into `{}`, which contains the executor's own `{}` (`{key}`): move one of the two",
                 host.display(),
                 inside.display()
@@ -682,7 +699,7 @@ fn check_apart<'a>(
         }
         // A guest that may change the outer folder could replace the inner one.
         if let Some(outer) = bases.iter().find(|outer| *outer != host && host.starts_with(outer)) {
-            return Err(wrong("ceilings.filesystem_scope")(&format_args!(
+            return Err(invalid("ceilings.filesystem_scope")(&format_args!(
                 "lets guests into `{}` and, by another mount, into `{}` inside it: make them separate folders",
                 outer.display(),
                 host.display()
@@ -692,7 +709,7 @@ fn check_apart<'a>(
     Ok(())
 }
 
-fn size(value: u64) -> usize {
+fn to_usize(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
