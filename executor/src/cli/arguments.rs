@@ -459,7 +459,7 @@ pub(super) enum JournalCommand {
         #[command(flatten)]
         journal: JournalFile,
         #[command(flatten)]
-        which: Which,
+        which: ReceiptFilter,
         /// List refusals instead of runs
         #[arg(long, conflicts_with_all = ["status", "undelivered"])]
         refused: bool,
@@ -513,7 +513,7 @@ pub(super) enum JournalCommand {
         #[command(flatten)]
         journal: JournalFile,
         #[command(flatten)]
-        which: Which,
+        which: ReceiptFilter,
     },
     /// Remove old receipts that the governor has; a server may be running
     #[command(after_help = "Example:\n  a2g-executor journal prune --before 90d")]
@@ -583,7 +583,7 @@ pub(super) struct JournalFile {
 
 /// Filters for receipts and refusals.
 #[derive(Debug, Clone, Args)]
-pub(super) struct Which {
+pub(super) struct ReceiptFilter {
     /// Only those of this agent
     #[arg(long, value_name = "DID")]
     pub(super) agent: Option<String>,

@@ -24,7 +24,7 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
         ContractWord::Command => Contract::Command,
         ContractWord::Typed => Contract::Typed,
     };
-    let wasm = module()?;
+    let wasm = read_module()?;
     let wasm = match contract {
         Contract::Typed if !is_component(&wasm) && is_typed_core_module(&wasm) => {
             componentize(&wasm, contract)?
@@ -46,7 +46,7 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads the module from standard input: a file whose offset is at its end, where the writer left it.
-fn module() -> anyhow::Result<Vec<u8>> {
+fn read_module() -> anyhow::Result<Vec<u8>> {
     let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     std::io::Seek::rewind(&mut file)?;
     let mut wasm = Vec::new();

@@ -1,7 +1,7 @@
 //! `doctor`: the protections of this machine against tools.
 
 use super::arguments::Setup;
-use super::layout::{Listing, judged, text};
+use super::layout::{Listing, status_cell, text};
 use super::output::{one_line, print};
 use super::setup::config;
 use crate::durability::Durability;
@@ -29,14 +29,14 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
         let mut listing = Listing::new(&["control", "state", "for", "how"]);
         for row in support.rows() {
             let (state, how) = match row.state {
-                Ok(detail) => (judged("available", true), detail),
-                Err(missing) if row.required => (judged("missing", false), missing),
+                Ok(detail) => (status_cell("available", true), detail),
+                Err(missing) if row.required => (status_cell("missing", false), missing),
                 Err(missing) => (text("missing, optional"), missing),
             };
             listing.row([text(row.name), state, text(row.purpose), text(how)]);
         }
         let (state, how) = match durability {
-            Ok(detail) => (judged("available", true), detail),
+            Ok(detail) => (status_cell("available", true), detail),
             Err(unknown) => (text("unknown"), unknown),
         };
         listing.row([text(DURABILITY), state, text("answered calls are not lost"), text(how)]);

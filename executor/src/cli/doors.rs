@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Builds the doors that are enabled.
 pub(super) async fn protocol_routers(
     config: &Config,
-    known: &CallerDirectory,
+    callers: &CallerDirectory,
     executor: &Arc<Executor>,
 ) -> anyhow::Result<Vec<ProtocolRouter>> {
     let Doors { a2a, webhook_domains, a2e, nexus, sovereign } = config.doors.clone();
@@ -38,11 +38,11 @@ pub(super) async fn protocol_routers(
         );
     }
     if let Some(settings) = a2e {
-        routers.push(a2e::router(Arc::clone(executor), settings, bounds, known.clone()));
+        routers.push(a2e::router(Arc::clone(executor), settings, bounds, callers.clone()));
     }
     if let Some(settings) = nexus {
         let keys = keyring(&settings, &config.did)?;
-        let port = nexus::NexusPort { bounds, callers: known.clone(), connections: config.connections };
+        let port = nexus::NexusPort { bounds, callers: callers.clone(), connections: config.connections };
         routers.push(nexus::router(Arc::clone(executor), settings, config.did.as_str(), keys, port));
     }
     if let Some(settings) = sovereign {

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 pub(super) fn main(command: Key) -> anyhow::Result<ExitCode> {
     match command {
         Key::New { file, issuer } => {
-            let pair = KeyPair::create(&file, parsed(&issuer)?)?;
+            let pair = KeyPair::create(&file, parse_issuer(&issuer)?)?;
             describe(pair.public());
             print(format_args!(
                 "\nThe private key is in `{0}`, which only you can read: keep it there.\nThe public key, for an executor that should \
@@ -35,8 +35,8 @@ pub(super) fn main(command: Key) -> anyhow::Result<ExitCode> {
         }
         Key::Trust { key, issuer, folder } => {
             let folder = self::folder(folder)?;
-            let issuer = issuer.map(|issuer| parsed(&issuer)).transpose()?;
-            let key = given(&key, issuer)?;
+            let issuer = issuer.map(|issuer| parse_issuer(&issuer)).transpose()?;
+            let key = read_key(&key, issuer)?;
             let file = TrustedKeys::add(&folder, &key)?;
             describe(&key);
             print(format_args!(
@@ -51,13 +51,13 @@ pub(super) fn main(command: Key) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn parsed(issuer: &str) -> Result<Issuer, UsageError> {
+fn parse_issuer(issuer: &str) -> Result<Issuer, UsageError> {
     Issuer::parse(issuer).map_err(|error| UsageError(format!("`--issuer`: {error}")))
 }
 
 /// The folder of trusted keys, from the command line or from the configuration.
-fn folder(given: KeyFolder) -> anyhow::Result<PathBuf> {
-    let KeyFolder { config: file, keys } = given;
+fn folder(arguments: KeyFolder) -> anyhow::Result<PathBuf> {
+    let KeyFolder { config: file, keys } = arguments;
     if let Some(keys) = keys {
         return Ok(keys);
     }
@@ -71,7 +71,7 @@ fn folder(given: KeyFolder) -> anyhow::Result<PathBuf> {
 }
 
 /// Parses a key, given as JSON or as the path of a file.
-fn given(key: &str, issuer: Option<Issuer>) -> anyhow::Result<TrustedKey> {
+fn read_key(key: &str, issuer: Option<Issuer>) -> anyhow::Result<TrustedKey> {
     if key.trim_start().starts_with('{') {
         return Ok(TrustedKey::parse(key.as_bytes(), issuer, Path::new("the key"))?);
     }

@@ -16,25 +16,25 @@ use std::os::fd::AsFd;
 const INDENT: usize = 4;
 
 /// A cell: text with terminal control characters escaped.
-pub(super) struct Text {
+pub(super) struct ListCell {
     text: String,
     color: Option<Color>,
 }
 
 /// A cell with plain text.
-pub(super) fn text(text: impl Display) -> Text {
-    Text { text: one_line(text), color: None }
+pub(super) fn text(text: impl Display) -> ListCell {
+    ListCell { text: one_line(text), color: None }
 }
 
 /// A cell that is green if `good`, and red otherwise.
-pub(super) fn judged(text: &str, good: bool) -> Text {
-    Text { text: one_line(text), color: Some(if good { Color::Green } else { Color::Red }) }
+pub(super) fn status_cell(text: &str, good: bool) -> ListCell {
+    ListCell { text: one_line(text), color: Some(if good { Color::Green } else { Color::Red }) }
 }
 
 /// Entries with the same columns; the first column names the entry.
 pub(super) struct Listing {
     header: Vec<&'static str>,
-    rows: Vec<Vec<Text>>,
+    rows: Vec<Vec<ListCell>>,
 }
 
 impl Listing {
@@ -42,7 +42,7 @@ impl Listing {
         Self { header: header.to_vec(), rows: Vec::new() }
     }
 
-    pub(super) fn row(&mut self, row: impl IntoIterator<Item = Text>) {
+    pub(super) fn row(&mut self, row: impl IntoIterator<Item = ListCell>) {
         self.rows.push(row.into_iter().collect());
     }
 
@@ -53,7 +53,7 @@ impl Listing {
         let shown = if fits(&self.table(width, false)) {
             self.table(width, is_coloured)
         } else {
-            let stacked = Some(self.stacked(width)).filter(|shown| fits(shown));
+            let stacked = Some(self.stack(width)).filter(|shown| fits(shown));
             stacked.unwrap_or_else(|| self.blocks(width, is_coloured))
         };
         let _reader_went_away = writeln!(stream, "{shown}");
@@ -75,7 +75,7 @@ impl Listing {
         }
         table.set_header(self.header.iter().map(Cell::new));
         for row in &self.rows {
-            table.add_row(row.iter().map(|Text { text, color }| match color {
+            table.add_row(row.iter().map(|ListCell { text, color }| match color {
                 Some(color) => Cell::new(text).fg(*color),
                 None => Cell::new(text),
             }));
@@ -96,18 +96,18 @@ impl Listing {
     }
 
     /// All columns but the last side by side, and the last one below them.
-    fn stacked(&self, width: usize) -> String {
+    fn stack(&self, width: usize) -> String {
         let count = self.header.len().saturating_sub(1);
         let titles = self.header.iter().take(count).map(|title| (*title).to_owned()).collect();
         let rows = self.rows.iter().map(|row| row.iter().take(count).map(|cell| cell.text.clone()).collect());
         let rows = std::iter::once(titles).chain(rows).collect::<Vec<Vec<_>>>();
-        let lines = aligned(&rows, &[], width);
+        let lines = align(&rows, &[], width);
         let mut lines = lines.lines();
         let mut shown = lines.next().unwrap_or_default().to_owned();
         for (line, row) in lines.zip(&self.rows) {
             let last = row.last().map_or("", |cell| cell.text.as_str());
             // Writing to a string cannot fail.
-            let _ = write!(shown, "\n{line}\n{}", wrapped(&" ".repeat(INDENT), last, width));
+            let _ = write!(shown, "\n{line}\n{}", wrap(&" ".repeat(INDENT), last, width));
         }
         shown
     }
@@ -115,14 +115,14 @@ impl Listing {
     /// Entries below each other, with their columns as labelled lines.
     fn blocks(&self, width: usize, is_coloured: bool) -> String {
         let longest = self.header.iter().skip(1).map(|label| label.len()).max().unwrap_or(0);
-        let block = |row: &Vec<Text>| {
+        let block = |row: &Vec<ListCell>| {
             let mut cells = self.header.iter().zip(row);
-            let mut block = cells.next().map_or_else(String::new, |(_, name)| name.painted(is_coloured));
+            let mut block = cells.next().map_or_else(String::new, |(_, name)| name.paint(is_coloured));
             for (label, cell) in cells.filter(|(_, cell)| !cell.text.is_empty()) {
                 let start = format!("{:INDENT$}{label:longest$}  ", "");
-                let text = wrapped(&start, &cell.text, width);
+                let text = wrap(&start, &cell.text, width);
                 // Writing to a string cannot fail. Coloured cells are single words, which are never broken.
-                let text = text.replacen(&cell.text, &cell.painted(is_coloured), 1);
+                let text = text.replacen(&cell.text, &cell.paint(is_coloured), 1);
                 let _ = write!(block, "\n{text}");
             }
             block
@@ -131,8 +131,8 @@ impl Listing {
     }
 }
 
-impl Text {
-    fn painted(&self, is_coloured: bool) -> String {
+impl ListCell {
+    fn paint(&self, is_coloured: bool) -> String {
         match self.color.filter(|_| is_coloured) {
             Some(Color::Green) => format!("\u{1b}[32m{}\u{1b}[0m", self.text),
             Some(_) => format!("\u{1b}[31m{}\u{1b}[0m", self.text),
@@ -143,7 +143,7 @@ impl Text {
 
 /// Wraps text after `start` at spaces, in lines of at most `width` columns, with continuation lines aligned to the
 /// first word.
-pub(super) fn wrapped(start: &str, text: &str, width: usize) -> String {
+pub(super) fn wrap(start: &str, text: &str, width: usize) -> String {
     let indent = start.chars().count();
     let mut lines = String::from(start);
     let mut used = indent;
@@ -164,7 +164,7 @@ pub(super) fn wrapped(start: &str, text: &str, width: usize) -> String {
 
 /// Aligns the columns of rows, one line each, within `width` if possible: the columns in `flexible` (index, minimum
 /// width) are truncated with an ellipsis, in that order and as far as necessary.
-pub(super) fn aligned(rows: &[Vec<String>], flexible: &[(usize, usize)], width: usize) -> String {
+pub(super) fn align(rows: &[Vec<String>], flexible: &[(usize, usize)], width: usize) -> String {
     const GAP: usize = 2;
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let length = |nth: usize| {
@@ -199,12 +199,12 @@ mod tests {
         let mut listing = Listing::new(&["name", "state", "what it is for"]);
         listing.row([
             text("short"),
-            judged("well", true),
+            status_cell("well", true),
             text("a few words that can stand in several lines"),
         ]);
         listing.row([
             text("x"),
-            judged("ill", false),
+            status_cell("ill", false),
             text("see /a/path/that/nobody/wants/to/see/in/pieces for more"),
         ]);
         listing
@@ -217,7 +217,7 @@ mod tests {
         let all = listing.rows.iter().flatten().flat_map(|cell| words(&cell.text)).collect::<Vec<_>>();
         let widest = |shown: &str| shown.lines().map(|line| line.chars().count()).max().unwrap_or(0);
         for width in 40..120 {
-            let ways = [listing.table(width, false), listing.stacked(width), listing.blocks(width, false)];
+            let ways = [listing.table(width, false), listing.stack(width), listing.blocks(width, false)];
             for shown in ways {
                 let found = words(&shown);
                 assert!(all.iter().all(|word| found.contains(word)), "{width}: {shown}");
@@ -231,16 +231,16 @@ mod tests {
 
     #[test]
     fn lines_are_broken_at_spaces_below_each_other() {
-        assert_eq!(wrapped("  a  ", "one two three", 12), "  a  one two\n     three");
-        assert_eq!(wrapped("", "one", 1), "one");
+        assert_eq!(wrap("  a  ", "one two three", 12), "  a  one two\n     three");
+        assert_eq!(wrap("", "one", 1), "one");
     }
 
     #[test]
     fn columns_are_cut_where_they_may_be() {
         let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
         let rows = [row(["1", "a long name", "id"]), row(["22", "b", "id"])];
-        assert_eq!(aligned(&rows, &[(1, 4)], 80), "1   a long name  id\n22  b            id");
-        assert_eq!(aligned(&rows, &[(1, 4)], 14), "1   a lon…  id\n22  b       id");
-        assert_eq!(aligned(&rows, &[(1, 4)], 1), "1   a l…  id\n22  b     id");
+        assert_eq!(align(&rows, &[(1, 4)], 80), "1   a long name  id\n22  b            id");
+        assert_eq!(align(&rows, &[(1, 4)], 14), "1   a lon…  id\n22  b       id");
+        assert_eq!(align(&rows, &[(1, 4)], 1), "1   a l…  id\n22  b     id");
     }
 }

@@ -30,12 +30,12 @@ impl LocalTime {
     }
 
     /// Formats date and time to the second.
-    pub(super) fn shown(&self, at: OffsetDateTime) -> String {
+    pub(super) fn to_seconds(&self, at: OffsetDateTime) -> String {
         self.here(at).format(TO_THE_SECOND).unwrap_or_else(|_| at.to_string())
     }
 
     /// Formats date and time to the millisecond, with the offset from UTC.
-    pub(super) fn whole(&self, at: OffsetDateTime) -> String {
+    pub(super) fn to_milliseconds(&self, at: OffsetDateTime) -> String {
         self.here(at).format(WHOLE).unwrap_or_else(|_| at.to_string())
     }
 
@@ -66,8 +66,11 @@ mod tests {
     #[test]
     fn summer_and_winter_are_told_apart() {
         let here = LocalTime(TimeZone::from_posix_tz("CET-1CEST,M3.5.0,M10.5.0/3").unwrap());
-        assert_eq!(here.shown(datetime!(2026-11-23 12:00:00 UTC)), "2026-11-23 13:00:00");
-        assert_eq!(here.whole(datetime!(2026-07-01 22:30:00.0425 UTC)), "2026-07-02 00:30:00.042 +02:00");
+        assert_eq!(here.to_seconds(datetime!(2026-11-23 12:00:00 UTC)), "2026-11-23 13:00:00");
+        assert_eq!(
+            here.to_milliseconds(datetime!(2026-07-01 22:30:00.0425 UTC)),
+            "2026-07-02 00:30:00.042 +02:00"
+        );
         assert_eq!(here.midnight(date!(2026 - 07 - 01)), datetime!(2026-06-30 22:00 UTC));
         // The day on which summer ends.
         assert_eq!(here.midnight(date!(2026 - 10 - 25)), datetime!(2026-10-24 22:00 UTC));

@@ -30,14 +30,14 @@ const TIMESTAMP: &[BorrowedFormatItem<'_>] =
 
 /// Starts the log of an interactive command.
 pub(super) fn start_logging(default: &str) {
-    tracing_subscriber::registry().with(for_people().with_filter(filter(default))).init();
+    tracing_subscriber::registry().with(text_layer().with_filter(filter(default))).init();
 }
 
 /// Runs a service: everything that it prints, also its error, is an event of its log. Its last traces are sent at the
 /// end.
 pub fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
     let lines = if std::io::stderr().is_terminal() {
-        for_people()
+        text_layer()
     } else {
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         JsonLines.boxed()
@@ -53,9 +53,9 @@ pub fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-type Lines = Box<dyn Layer<Registry> + Send + Sync>;
+type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-fn for_people() -> Lines {
+fn text_layer() -> BoxedLayer {
     let colours = colours(&std::io::stderr());
     tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
@@ -68,8 +68,8 @@ fn for_people() -> Lines {
 /// arguments and proofs, and the URL that it connects to, with the password. A list of such crates would be right only
 /// until the next upgrade.
 fn filter<S: Subscriber>(default: &str) -> impl Filter<S> + use<S> {
-    let asked = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    asked.and(FilterFn::new(|metadata| {
+    let requested = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    requested.and(FilterFn::new(|metadata| {
         *metadata.level() <= Level::INFO || metadata.target().starts_with(env!("CARGO_CRATE_NAME"))
     }))
 }
@@ -139,7 +139,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut own = Fields::default();
         event.record(&mut own);
-        let mut line = head(event, &mut own, SystemClock.now());
+        let mut line = line_head(event, &mut own, SystemClock.now());
         for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
             line.insert("span".to_owned(), span.name().into());
             if let Some(Fields(fields)) = span.extensions().get::<Fields>() {
@@ -154,7 +154,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
 }
 
 /// The members that every line begins with.
-fn head(event: &Event<'_>, fields: &mut Fields, now: OffsetDateTime) -> Map<String, Value> {
+fn line_head(event: &Event<'_>, fields: &mut Fields, now: OffsetDateTime) -> Map<String, Value> {
     let metadata = event.metadata();
     let message = fields.0.shift_remove("message").unwrap_or_default();
     let head = [

@@ -65,7 +65,7 @@ fn variable(name: &str) -> Option<String> {
 
 /// Returns `true` if the environment names a collector. The SDK reads the other variables, such as headers and the size
 /// of a batch.
-fn is_wanted() -> bool {
+fn has_collector() -> bool {
     let disabled = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
     let endpoints = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
     !disabled && endpoints.into_iter().any(|name| variable(name).is_some())
@@ -76,10 +76,11 @@ pub(super) struct Exporter(Arc<BatchSpanProcessor>);
 
 impl Exporter {
     fn from_environment() -> anyhow::Result<Option<Self>> {
-        if !is_wanted() {
+        if !has_collector() {
             return Ok(None);
         }
-        let exporter = SpanExporter::builder().with_http().with_http_client(Collector::new()?).build()?;
+        let exporter =
+            SpanExporter::builder().with_http().with_http_client(CollectorClient::new()?).build()?;
         let mut processor = BatchSpanProcessor::builder(exporter).build();
         processor.set_resource(&resource());
         Ok(Some(Self(Arc::new(processor))))
@@ -92,7 +93,7 @@ impl Exporter {
             metadata.is_span() && metadata.target().starts_with(env!("CARGO_CRATE_NAME"))
         });
         let ours = ours.with_max_level_hint(LevelFilter::INFO);
-        Traces { processor: Arc::clone(&self.0), scope }.with_filter(ours)
+        TraceLayer { processor: Arc::clone(&self.0), scope }.with_filter(ours)
     }
 }
 
@@ -116,14 +117,14 @@ fn resource() -> Resource {
 
 /// The HTTP client of the collector, used on the exporter's thread only.
 #[derive(Debug)]
-struct Collector {
+struct CollectorClient {
     runtime: Runtime,
     client: Arc<dyn HttpClient>,
     /// `true` if the last request failed, so that an outage is logged once.
-    away: AtomicBool,
+    is_unreachable: AtomicBool,
 }
 
-impl Collector {
+impl CollectorClient {
     fn new() -> anyhow::Result<Self> {
         let certificates = ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"];
         let certificates = certificates.into_iter().find_map(variable).map(PathBuf::from);
@@ -134,17 +135,17 @@ impl Collector {
             .build();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let client = Arc::new(HyperClient::new(connector, REQUEST, None));
-        Ok(Self { runtime, client, away: AtomicBool::new(false) })
+        Ok(Self { runtime, client, is_unreachable: AtomicBool::new(false) })
     }
 
     /// Logs when the collector becomes unreachable, and when it is reachable again.
-    fn note(&self, answer: &Result<Response<Bytes>, HttpError>) {
-        let trouble = match answer {
+    fn log_reachability(&self, answer: &Result<Response<Bytes>, HttpError>) {
+        let problem = match answer {
             Ok(answer) if answer.status().is_success() => None,
             Ok(answer) => Some(answer.status().to_string()),
             Err(error) => Some(error.to_string()),
         };
-        match (self.away.swap(trouble.is_some(), Ordering::Relaxed), trouble) {
+        match (self.is_unreachable.swap(problem.is_some(), Ordering::Relaxed), problem) {
             (false, Some(error)) => tracing::warn!(error, "the collector does not accept traces"),
             (true, None) => tracing::info!("the collector accepts traces again"),
             (true, Some(_)) | (false, None) => {}
@@ -152,7 +153,7 @@ impl Collector {
     }
 }
 
-impl HttpClient for Collector {
+impl HttpClient for CollectorClient {
     fn send_bytes<'a, 'b>(
         &'a self,
         request: Request<Bytes>,
@@ -163,19 +164,19 @@ impl HttpClient for Collector {
     {
         Box::pin(async move {
             let answer = self.runtime.block_on(self.client.send_bytes(request));
-            self.note(&answer);
+            self.log_reachability(&answer);
             answer
         })
     }
 }
 
 /// Converts each span of an intent into an OpenTelemetry span when it ends.
-struct Traces {
+struct TraceLayer {
     processor: Arc<BatchSpanProcessor>,
     scope: InstrumentationScope,
 }
 
-struct Open {
+struct OpenSpan {
     began: SystemTime,
     fields: Fields,
 }
@@ -185,7 +186,7 @@ struct Open {
 struct Fields {
     intent: Option<Uuid>,
     /// `true` for the span of an intent that ran.
-    ran: bool,
+    has_run: bool,
     failed: Option<String>,
     attributes: Vec<KeyValue>,
 }
@@ -199,7 +200,7 @@ impl Visit for Fields {
 
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "status" {
-            self.ran = true;
+            self.has_run = true;
             self.failed = (value != "SUCCESS").then(|| value.to_owned());
         }
         self.attributes.push(KeyValue::new(format!("a2g.{}", field.name()), value.to_owned()));
@@ -214,21 +215,21 @@ impl Visit for Fields {
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
         let Some(span) = context.span(id) else { return };
         if fields.intent.is_none() {
             let above = span.parent();
-            fields.intent = above.and_then(|above| above.extensions().get::<Open>()?.fields.intent);
+            fields.intent = above.and_then(|above| above.extensions().get::<OpenSpan>()?.fields.intent);
         }
-        span.extensions_mut().insert(Open { began: SystemClock.now().into(), fields });
+        span.extensions_mut().insert(OpenSpan { began: SystemClock.now().into(), fields });
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(open) = span.extensions_mut().get_mut::<Open>()
+            && let Some(open) = span.extensions_mut().get_mut::<OpenSpan>()
         {
             values.record(&mut open.fields);
         }
@@ -236,17 +237,17 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(span) = context.span(&id) else { return };
-        let Some(open) = span.extensions_mut().remove::<Open>() else { return };
+        let Some(open) = span.extensions_mut().remove::<OpenSpan>() else { return };
         if let Some(data) = self.data(span.name(), open) {
             self.processor.on_end(data);
         }
     }
 }
 
-impl Traces {
+impl TraceLayer {
     /// The span as it is exported; `None` if it belongs to no intent.
-    fn data(&self, name: &'static str, open: Open) -> Option<SpanData> {
-        let Open { began, fields: Fields { intent, ran, failed, attributes } } = open;
+    fn data(&self, name: &'static str, open: OpenSpan) -> Option<SpanData> {
+        let OpenSpan { began, fields: Fields { intent, has_run, failed, attributes } } = open;
         let intent = intent?;
         let trace = TraceId::from(intent.as_u128());
         let root = SpanId::from(intent.as_u64_pair().1);
@@ -257,10 +258,10 @@ impl Traces {
         };
         // Only the intent span that ran is the root. A refusal, or a repeat that got the stored receipt, is another
         // span of the same trace.
-        let (id, parent) = match (name, ran) {
+        let (id, parent) = match (name, has_run) {
             ("intent", true) => (root, SpanId::INVALID),
-            ("intent", false) => (another(), SpanId::INVALID),
-            _part_of_an_intent => (another(), root),
+            ("intent", false) => (random_span_id(), SpanId::INVALID),
+            _part_of_an_intent => (random_span_id(), root),
         };
         Some(SpanData {
             span_context: SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::default()),
@@ -281,6 +282,6 @@ impl Traces {
 }
 
 /// A random span id.
-fn another() -> SpanId {
+fn random_span_id() -> SpanId {
     SpanId::from(Uuid::new_v4().as_u64_pair().1)
 }

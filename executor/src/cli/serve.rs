@@ -4,7 +4,8 @@ use super::arguments::{Serve, Setup};
 use super::doors::{keyring, protocol_routers};
 use super::output::{note, one_line, print};
 use super::setup::{
-    Grouped, OR_ANOTHER_USER, Workshop, authority, config, contain, file, owners, tell_of_root,
+    ANOTHER_USER_ADVICE, CgroupGuard, ToolRuntime, config, contain, file, owners, take_authority,
+    warn_about_root,
 };
 use crate::catalog::prepare;
 use crate::clock::Clock;
@@ -42,7 +43,7 @@ const LAST_DELIVERIES: Duration = Duration::from_secs(5);
 const LAST_RECEIPTS: Duration = Duration::from_secs(5);
 /// Time that an idle blocking thread is kept. tokio's default of 10 seconds would leave threads behind for longer than
 /// the second within which everything of a run is gone.
-const THREADS_KEPT: Duration = Duration::from_millis(500);
+const THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
 /// Blocking threads besides those that guests and DNS look-ups can hold, for the server's own waits, such as for the
 /// control group of a child.
 const OWN_THREADS: usize = 16;
@@ -58,7 +59,7 @@ enum Transport {
 }
 
 impl Transport {
-    fn of(arguments: &Serve, config: &Config) -> Result<Self, super::UsageError> {
+    fn select(arguments: &Serve, config: &Config) -> Result<Self, super::UsageError> {
         match (&config.doors.a2e, arguments) {
             (_, Serve { stdio: true, .. }) => Ok(Self::Stdio),
             (Some(settings), Serve { a2e_stdio: true, .. }) => Ok(Self::A2eStdio(settings.clone())),
@@ -76,9 +77,9 @@ impl Transport {
 
 pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     memory::give_large_blocks_back();
-    let config = configured(&arguments)?;
-    let transport = Transport::of(&arguments, &config)?;
-    let authority = authority()?;
+    let config = read_config(&arguments)?;
+    let transport = Transport::select(&arguments, &config)?;
+    let authority = take_authority()?;
     let accept_unsigned =
         arguments.insecure_accept_unsigned.then(|| AcceptUnsigned::given_on_the_command_line(&authority));
     let granter = Granter::new(authority);
@@ -92,21 +93,28 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         tracing::warn!("--insecure-accept-unsigned: any client that reaches this port decides what runs");
     }
     if transport.listens() {
-        check_callers_are_known(&config)?;
+        check_reach(&config)?;
     }
     let run_as = contain(&config, transport.listens().then_some(&config.listen))?;
-    tell_of_root(&config, run_as);
+    warn_about_root(&config, run_as);
     let guests = config.capacity.concurrent.saturating_mul(2);
-    let most_threads = guests.saturating_add(MAX_LOOKUPS + OWN_THREADS);
+    let max_threads = guests.saturating_add(MAX_LOOKUPS + OWN_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .max_blocking_threads(most_threads)
-        .thread_keep_alive(THREADS_KEPT)
+        .max_blocking_threads(max_threads)
+        .thread_keep_alive(THREAD_KEEP_ALIVE)
         .build()?;
-    let grouped = Grouped::set_up(&config);
+    let cgroup_guard = CgroupGuard::create(&config);
     let if_missing = if arguments.new_journal { IfMissing::CreateAnyway } else { IfMissing::Create };
-    let served =
-        runtime.block_on(serve(&config, &grouped, run_as, granter, accept_unsigned, if_missing, transport));
+    let served = runtime.block_on(serve(
+        &config,
+        &cgroup_guard,
+        run_as,
+        granter,
+        accept_unsigned,
+        if_missing,
+        transport,
+    ));
     match served {
         // Does not wait for threads: a guest that is stuck in a host call keeps its own.
         Ok(()) => runtime.shutdown_background(),
@@ -135,7 +143,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     // A remote governor has its own policies.
     let inside = config.governor.is_none().then(|| policies(config.policies.as_deref())).transpose()?;
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    check_callers_are_known(&config)?;
+    check_reach(&config)?;
     let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
     let read = |path| Callers::read(path, issuers.clone());
     let callers = config.callers.as_deref().map(read).transpose()?;
@@ -149,7 +157,10 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         _ => print("callers     any that reaches it"),
     }
     for (caller, issuer) in callers.iter().flat_map(Callers::with_unknown_issuer) {
-        note(format_args!("warning: `{}` shows a JWT of {issuer}: {WITHOUT_ISSUER}", one_line(caller)));
+        note(format_args!(
+            "warning: `{}` shows a JWT of {issuer}: {UNKNOWN_ISSUER_WARNING}",
+            one_line(caller)
+        ));
     }
     for IssuerSettings { issuer, keys, audience } in &config.issuers {
         print(format_args!("issuer      {issuer}, by the keys in {}, for {audience}", keys.display()));
@@ -245,7 +256,7 @@ fn print_users(config: &Config, run_as: RunAs) {
                 match run_as.user_for([owner]) {
                     Some(user) => print(format_args!("            {user} in {}", folder.display())),
                     None => print(format_args!(
-                        "            root in {}, which is root's: {OR_ANOTHER_USER}",
+                        "            root in {}, which is root's: {ANOTHER_USER_ADVICE}",
                         folder.display()
                     )),
                 }
@@ -254,7 +265,7 @@ fn print_users(config: &Config, run_as: RunAs) {
     }
 }
 
-fn configured(arguments: &Serve) -> anyhow::Result<Config> {
+fn read_config(arguments: &Serve) -> anyhow::Result<Config> {
     let mut config = config(&arguments.setup)?;
     if let Some(listen) = &arguments.listen {
         config.listen.clone_from(listen);
@@ -276,7 +287,7 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
 
 async fn serve(
     config: &Config,
-    grouped: &Grouped,
+    cgroup_guard: &CgroupGuard,
     run_as: RunAs,
     granter: Granter,
     accept_unsigned: Option<AcceptUnsigned>,
@@ -284,9 +295,9 @@ async fn serve(
     transport: Transport,
 ) -> anyhow::Result<()> {
     let concurrent = u32::try_from(config.capacity.concurrent)?;
-    let workshop =
-        Workshop::new(config, concurrent, grouped.share(), run_as, |text| tracing::info!("{text}"))?;
-    let (governor, pushes) = governor(config, &workshop)?;
+    let tools_runtime =
+        ToolRuntime::new(config, concurrent, cgroup_guard.share(), run_as, |text| tracing::info!("{text}"))?;
+    let (governor, pushes) = governor(config, &tools_runtime)?;
     let settings = Settings {
         granter,
         ceilings: config.ceilings.clone(),
@@ -302,38 +313,38 @@ async fn serve(
              each: fewer may run at once"
         );
     }
-    tokio::spawn(give_memory_back());
+    tokio::spawn(trim_memory());
     let trust = Trust::read(&config.trust, config.did.clone())?;
-    let workshop = Arc::new(workshop);
-    let loaded = workshop.start(config, workshop.read(config)?, config.waiting).await?;
-    let egress = workshop.egress(config)?;
+    let tools_runtime = Arc::new(tools_runtime);
+    let loaded = tools_runtime.start(config, tools_runtime.read_catalog(config)?, config.waiting).await?;
+    let egress = tools_runtime.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
-    let journal = journal(config, if_missing, workshop.clock.now())?;
+    let journal = journal(config, if_missing, tools_runtime.clock.now())?;
     let public_key = public_key(config, key.as_ref())?;
     let at_start = journal.head();
-    let clock = Arc::clone(&workshop.clock);
+    let clock = Arc::clone(&tools_runtime.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
-    let known = Known::read(config, accept_unsigned)?;
+    let caller_files = CallerFiles::read(config, accept_unsigned)?;
     // Bound before the registration and the deliveries start: an executor that cannot be reached must not register.
     let door = match &transport {
-        Transport::Listen => Some(bind(config, rpc.clone(), &known, &executor).await?),
+        Transport::Listen => Some(bind_server(config, rpc.clone(), &caller_files, &executor).await?),
         Transport::Stdio | Transport::A2eStdio(_) => None,
     };
-    let callers = known.callers.clone();
+    let callers = caller_files.callers.clone();
     if let Some(pushes) = pushes {
         tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
     }
     // Installed before the log says that it listens: without a handler, SIGHUP ends the process.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
-    let catalogue = Arc::new(Catalogue {
+    let catalogue = Arc::new(ServedCatalogue {
         executor: Arc::clone(&executor),
-        workshop,
+        tools_runtime,
         config: config.clone(),
-        changing: Mutex::default(),
+        changes: Mutex::default(),
     });
-    tokio::spawn(renew_at_hangup(hangup, Arc::clone(&catalogue), known));
+    tokio::spawn(reload_on_hangup(hangup, Arc::clone(&catalogue), caller_files));
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
     executor.resume_approved();
     let (did, every) = (config.did.clone(), config.heartbeat);
@@ -351,7 +362,7 @@ async fn serve(
         // The stop signal closes the executor; open requests are answered while it drains.
         tokio::select! {
             () = executor.closed() => {}
-            reason = executor.journal().broken() => return Err(broken(&executor, &reason)),
+            reason = executor.journal().broken() => return Err(abort_broken(&executor, &reason)),
         }
         drain(&executor, config.drain).await?;
         let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
@@ -370,7 +381,7 @@ async fn serve(
     let served = tokio::select! {
         served = &mut serving => Some(served),
         () = stop_signal() => None,
-        reason = executor.journal().broken() => return Err(broken(&executor, &reason)),
+        reason = executor.journal().broken() => return Err(abort_broken(&executor, &reason)),
     };
     executor.close();
     drain(&executor, config.drain).await?;
@@ -384,7 +395,7 @@ async fn serve(
 }
 
 /// Returns freed memory to the system once a burst of large messages and results is over. Runs until the process ends.
-async fn give_memory_back() {
+async fn trim_memory() {
     let (mut trimmed, mut before) = (0, 0);
     loop {
         tokio::time::sleep(TRIM_INTERVAL).await;
@@ -432,14 +443,14 @@ fn public_key(config: &Config, signs: Option<&KeyPair>) -> anyhow::Result<Option
 }
 
 /// Stops all runs at once: none of them could be recorded any more.
-fn broken(executor: &Executor, reason: &BrokenError) -> anyhow::Error {
+fn abort_broken(executor: &Executor, reason: &BrokenError) -> anyhow::Error {
     executor.close();
     executor.abort_all();
     anyhow::anyhow!("{}; see `docs/operations.md`", ErrorChain(reason))
 }
 
 /// Checks that a port without authentication is reachable from this machine only.
-fn check_callers_are_known(config: &Config) -> Result<(), super::UsageError> {
+fn check_reach(config: &Config) -> Result<(), super::UsageError> {
     if config.callers.is_some() || config.listen.is_local() {
         return Ok(());
     }
@@ -451,21 +462,22 @@ fn check_callers_are_known(config: &Config) -> Result<(), super::UsageError> {
 }
 
 /// The warning about a caller whose issuer is not configured.
-pub(super) const WITHOUT_ISSUER: &str = "no `[[server.issuer]]` has that name, so its tokens are rejected";
+pub(super) const UNKNOWN_ISSUER_WARNING: &str =
+    "no `[[server.issuer]]` has that name, so its tokens are rejected";
 
 /// The list of callers and the TLS files, which SIGHUP reloads.
-struct Known {
+struct CallerFiles {
     callers: CallerDirectory,
     tls: Option<Arc<Tls>>,
 }
 
-impl Known {
+impl CallerFiles {
     fn read(config: &Config, accept_unsigned: Option<AcceptUnsigned>) -> anyhow::Result<Self> {
         let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
         let read = |path| Callers::read(path, issuers.clone());
         let listed = config.callers.as_deref().map(read).transpose()?;
         for (caller, issuer) in listed.iter().flat_map(Callers::with_unknown_issuer) {
-            tracing::warn!(caller, %issuer, "{WITHOUT_ISSUER}");
+            tracing::warn!(caller, %issuer, "{UNKNOWN_ISSUER_WARNING}");
         }
         let callers = CallerDirectory::new(listed.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
         let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
@@ -477,7 +489,7 @@ impl Known {
 
     /// Reloads callers, issuers and certificates. Callers or issuers that cannot be read are all refused; certificates
     /// that cannot be read leave the old ones.
-    fn renew(&self, config: &Config) {
+    fn reload(&self, config: &Config) {
         let issuers = TokenIssuers::read(&config.issuers).unwrap_or_else(|error| {
             // Fails closed: an operator who removed a key must not have its tokens accepted because another file is
             // broken.
@@ -510,22 +522,22 @@ impl Known {
 }
 
 /// Binds the configured address.
-async fn bind(
+async fn bind_server(
     config: &Config,
     rpc: Rpc,
-    known: &Known,
+    caller_files: &CallerFiles,
     executor: &Arc<Executor>,
 ) -> anyhow::Result<HttpServer> {
     let http = HttpSettings {
         allowed_hosts: config.allowed_hosts.clone(),
         allowed_origins: config.allowed_origins.clone(),
-        callers: known.callers.clone(),
+        callers: caller_files.callers.clone(),
         clock: Arc::clone(executor.clock()),
-        tls: known.tls.clone(),
+        tls: caller_files.tls.clone(),
         connections: config.connections,
         pushes: None,
         executor: Some(Arc::clone(executor)),
-        protocols: protocol_routers(config, &known.callers, executor).await?,
+        protocols: protocol_routers(config, &caller_files.callers, executor).await?,
     };
     HttpServer::bind(&config.listen, rpc, http)
         .await
@@ -533,34 +545,34 @@ async fn bind(
 }
 
 /// The catalogue of a server. The lock serializes its changes.
-struct Catalogue {
+struct ServedCatalogue {
     executor: Arc<Executor>,
-    workshop: Arc<Workshop>,
+    tools_runtime: Arc<ToolRuntime>,
     config: Config,
-    changing: Mutex<()>,
+    changes: Mutex<()>,
 }
 
-impl Catalogue {
+impl ServedCatalogue {
     /// Compiles the tools that were not in the cache at the start, and publishes each as soon as it is ready. The
     /// server listens meanwhile, and answers calls to those tools as busy.
     async fn prepare(&self) {
-        let _alone = self.changing.lock().await;
+        let _alone = self.changes.lock().await;
         let mut catalog = self.executor.catalog();
-        let (workshop, config) = (Arc::clone(&self.workshop), self.config.clone());
+        let (tools_runtime, config) = (Arc::clone(&self.tools_runtime), self.config.clone());
         let (built, mut ready) = mpsc::unbounded_channel();
         let names = catalog.preparing_tools();
         tokio::task::spawn_blocking(move || {
             let take = |entries: std::sync::mpsc::Receiver<_>| {
                 entries.into_iter().for_each(|entry| drop(built.send(entry)));
             };
-            prepare(names, &config.catalog, &workshop.cache, &*workshop, take);
+            prepare(names, &config.catalog, &tools_runtime.cache, &*tools_runtime, take);
         });
         while let Some((name, entry)) = ready.recv().await {
             catalog.insert(name, entry);
             while let Ok((name, entry)) = ready.try_recv() {
                 catalog.insert(name, entry);
             }
-            match self.workshop.start(&self.config, catalog.clone(), self.config.waiting).await {
+            match self.tools_runtime.start(&self.config, catalog.clone(), self.config.waiting).await {
                 Ok(loaded) => self.executor.renew(loaded),
                 Err(error) => {
                     tracing::error!(error = %ErrorChain(error.as_ref()), "the tools cannot be started")
@@ -571,9 +583,9 @@ impl Catalogue {
     }
 
     /// Reloads the catalogue as a whole, so that a changed tool is never absent. On an error the old one stays.
-    async fn renew(&self) {
-        let _alone = self.changing.lock().await;
-        match self.workshop.load(&self.config, self.config.waiting).await {
+    async fn reload(&self) {
+        let _alone = self.changes.lock().await;
+        match self.tools_runtime.load(&self.config, self.config.waiting).await {
             Ok(loaded) => {
                 self.executor.renew(loaded);
                 tracing::info!(tools = self.executor.tools().len(), "catalogue reloaded");
@@ -587,16 +599,16 @@ impl Catalogue {
 
 /// Reloads the callers, the certificates, the trusted keys and the catalogue at SIGHUP. On an error the old catalogue
 /// and certificates stay, but no key and no caller does.
-async fn renew_at_hangup(mut hangup: Signal, catalogue: Arc<Catalogue>, known: Known) {
+async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, caller_files: CallerFiles) {
     while hangup.recv().await.is_some() {
         // Rights are revoked first, because compiling the catalogue may take long.
-        known.renew(&catalogue.config);
-        renew_trust(&catalogue.executor, &catalogue.config);
-        catalogue.renew().await;
+        caller_files.reload(&catalogue.config);
+        reload_trust(&catalogue.executor, &catalogue.config);
+        catalogue.reload().await;
     }
 }
 
-fn renew_trust(executor: &Executor, config: &Config) {
+fn reload_trust(executor: &Executor, config: &Config) {
     match Trust::read(&config.trust, config.did.clone()) {
         Ok(trust) => {
             let keys = trust.keys();
@@ -633,20 +645,20 @@ async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
     };
     tokio::select! {
         drained = drained => drained,
-        reason = executor.journal().broken() => Err(broken(executor, &reason)),
+        reason = executor.journal().broken() => Err(abort_broken(executor, &reason)),
     }
 }
 
 /// The configured governor, and the receiver of its pushed messages if it is a remote one.
 fn governor(
     config: &Config,
-    workshop: &Workshop,
+    tools_runtime: &ToolRuntime,
 ) -> anyhow::Result<(Governor, Option<mpsc::Receiver<Push>>)> {
     if let Some(url) = &config.governor {
         let (remote, pushes) = RemoteGovernor::new(url.clone())?;
         return Ok((Governor::Remote(Arc::new(remote)), Some(pushes)));
     }
-    let local = local_governor(config.policies.as_deref(), Arc::clone(&workshop.clock))?;
+    let local = local_governor(config.policies.as_deref(), Arc::clone(&tools_runtime.clock))?;
     let records = records(config.reports.as_deref())?;
     Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
 }

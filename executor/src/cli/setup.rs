@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The authority of this process, for the one executor that it runs.
-pub(super) fn authority() -> anyhow::Result<Authority> {
+pub(super) fn take_authority() -> anyhow::Result<Authority> {
     Authority::take().context("this process runs an executor already")
 }
 
@@ -55,7 +55,7 @@ pub(super) fn contain(config: &Config, listen: Option<&ListenAddress>) -> anyhow
     let inline = config.isolation == Isolation::Inline;
     if required && (inline || !config.inline_tools.is_empty()) {
         bail!(UsageError(format!(
-            "`executor.containment` is `required`{why}, and tools that run `inline` are not contained: {OR_BEST_EFFORT}"
+            "`executor.containment` is `required`{why}, and tools that run `inline` are not contained: {BEST_EFFORT_ADVICE}"
         )));
     }
     if inline {
@@ -68,7 +68,7 @@ pub(super) fn contain(config: &Config, listen: Option<&ListenAddress>) -> anyhow
     let missing = missing.collect::<Vec<_>>().join("; ");
     if !missing.is_empty() && required {
         bail!(UsageError(format!(
-            "`executor.containment` is `required`{why}, and this machine lacks {missing}: {OR_BEST_EFFORT}"
+            "`executor.containment` is `required`{why}, and this machine lacks {missing}: {BEST_EFFORT_ADVICE}"
         )));
     }
     if !missing.is_empty() {
@@ -78,7 +78,7 @@ pub(super) fn contain(config: &Config, listen: Option<&ListenAddress>) -> anyhow
 }
 
 /// The end of a message about `required`: the way to start all the same.
-const OR_BEST_EFFORT: &str =
+const BEST_EFFORT_ADVICE: &str =
     "change that, or set `executor.containment` to `best-effort` where you trust the tools";
 
 /// The user that tools run as.
@@ -113,23 +113,26 @@ pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
 }
 
 /// Logs the folders in which tools run as root, if they run as another user elsewhere.
-pub(super) fn tell_of_root(config: &Config, run_as: RunAs) {
+pub(super) fn warn_about_root(config: &Config, run_as: RunAs) {
     let of_root = owners(config).into_iter().filter(|(_, owner)| run_as.user_for([*owner]).is_none());
     let of_root = of_root.map(|(folder, _)| folder.display().to_string()).collect::<Vec<_>>().join(", ");
     if run_as.changes_users() && !of_root.is_empty() {
-        tracing::warn!(folders = of_root, "tools run as root in folders that root owns: {OR_ANOTHER_USER}");
+        tracing::warn!(
+            folders = of_root,
+            "tools run as root in folders that root owns: {ANOTHER_USER_ADVICE}"
+        );
     }
 }
 
 /// The end of a message about runs as root: the ways to another user.
-pub(super) const OR_ANOTHER_USER: &str = "give them to another user (chown), or set `executor.run_as`";
+pub(super) const ANOTHER_USER_ADVICE: &str = "give them to another user (chown), or set `executor.run_as`";
 
 /// The control groups of a command that runs tools. Dropping it ends all processes in them.
-pub(super) struct Grouped(Option<Arc<Cgroups>>);
+pub(super) struct CgroupGuard(Option<Arc<Cgroups>>);
 
-impl Grouped {
+impl CgroupGuard {
     /// Creates them, if a hierarchy is delegated and tools run in processes.
-    pub(super) fn set_up(config: &Config) -> Self {
+    pub(super) fn create(config: &Config) -> Self {
         Self(match config.isolation {
             Isolation::Process => Cgroups::set_up().unwrap_or_else(|error| {
                 tracing::warn!(%error, "tools are contained without control groups");
@@ -144,7 +147,7 @@ impl Grouped {
     }
 }
 
-impl Drop for Grouped {
+impl Drop for CgroupGuard {
     fn drop(&mut self) {
         if let Some(cgroups) = &self.0 {
             cgroups.end();
@@ -153,7 +156,7 @@ impl Drop for Grouped {
 }
 
 /// The sandbox, the compiler and the cache of compiled tools.
-pub(super) struct Workshop {
+pub(super) struct ToolRuntime {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) sandbox: Arc<Sandbox>,
     pub(super) cache: Cache,
@@ -164,17 +167,17 @@ pub(super) struct Workshop {
     /// The user that tools run as.
     run_as: RunAs,
     /// Reports progress to the user or the log.
-    tell: fn(std::fmt::Arguments<'_>),
+    report: fn(std::fmt::Arguments<'_>),
 }
 
-impl Workshop {
+impl ToolRuntime {
     /// Sets up for `concurrent` executions, and as many again that are stuck in a host call.
     pub(super) fn new(
         config: &Config,
         concurrent: u32,
         cgroups: Option<Arc<Cgroups>>,
         run_as: RunAs,
-        tell: fn(std::fmt::Arguments<'_>),
+        report: fn(std::fmt::Arguments<'_>),
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let meters_fuel = config.ceilings.budgets.fuel.is_some();
@@ -183,7 +186,7 @@ impl Workshop {
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
         let compiler = Compiler::new(this_program, meters_fuel, config.compile_limits);
-        Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, run_as, tell })
+        Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, run_as, report })
     }
 
     /// The network of runs; `None` if the configuration allows none.
@@ -196,29 +199,29 @@ impl Workshop {
     }
 
     /// Reads the catalogue; tools that are not in the cache are `Preparing`.
-    pub(super) fn read(&self, config: &Config) -> anyhow::Result<Catalog> {
+    pub(super) fn read_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
         let folder = &config.catalog;
         if !folder.is_dir() {
-            bail!("there is no catalogue at `{}`: {}", folder.display(), how_to_get_tools(folder));
+            bail!("there is no catalogue at `{}`: {}", folder.display(), tools_advice(folder));
         }
         let catalog = Catalog::open(folder, &self.cache)?;
         if catalog.iter().all(|(_, entry)| matches!(entry, CatalogEntry::Broken(_))) {
-            let how = how_to_get_tools(folder);
-            (self.tell)(format_args!("no tool in `{}` can be used: {how}", folder.display()));
+            let how = tools_advice(folder);
+            (self.report)(format_args!("no tool in `{}` can be used: {how}", folder.display()));
         }
         Ok(catalog)
     }
 
     /// Reads the catalogue and compiles all of it, on this thread.
-    pub(super) fn catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
-        let mut catalog = self.read(config)?;
+    pub(super) fn compile_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
+        let mut catalog = self.read_catalog(config)?;
         catalog.prepare(&config.catalog, &self.cache, self);
         Ok(catalog)
     }
 
     /// Reads the catalogue, compiles all of it, and starts its isolation.
     pub(super) async fn load(&self, config: &Config, waiting: usize) -> anyhow::Result<Loaded> {
-        let catalog = tokio::task::block_in_place(|| self.catalog(config))?;
+        let catalog = tokio::task::block_in_place(|| self.compile_catalog(config))?;
         self.start(config, catalog, waiting).await
     }
 
@@ -267,9 +270,9 @@ impl Workshop {
 
     /// Compiles one module in its own process.
     pub(super) fn compile(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
-        (self.tell)(format_args!("compiling `{name}` (once; cached in {})", self.cache.folder().display()));
+        (self.report)(format_args!("compiling `{name}` (once; cached in {})", self.cache.folder().display()));
         self.compiler.run(job, &|seconds| {
-            (self.tell)(format_args!("still compiling `{name}`: {seconds} s so far"));
+            (self.report)(format_args!("still compiling `{name}`: {seconds} s so far"));
         })
     }
 
@@ -281,7 +284,7 @@ impl Workshop {
     }
 }
 
-impl ToolBuilder for Workshop {
+impl ToolBuilder for ToolRuntime {
     fn build(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
         let mut compiled = self.compile(name, job)?;
         let Compiled { module, component, componentised, described } = &mut compiled;
@@ -306,7 +309,7 @@ impl ToolBuilder for Workshop {
 }
 
 /// In the executor's own repository, `tools` has the sources, and `target/tools` the modules built from them.
-fn how_to_get_tools(instead_of: &Path) -> &'static str {
+fn tools_advice(instead_of: &Path) -> &'static str {
     let built = Path::new("target/tools");
     if built.is_dir() && built != instead_of {
         "use those built in this repository with `--tools target/tools`"

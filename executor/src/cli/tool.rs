@@ -1,10 +1,10 @@
 //! `tool list`, `tool inspect`, `tool add`.
 
 use super::arguments::Tool;
-use super::layout::{Listing, judged, text};
+use super::layout::{Listing, status_cell, text};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
-use super::setup::{Workshop, config, contain};
+use super::setup::{ToolRuntime, config, contain};
 use crate::catalog::{Catalog, CatalogEntry, CatalogError, install};
 use crate::config::Config;
 use crate::ident::{ToolName, did_you_mean};
@@ -18,7 +18,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     match command {
         Tool::List { setup, json } => {
             let config = config(&setup)?;
-            let catalog = workshop(&config)?.catalog(&config)?;
+            let catalog = set_up(&config)?.compile_catalog(&config)?;
             let rows = rows(&catalog);
             if json {
                 list_json(rows)
@@ -29,7 +29,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Inspect { setup, name, json } => {
             let config = config(&setup)?;
-            let catalog = workshop(&config)?.catalog(&config)?;
+            let catalog = set_up(&config)?.compile_catalog(&config)?;
             let name = ToolName::parse(&name)?;
             let Some(entry) = catalog.get(&name) else {
                 bail!(
@@ -39,7 +39,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
                 );
             };
             match entry {
-                CatalogEntry::Ready(tool) if json => print(pretty(&described(&tool.descriptor))),
+                CatalogEntry::Ready(tool) if json => print(pretty(&descriptor_json(&tool.descriptor))),
                 CatalogEntry::Ready(tool) => inspect(&tool.descriptor),
                 CatalogEntry::Preparing => bail!("the tool `{name}` was added just now: try again"),
                 CatalogEntry::Broken(error) => bail!("the tool `{name}` cannot be used: {error}"),
@@ -48,8 +48,8 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Add { setup, path } => {
             let config = config(&setup)?;
-            let workshop = workshop(&config)?;
-            let tool = install(&path, &config.catalog, &workshop.cache, &workshop)?;
+            let tools_runtime = set_up(&config)?;
+            let tool = install(&path, &config.catalog, &tools_runtime.cache, &tools_runtime)?;
             let Descriptor { name, version, digest, .. } = &tool.descriptor;
             let version = one_line(version);
             print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
@@ -68,8 +68,8 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
 }
 
 /// Sets up for compiling tools and having them describe themselves, in processes like those of runs.
-fn workshop(config: &Config) -> anyhow::Result<Workshop> {
-    Workshop::new(config, 1, None, contain(config, None)?, |text| note(text))
+fn set_up(config: &Config) -> anyhow::Result<ToolRuntime> {
+    ToolRuntime::new(config, 1, None, contain(config, None)?, |text| note(text))
 }
 
 type Row<'a> = (&'a str, Result<&'a Descriptor, &'a CatalogError>);
@@ -92,14 +92,14 @@ fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
                 text(name),
                 text(&tool.version),
                 text(tool.capabilities.filesystem.as_str()),
-                judged("ready", true),
+                status_cell("ready", true),
                 text(&tool.description),
             ]),
             Err(error) => listing.row([
                 text(name),
                 text(""),
                 text(""),
-                judged("broken", false),
+                status_cell("broken", false),
                 text(in_one_line(error)),
             ]),
         }
@@ -114,7 +114,7 @@ fn in_one_line(error: &CatalogError) -> String {
 
 fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {
     let tools = rows.map(|(name, tool)| match tool {
-        Ok(tool) => described(tool),
+        Ok(tool) => descriptor_json(tool),
         Err(error) => json!({ "name": name, "error": error.to_string() }),
     });
     print(pretty(&tools.collect()));
@@ -135,7 +135,7 @@ fn inspect(tool: &Descriptor) {
     print(format_args!("arguments  {}", pretty(arguments_schema)));
 }
 
-fn described(tool: &Descriptor) -> Value {
+fn descriptor_json(tool: &Descriptor) -> Value {
     serde_json::from_str(crate::wire::a2g::encode::tool(tool).get()).unwrap_or(Value::Null)
 }
 
