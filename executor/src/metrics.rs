@@ -18,7 +18,7 @@ use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// The media type of [`Metrics::text`].
+/// The media type of [`Metrics::encode`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Buckets from a fast run of the sandbox to a long one, in seconds.
@@ -41,32 +41,32 @@ const MEMORY: [f64; 8] = [
 const ENTRIES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 512.0];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Executed {
+struct ExecutionLabels {
     tool: String,
     status: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Of {
+struct ToolLabel {
     tool: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Because {
+struct RefusalLabel {
     blocked_by: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct TokenLabel {
     reason: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Delivered {
+struct DeliveryLabel {
     outcome: &'static str,
 }
 
-type Histograms = Family<Of, Histogram, fn() -> Histogram>;
+type Histograms = Family<ToolLabel, Histogram, fn() -> Histogram>;
 
 /// The duration of each part of one execution. Together with the governor's time for a verdict, they add up to the time
 /// from the arrival of the call until its receipt is on the disk.
@@ -82,7 +82,7 @@ pub struct Times {
 
 /// The gauges at the moment of a scrape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Levels {
+pub struct Gauges {
     /// Executions that run.
     pub running: usize,
     /// Executions that wait for a slot.
@@ -119,7 +119,7 @@ impl JournalMetrics {
     }
 
     /// Counts a transaction with this many entries, once it is on the disk.
-    pub fn committed(&self, entries: usize, took: Duration) {
+    pub fn record_commit(&self, entries: usize, took: Duration) {
         self.commits.observe(took.as_secs_f64());
         #[allow(clippy::cast_precision_loss, reason = "there are 512 at most")]
         self.entries.observe(entries as f64);
@@ -130,18 +130,18 @@ impl JournalMetrics {
 #[derive(Debug, Clone, Default)]
 pub struct CallerMetrics {
     unknown: Counter,
-    tokens: Family<Reason, Counter>,
+    tokens: Family<TokenLabel, Counter>,
 }
 
 impl CallerMetrics {
     /// Counts an authentication failure.
-    pub fn unknown(&self) {
+    pub fn count_unauthenticated(&self) {
         self.unknown.inc();
     }
 
     /// Counts a rejected JSON Web Token; `reason` is a word of a closed set.
-    pub fn refused_token(&self, reason: &'static str) {
-        self.tokens.get_or_create(&Reason { reason }).inc();
+    pub fn count_rejected_token(&self, reason: &'static str) {
+        self.tokens.get_or_create(&TokenLabel { reason }).inc();
     }
 
     fn register(&self, registry: &mut Registry) {
@@ -156,16 +156,16 @@ impl CallerMetrics {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    executions: Family<Executed, Counter>,
-    refusals: Family<Because, Counter>,
+    executions: Family<ExecutionLabels, Counter>,
+    refusals: Family<RefusalLabel, Counter>,
     busy: Counter,
     governor: Histogram,
     queue: Histogram,
     run: Histograms,
     overhead: Histogram,
-    cpu: Family<Of, Counter<f64, AtomicU64>>,
+    cpu: Family<ToolLabel, Counter<f64, AtomicU64>>,
     memory: Histograms,
-    deliveries: Family<Delivered, Counter>,
+    deliveries: Family<DeliveryLabel, Counter>,
 }
 
 impl Metrics {
@@ -219,11 +219,11 @@ impl Metrics {
     }
 
     /// Counts an execution, once its receipt is on the disk.
-    pub fn executed(&self, receipt: &Receipt, times: &Times) {
+    pub fn record_execution(&self, receipt: &Receipt, times: &Times) {
         let Times { queue, run, overhead } = times;
-        let of = Of { tool: receipt.tool.to_string() };
+        let of = ToolLabel { tool: receipt.tool.to_string() };
         let status = receipt.outcome.end.status().as_str();
-        self.executions.get_or_create(&Executed { tool: of.tool.clone(), status }).inc();
+        self.executions.get_or_create(&ExecutionLabels { tool: of.tool.clone(), status }).inc();
         self.queue.observe(queue.as_secs_f64());
         self.overhead.observe(overhead.as_secs_f64());
         self.run.get_or_create(&of).observe(run.as_secs_f64());
@@ -234,42 +234,42 @@ impl Metrics {
     }
 
     /// Counts the time of a request for a verdict, also of a failed one.
-    pub fn decided(&self, took: Duration) {
+    pub fn record_verdict_time(&self, took: Duration) {
         self.governor.observe(took.as_secs_f64());
     }
 
     /// Counts a refused call.
-    pub fn refused(&self, blocked_by: BlockedBy) {
-        self.refusals.get_or_create(&Because { blocked_by: blocked_by.as_str() }).inc();
+    pub fn count_refusal(&self, blocked_by: BlockedBy) {
+        self.refusals.get_or_create(&RefusalLabel { blocked_by: blocked_by.as_str() }).inc();
     }
 
     /// Counts a call that found no room.
-    pub fn busy(&self) {
+    pub fn count_busy(&self) {
         self.busy.inc();
     }
 
     /// Counts an attempt to deliver a report.
-    pub fn delivered(&self, taken: bool) {
+    pub fn record_delivery(&self, taken: bool) {
         let outcome = if taken { "delivered" } else { "failed" };
-        self.deliveries.get_or_create(&Delivered { outcome }).inc();
+        self.deliveries.get_or_create(&DeliveryLabel { outcome }).inc();
     }
 
     /// All metrics as text in the OpenMetrics format, together with the gauges.
     ///
     /// # Errors
     /// Never: writing to a string cannot fail.
-    pub fn text(&self, levels: &Levels, callers: &CallerMetrics) -> Result<String, std::fmt::Error> {
+    pub fn encode(&self, gauges: &Gauges, callers: &CallerMetrics) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
-        let mut levels = levels.registry();
-        callers.register(&mut levels);
+        let mut gauges = gauges.registry();
+        callers.register(&mut gauges);
         encode_registry(&mut text, &self.registry)?;
-        encode_registry(&mut text, &levels)?;
+        encode_registry(&mut text, &gauges)?;
         encode_eof(&mut text)?;
         Ok(text)
     }
 }
 
-impl Levels {
+impl Gauges {
     fn registry(&self) -> Registry {
         let Self {
             running,
@@ -290,12 +290,12 @@ impl Levels {
             ("connections", "Connections that are open", connections),
             ("undelivered_reports", "Reports that the governor has not acknowledged", undelivered),
         ] {
-            registry.register(name, help, level_of(level as u64));
+            registry.register(name, help, gauge(level as u64));
         }
         let bytes = "Size of the files of the journal";
-        registry.register_with_unit("journal", bytes, Unit::Bytes, level_of(journal_bytes));
+        registry.register_with_unit("journal", bytes, Unit::Bytes, gauge(journal_bytes));
         let heap = "Heap memory in use, which `server.max_memory_mb` bounds";
-        registry.register_with_unit("heap", heap, Unit::Bytes, level_of(heap_bytes));
+        registry.register_with_unit("heap", heap, Unit::Bytes, gauge(heap_bytes));
         let receipts = ConstCounter::new(receipts);
         registry.register(
             "journal_receipts",
@@ -309,7 +309,7 @@ impl Levels {
     }
 }
 
-fn level_of(level: u64) -> ConstGauge {
+fn gauge(level: u64) -> ConstGauge {
     ConstGauge::new(i64::try_from(level).unwrap_or(i64::MAX))
 }
 
@@ -325,15 +325,15 @@ mod tests {
     fn what_was_counted_stands_in_the_text() {
         let journal = JournalMetrics::new(Durability::PowerLoss);
         let metrics = Metrics::new(&journal);
-        journal.committed(3, Duration::from_micros(700));
-        metrics.refused(BlockedBy::VerdictDenied);
-        metrics.delivered(false);
-        metrics.busy();
+        journal.record_commit(3, Duration::from_micros(700));
+        metrics.count_refusal(BlockedBy::VerdictDenied);
+        metrics.record_delivery(false);
+        metrics.count_busy();
         let callers = CallerMetrics::default();
-        callers.unknown();
-        callers.refused_token("expired");
-        let levels = Levels { running: 2, waiting: 1, receipts: 7, ..Levels::default() };
-        let text = metrics.text(&levels, &callers).unwrap();
+        callers.count_unauthenticated();
+        callers.count_rejected_token("expired");
+        let gauges = Gauges { running: 2, waiting: 1, receipts: 7, ..Gauges::default() };
+        let text = metrics.encode(&gauges, &callers).unwrap();
         for line in [
             "a2g_refusals_total{blocked_by=\"verdict_denied\"} 1",
             "a2g_deliveries_total{outcome=\"failed\"} 1",

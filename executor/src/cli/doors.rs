@@ -90,5 +90,5 @@ fn webhooks(
     let clock = Arc::clone(executor.clock());
     let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), clock);
     let egress = egress.context("the network of webhooks cannot be set up")?;
-    Ok(Some(Arc::new(deliver::Post::new(Courier::new(Arc::new(egress), hosts)))))
+    Ok(Some(Arc::new(deliver::WebhookPoster::new(Courier::new(Arc::new(egress), hosts)))))
 }

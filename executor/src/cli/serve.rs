@@ -334,7 +334,7 @@ async fn serve(
     };
     let callers = caller_files.callers.clone();
     if let Some(pushes) = pushes {
-        tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
+        tokio::spawn(deliver::follow_pushes(Arc::clone(&executor), pushes));
     }
     // Installed before the log says that it listens: without a handler, SIGHUP ends the process.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;

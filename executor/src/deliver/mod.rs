@@ -3,7 +3,7 @@
 
 mod webhook;
 
-pub use webhook::Post;
+pub use webhook::WebhookPoster;
 
 use crate::error_chain::ErrorChain;
 use crate::fault::Fault;
@@ -22,7 +22,7 @@ use tracing::{Instrument as _, Span};
 /// Reports that are in flight at once.
 const MAX_IN_FLIGHT: usize = 16;
 /// The first and the longest delay before a retry.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// The recorded source of decisions that arrive over the executor's own connection to its governor.
 const GOVERNOR: &str = "the governor";
@@ -40,9 +40,9 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
         };
         let executor = Arc::clone(&executor);
         tokio::spawn(async move {
-            let span = span(&receipt);
+            let span = delivery_span(&receipt);
             let delivered = executor.governor().report(&receipt).instrument(span.clone()).await;
-            executor.metrics().delivered(delivered.is_ok());
+            executor.metrics().record_delivery(delivered.is_ok());
             let Err(error) = delivered else {
                 span.in_scope(|| tracing::debug!("delivered"));
                 return executor.journal().delivered(&due);
@@ -51,7 +51,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             drop(place);
             let refused = matches!(error, RemoteError::Refused(_));
             let due = executor.journal().failed(due, refused);
-            let pause = jittered(pause_before(due.tries));
+            let pause = jitter(retry_delay(due.tries));
             let governor = executor.governor().endpoint();
             span.record("failed", true);
             span.in_scope(|| {
@@ -67,7 +67,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
 }
 
 /// The span of one delivery attempt.
-fn span(receipt: &Receipt) -> Span {
+fn delivery_span(receipt: &Receipt) -> Span {
     let Receipt { agent, intent, tool, approved_by: _, durability: _, outcome: _ } = receipt;
     let (agent, tool) = (agent.as_str(), tool.as_str());
     // Level `error`, so that warnings have these fields at `RUST_LOG=warn`, too.
@@ -75,13 +75,13 @@ fn span(receipt: &Receipt) -> Span {
 }
 
 /// The delay after `tries` attempts, which doubles each time.
-fn pause_before(tries: u32) -> Duration {
+fn retry_delay(tries: u32) -> Duration {
     let factor = 2_u32.saturating_pow(tries.saturating_sub(1));
-    FIRST_PAUSE.saturating_mul(factor).min(MAX_RETRY_DELAY)
+    FIRST_RETRY_DELAY.saturating_mul(factor).min(MAX_RETRY_DELAY)
 }
 
 /// A random delay between half and all of `pause`, so that many senders do not retry at once.
-fn jittered(pause: Duration) -> Duration {
+fn jitter(pause: Duration) -> Duration {
     let random = uuid::Uuid::new_v4().as_u128() % 1000;
     let share = u32::try_from(random).unwrap_or(0);
     pause / 2 + pause / 2 * share / 1000
@@ -102,14 +102,14 @@ pub async fn stay_registered(
 ) {
     let began = executor.clock().monotonic();
     let registration = ExecutorRegistration { agent: did.clone(), public_key, tools: executor.tool_names() };
-    let mut untold = Some(at_start);
+    let mut unsent = Some(at_start);
     loop {
         register(&executor, &registration).await;
         let mut just_registered = true;
         loop {
             let (running, queued) = executor.load();
             let uptime = executor.clock().monotonic().saturating_duration_since(began);
-            let Head { number: count, hash } = untold.unwrap_or_else(|| executor.journal().head());
+            let Head { number: count, hash } = unsent.unwrap_or_else(|| executor.journal().head());
             let root = shown(&hash);
             let now = executor.clock().now();
             let signature = key.as_ref().map(|key| key.attest(&did, count, &root, now));
@@ -122,7 +122,7 @@ pub async fn stay_registered(
                 checkpoint,
             };
             match executor.governor().heartbeat(&pulse).await {
-                Ok(()) => untold = None,
+                Ok(()) => unsent = None,
                 // A governor that rejects the first heartbeat would otherwise cause a loop of registrations.
                 Err(RemoteError::Refused(Fault::SessionExpired(_))) if !just_registered => break,
                 Err(error) => {
@@ -137,7 +137,7 @@ pub async fn stay_registered(
 }
 
 async fn register(executor: &Executor, registration: &ExecutorRegistration) {
-    let mut pause = FIRST_PAUSE;
+    let mut pause = FIRST_RETRY_DELAY;
     let governor = executor.governor().endpoint();
     loop {
         match executor.governor().register(registration).await {
@@ -151,7 +151,7 @@ async fn register(executor: &Executor, registration: &ExecutorRegistration) {
             Err(error) => {
                 let pause_ms = pause.as_millis();
                 tracing::warn!(governor, error = %ErrorChain(&error), pause_ms, "the registration failed, and is retried");
-                tokio::time::sleep(jittered(pause)).await;
+                tokio::time::sleep(jitter(pause)).await;
                 pause = (pause * 2).min(MAX_RETRY_DELAY);
             }
         }
@@ -159,9 +159,9 @@ async fn register(executor: &Executor, registration: &ExecutorRegistration) {
 }
 
 /// Applies the messages that the governor pushes over the executor's own connection to it.
-pub async fn follow(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
+pub async fn follow_pushes(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
     while let Some(push) = pushes.recv().await {
-        if let Err(fault) = obey(&executor, &push).await {
+        if let Err(fault) = apply_push(&executor, &push).await {
             let governor = executor.governor().endpoint();
             tracing::warn!(
                 governor,
@@ -173,7 +173,7 @@ pub async fn follow(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
     }
 }
 
-async fn obey(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
+async fn apply_push(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
     let params = push.params.get();
     match push.method {
         "g2a/policy" => executor.set_policy(decode::policy(params)?),

@@ -107,9 +107,9 @@ impl CallerDirectory {
     }
 
     fn log_rejection(&self, reason: &AuthError) {
-        self.metrics.unknown();
+        self.metrics.count_unauthenticated();
         if let AuthError::Token(refusal) = reason {
-            self.metrics.refused_token(refusal.as_str());
+            self.metrics.count_rejected_token(refusal.as_str());
         }
         let Some(left_out) = self.lines.one_more(timer_now().into_std()) else { return };
         if left_out > 0 {
