@@ -395,7 +395,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
         assert_eq!(asks(&answer), r#"Bearer error="invalid_token""#, "{what}");
         assert!(!answer.text().contains(words), "{what}: {}", answer.text());
         let line = executor.line_with(words);
-        assert!(line.contains("a caller is not known"), "{what}: {line}");
+        assert!(line.contains("authentication failed"), "{what}: {line}");
         assert!(WebSocketClient::upgrade(executor.address(), &[("Authorization", &bearer(token))]).is_err());
     }
     executor.assert_workspace_is_empty("tokens that are not taken");
@@ -510,7 +510,7 @@ fn a_key_that_was_removed_is_believed_no_more() {
     // A file that cannot be read leaves no key in force, and nobody else out.
     std::fs::write(provider.path(), "{").unwrap();
     executor.process().hang_up();
-    executor.line_with("no issuer is believed until the keys of all can be read again");
+    executor.line_with("all JSON Web Tokens are rejected until the keys of all issuers can be read again");
     eventually("the callers are read", || (status(&second) == 401).then_some(()));
     assert_eq!(status(&kept), 200);
     executor.line_with("no issuer's keys are loaded");

@@ -761,7 +761,7 @@ fn a_token_speaks_for_its_agents_and_no_others() {
         keys.0.path().join("callers.toml").to_str().unwrap(),
     ]);
     executor.process().hang_up();
-    executor.line_with("the callers were read again");
+    executor.line_with("callers reloaded");
     send(&mut others, &OTHER.query("get_status", "executor"));
     while others.receive().is_some() {}
     assert_eq!(others.closed_with, Some(4001));
@@ -788,11 +788,11 @@ fn an_answer_in_lines_breaks_off_when_its_caller_is_removed() {
     assert!(acked.contains("\"ack\""), "{acked}");
     succeeds(&["caller", "remove", "a-planner", "--callers", list.to_str().unwrap()]);
     executor.process().hang_up();
-    executor.line_with("the callers were read again");
+    executor.line_with("callers reloaded");
     std::fs::write(executor.workspace().join("go"), "").unwrap();
     let rest = lines.map_while(Result::ok).collect::<Vec<_>>();
     assert!(!rest.iter().any(|line| line.contains("\"response\"")), "{rest:?}");
-    executor.line_with("an answer breaks off");
+    executor.line_with("a streamed answer is aborted");
     // Of whoever is not known nothing is read: it is not even asked for.
     let held_back = "POST /nexus HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                      Expect: 100-continue\r\nContent-Length: 9\r\n\r\n";

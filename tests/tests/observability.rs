@@ -431,7 +431,7 @@ fn a_collector_over_tls_has_to_be_who_it_is() {
     let call = execute("write_file", write("one", "x"));
     let mut distrusting = Executor::start(traced(&collector));
     result(&distrusting.rpc("a2g/execute", &call));
-    distrusting.line_with("the collector does not take traces");
+    distrusting.line_with("the collector does not accept traces");
     distrusting.process().terminate();
     distrusting.process().ended();
     assert!(collector.spans().is_empty());

@@ -318,11 +318,11 @@ fn keys_come_and_go_at_a_hangup() {
     let file = std::fs::read_dir(keys.trusted()).unwrap().next().unwrap().unwrap().path();
     let text = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
-    hang_up(&mut executor, r#""message":"the trusted keys were read again","keys":0"#);
+    hang_up(&mut executor, r#""message":"trusted keys reloaded","keys":0"#);
     let response = client.rpc("a2g/execute", &keys.proven(append()));
     assert!(blocked(&response, "verdict_untrusted").contains("trusts no key"), "{response}");
     std::fs::write(&file, &text).unwrap();
-    hang_up(&mut executor, r#""message":"the trusted keys were read again","keys":1"#);
+    hang_up(&mut executor, r#""message":"trusted keys reloaded","keys":1"#);
     result(&client.rpc("a2g/execute", &keys.proven(append())));
     // A folder that cannot be read as a whole is no reason to go on believing what was in it.
     std::fs::write(keys.trusted().join("broken.jwk"), "{}").unwrap();

@@ -16,7 +16,7 @@ use a2g_executor::journal::Journal;
 use a2g_executor::limit::Budgets;
 use a2g_executor::run::{Executor, Loaded, Settings};
 use a2g_executor::sandbox::{Code, Sandbox};
-use a2g_executor::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc, a2g};
+use a2g_executor::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, a2g};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -100,17 +100,17 @@ async fn serve(folder: &Path) {
     tokio::spawn(deliver_reports(Arc::clone(&executor)));
     let rpc = Rpc::new(a2g::methods(executor).unwrap().into(), config.bounds, a2g::NOTIFICATIONS);
     let settings = HttpSettings {
-        doorways: Vec::new(),
+        protocols: Vec::new(),
         allowed_hosts: config.allowed_hosts,
         allowed_origins: config.allowed_origins,
-        callers: KnownCallers::new(Callers::anonymous(accept_unsigned)),
+        callers: CallerDirectory::new(Callers::anonymous(accept_unsigned)),
         clock,
         tls: None,
         connections: config.connections,
         pushes: None,
         executor: None,
     };
-    let door = HttpDoor::bind(&"127.0.0.1:0".parse().unwrap(), rpc, settings).await.unwrap();
+    let door = HttpServer::bind(&"127.0.0.1:0".parse().unwrap(), rpc, settings).await.unwrap();
     eprintln!("listens on {}", door.url());
     door.serve(std::future::pending()).await;
 }

@@ -1,4 +1,4 @@
-//! The command line: one file a command.
+//! The command line: one file for each command.
 
 mod arguments;
 mod caller;
@@ -31,7 +31,7 @@ use std::process::ExitCode;
 /// Runs one command.
 ///
 /// # Errors
-/// What stopped it, for people.
+/// The reason why the command failed, as a message for the user.
 pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(arguments) => Ok(service(|| serve::main(arguments))),
@@ -55,12 +55,13 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A command line that cannot be followed. Exit code 2, as for what clap refuses.
+/// A command line that is not valid. Exit code 2, as for an error of clap.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct UsageError(String);
 
-/// Says why a command failed, and gives the exit code.
+/// Prints the error of a command, and returns its exit code: 2 for a command line, a configuration or a file that is
+/// not valid, otherwise 1.
 #[must_use]
 pub fn fail(error: &anyhow::Error) -> ExitCode {
     output::note(format_args!("error: {}", ErrorChain(error.as_ref())));

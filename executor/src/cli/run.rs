@@ -1,13 +1,12 @@
-//! `run`: one tool under limits that the operator names, or any module with its standard streams
-//! passed through.
+//! `run`: one tool under limits from the command line, or any module with its standard streams passed through.
 
 use super::UsageError;
 use super::arguments::Run;
-use super::layout::{Listing, judged, text};
+use super::layout::{Listing, status_cell, text};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::serve::local_governor;
-use super::setup::{Grouped, Workshop, authority, config, contain};
+use super::setup::{CgroupGuard, ToolRuntime, config, contain, take_authority};
 use crate::call::{Call, Door, Priority};
 use crate::capability::{Ceilings, Claims, Permit};
 use crate::catalog::{CompileJob, Compiled};
@@ -35,31 +34,31 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
-    // A refusal is this command's own answer, not news for a log.
+    // The command prints a refusal as its answer, so that the log need not have it.
     start_logging("warn,a2g_executor::run::refusals=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
-    // A module is the operator's own try, inside this process.
+    // A module is run by the operator for a trial, and inside this process.
     let run_as = if is_path { RunAs::Server } else { contain(&config, None)? };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let code = if is_path {
-        runtime.block_on(module(&arguments, &config))
+        runtime.block_on(run_module(&arguments, &config))
     } else {
-        runtime.block_on(tool(&arguments, config, run_as))
+        runtime.block_on(run_tool(&arguments, config, run_as))
     };
     runtime.shutdown_background();
     code
 }
 
-/// Limits as the options name them.
+/// The limits of the options.
 struct Limits {
     memory: Option<MemoryLimit>,
     cpu: Option<CpuPercent>,
     timeout: Option<Timeout>,
 }
 
-fn limits(arguments: &Run) -> Result<Limits, UsageError> {
-    fn ranged<T>(
+fn parse_limits(arguments: &Run) -> Result<Limits, UsageError> {
+    fn parse_limit<T>(
         option: &str,
         value: Option<u64>,
         make: fn(u64) -> Result<T, OutOfRangeError>,
@@ -67,14 +66,14 @@ fn limits(arguments: &Run) -> Result<Limits, UsageError> {
         value.map(make).transpose().map_err(|error| UsageError(format!("`{option}` {error}")))
     }
     Ok(Limits {
-        memory: ranged("--max-memory-mb", arguments.max_memory_mb, MemoryLimit::from_mb)?,
-        cpu: ranged("--max-cpu-percent", arguments.max_cpu_percent, CpuPercent::new)?,
-        timeout: ranged("--timeout-seconds", arguments.timeout_seconds, Timeout::from_seconds)?,
+        memory: parse_limit("--max-memory-mb", arguments.max_memory_mb, MemoryLimit::from_mb)?,
+        cpu: parse_limit("--max-cpu-percent", arguments.max_cpu_percent, CpuPercent::new)?,
+        timeout: parse_limit("--timeout-seconds", arguments.timeout_seconds, Timeout::from_seconds)?,
     })
 }
 
 /// Runs a tool of the catalogue through the same pipeline as every door.
-async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<ExitCode> {
+async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<ExitCode> {
     if !(arguments.mount.is_empty() && arguments.env.is_empty() && arguments.args.is_empty()) {
         bail!(UsageError(
             "`--mount`, `--env` and arguments after `--` are for modules; a tool takes `--arguments`".into()
@@ -89,19 +88,19 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         is_new: true,
         charge: crate::memory::Charge::default(),
         tool: ToolName::parse(&arguments.tool).map_err(|error| UsageError(error.to_string()))?,
-        arguments: tool_arguments(&arguments.arguments)?,
+        arguments: read_arguments(&arguments.arguments)?,
         context: None,
     };
-    let grouped = Grouped::set_up(&config);
-    let workshop = Workshop::new(&config, 1, grouped.share(), run_as, |text| note(text))?;
+    let cgroup_guard = CgroupGuard::create(&config);
+    let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
     let local = match &arguments.policy {
-        Some(path) => policy(path, &workshop)?,
-        None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&workshop.clock)),
+        Some(path) => policy_governor(path, &tools_runtime)?,
+        None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&tools_runtime.clock)),
     };
-    let authority = authority()?;
-    let typed = match arguments.policy {
+    let authority = take_authority()?;
+    let operator_limits = match arguments.policy {
         Some(_) => None,
-        None => Some(OperatorLimits::new(&authority, manifest(arguments)?)),
+        None => Some(OperatorLimits::new(&authority, parse_manifest(arguments)?)),
     };
     let settings = Settings {
         granter: Granter::new(authority),
@@ -111,16 +110,16 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         accept_unsigned: None,
         signatures: None,
     };
-    // No proof comes from a command line.
+    // No proofs: the command line cannot carry one.
     let trust = Trust::empty(config.did.clone());
     let governor = Governor::Local(Arc::new(local), Arc::default());
-    let loaded = workshop.load(&config, 1).await?;
-    let egress = workshop.egress(&config)?;
-    // Nobody asks again for what a command ran, and its report goes to the one who typed it.
+    let loaded = tools_runtime.load(&config, 1).await?;
+    let egress = tools_runtime.egress(&config)?;
+    // In memory: no caller can repeat the intent later, and the report is printed.
     let journal = Journal::in_memory();
-    let clock = Arc::clone(&workshop.clock);
+    let clock = Arc::clone(&tools_runtime.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
-    let ran = match typed {
+    let result = match operator_limits {
         None => executor
             .intent(call, Watcher::nobody())
             .await
@@ -129,11 +128,11 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
             executor.execute_for_operator(call, limits).await.map(|receipt| (None, Some(receipt)))
         }
     };
-    Ok(match ran {
+    Ok(match result {
         Ok((_, Some(receipt))) => show(&receipt, arguments, &config.ceilings),
         Ok((verdict, None)) => {
             let decision = verdict.map_or("no verdict", |verdict| verdict.decision.as_str());
-            note(format_args!("refused: the verdict is {decision}, which waits for a person"));
+            note(format_args!("refused: the verdict is {decision}, and a person would have to approve it"));
             ExitCode::from(3)
         }
         Err(Fault::Failed(receipt) | Fault::LimitReached(receipt, _)) => {
@@ -141,7 +140,7 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         }
         Err(refused) => {
             let (_, message, data) = fault::error(&refused);
-            let message = refusal(&refused, &arguments.tool, &executor.tools()).unwrap_or(message);
+            let message = refusal_message(&refused, &arguments.tool, &executor.tools()).unwrap_or(message);
             match data.filter(|_| arguments.json) {
                 Some(data) => print(serde_json::json!({ "error": message, "data": data })),
                 None => note(format_args!("refused: {message}")),
@@ -151,36 +150,34 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
     })
 }
 
-/// What the protocol's sentence leaves to a pointer, or says in the words of another door.
-fn refusal(refused: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
+/// Rewords a fault whose message relies on the JSON pointer, or names another door's method.
+fn refusal_message(refused: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
     let Fault::InvalidParams { message, pointer } = refused else { return None };
     if pointer == "/tool" {
         let nearest = did_you_mean(tool, tools.iter().map(|known| known.name.as_str()));
-        return Some(format!(
-            "there is no tool `{tool}`{nearest}: `a2g-executor tool list` shows what there is"
-        ));
+        return Some(format!("there is no tool `{tool}`{nearest}: `a2g-executor tool list` lists the tools"));
     }
     let argument = pointer.strip_prefix("/arguments/")?;
     Some(format!("{message} (argument `{}`)", one_line(argument)))
 }
 
-fn policy(path: &Path, workshop: &Workshop) -> anyhow::Result<LocalGovernor> {
+fn policy_governor(path: &Path, tools_runtime: &ToolRuntime) -> anyhow::Result<LocalGovernor> {
     if path.is_dir() {
-        return local_governor(Some(path), Arc::clone(&workshop.clock));
+        return local_governor(Some(path), Arc::clone(&tools_runtime.clock));
     }
-    Ok(LocalGovernor::new(PolicySet::load_file(path)?, Arc::clone(&workshop.clock)))
+    Ok(LocalGovernor::new(PolicySet::load_file(path)?, Arc::clone(&tools_runtime.clock)))
 }
 
-/// The arguments: JSON as given, from a file, or from standard input.
-fn tool_arguments(given: &str) -> anyhow::Result<Map<String, Value>> {
-    let text = match given.strip_prefix('@') {
+/// Reads the arguments: JSON, a file with it, or standard input.
+fn read_arguments(argument: &str) -> anyhow::Result<Map<String, Value>> {
+    let text = match argument.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path).with_context(|| format!("`{path}` cannot be read"))?,
-        None if given == "-" => {
+        None if argument == "-" => {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text).context("standard input is not text")?;
             text
         }
-        None => given.to_owned(),
+        None => argument.to_owned(),
     };
     let bounds = strict_json::JsonBounds { max_bytes: 64 << 20, ..Default::default() };
     strict_json::check(text.as_bytes(), &bounds)
@@ -191,8 +188,8 @@ fn tool_arguments(given: &str) -> anyhow::Result<Map<String, Value>> {
 }
 
 /// The limits of a tool, as the options name them.
-fn manifest(arguments: &Run) -> Result<Manifest, UsageError> {
-    let Limits { memory, cpu, timeout } = limits(arguments)?;
+fn parse_manifest(arguments: &Run) -> Result<Manifest, UsageError> {
+    let Limits { memory, cpu, timeout } = parse_limits(arguments)?;
     Ok(Manifest {
         max_memory: memory,
         max_cpu: cpu,
@@ -202,7 +199,7 @@ fn manifest(arguments: &Run) -> Result<Manifest, UsageError> {
     })
 }
 
-/// Prints a report: the result on standard output, the measurements beside it on standard error.
+/// Prints a report: the result on standard output, the measurements on standard error.
 fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
     if arguments.json {
         print(encode::report(receipt));
@@ -223,7 +220,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
             | End::Crashed(_)
             | End::LimitReached(_)
             | End::Aborted(_) => {
-                note(format_args!("error: {}", sentence(&receipt.outcome)));
+                note(format_args!("error: {}", error_message(&receipt.outcome)));
             }
         }
         for Denial { what, reason, count } in &usage.denied {
@@ -235,7 +232,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
         }
         let mut listing = Listing::new(&["status", "time", "cpu", "memory"]);
         listing.row([
-            judged(end.status().as_str(), matches!(end, End::Returned(_))),
+            status_cell(end.status().as_str(), matches!(end, End::Returned(_))),
             text(format_args!("{:.1} ms of {}", metrics.wall.as_secs_f64() * 1000.0, usage.timeout.value)),
             text(format_args!("{} % of {}", metrics.cpu_percent(), usage.cpu.value)),
             text(format_args!("{} MB of {}", metrics.memory_used_mb(), usage.memory.value)),
@@ -255,7 +252,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
     }
 }
 
-/// What to change when a tool reached for a path outside of its scope and the command line set it.
+/// Advice for a tool that was denied a path outside the scope of the command line.
 fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
     let outside = used.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
     if !outside || arguments.policy.is_some() {
@@ -266,30 +263,30 @@ fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
     }
     let areas = ceilings.areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ");
     Some(if arguments.scope.is_empty() {
-        format!("`--scope` lets a tool into a folder; the configuration allows {areas}")
+        format!("`--scope` grants access to files; the configuration allows {areas}")
     } else {
         format!("no `--scope` matches that path, or the configuration does not: it allows {areas}")
     })
 }
 
-/// Runs any module as a command, with the executor's own standard streams.
-async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
+/// Runs any module as a command, with this process's own standard streams.
+async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     if arguments.policy.is_some() || !arguments.scope.is_empty() || arguments.arguments != "{}" {
         bail!(UsageError(
             "`--policy`, `--scope` and `--arguments` are for tools; a module takes `--mount` and `-- args`"
                 .into()
         ));
     }
-    let Limits { memory, cpu, timeout } = limits(arguments)?;
-    let (folders, env) = (folders(&arguments.mount)?, variables(&arguments.env)?);
+    let Limits { memory, cpu, timeout } = parse_limits(arguments)?;
+    let (folders, env) = (parse_mounts(&arguments.mount)?, parse_variables(&arguments.env)?);
     let path = Path::new(&arguments.tool);
     let wasm = std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))?;
-    let workshop = Workshop::new(config, 1, None, RunAs::Server, |text| note(text))?;
+    let tools_runtime = ToolRuntime::new(config, 1, None, RunAs::Server, |text| note(text))?;
     let job = CompileJob { wasm, contract: Contract::Command };
     let still = |seconds| note(format_args!("still compiling: {seconds} s so far"));
-    let Compiled { module, component, .. } = workshop.compiler.run(&job, &still)?;
+    let Compiled { module, component, .. } = tools_runtime.compiler.run(&job, &still)?;
     let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
-    let artifact = workshop.sandbox.load(code)?;
+    let artifact = tools_runtime.sandbox.load(code)?;
     let claims = Claims { memory, cpu, timeout, network: Some(false), ..Claims::default() };
     let permit = Permit::of_operator(claims, &config.ceilings, &folders)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -297,13 +294,13 @@ async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
         args: std::iter::once(name).chain(arguments.args.iter().cloned()).collect(),
         env,
     };
-    let inline = Inline::new(Arc::clone(&workshop.sandbox), Arc::clone(&workshop.clock));
+    let inline = Inline::new(Arc::clone(&tools_runtime.sandbox), Arc::clone(&tools_runtime.clock));
     let execution = inline.begin(&permit, Arc::default());
     let outcome = inline.run(artifact, permit, input, &execution).await;
     Ok(exit_code(&outcome))
 }
 
-fn folders(mounts: &[String]) -> Result<Vec<(PathBuf, String)>, UsageError> {
+fn parse_mounts(mounts: &[String]) -> Result<Vec<(PathBuf, String)>, UsageError> {
     let split = |mount: &String| {
         let (host, guest) = mount.split_once(':').ok_or_else(|| {
             UsageError(format!("`--mount {mount}` has to be HOST:GUEST, such as `./data:/data`"))
@@ -313,7 +310,7 @@ fn folders(mounts: &[String]) -> Result<Vec<(PathBuf, String)>, UsageError> {
     mounts.iter().map(split).collect()
 }
 
-fn variables(env: &[String]) -> Result<Vec<(String, String)>, UsageError> {
+fn parse_variables(env: &[String]) -> Result<Vec<(String, String)>, UsageError> {
     let split = |variable: &String| {
         let (name, value) = variable
             .split_once('=')
@@ -323,13 +320,13 @@ fn variables(env: &[String]) -> Result<Vec<(String, String)>, UsageError> {
     env.iter().map(split).collect()
 }
 
-/// The module's own exit code; what the executor ended has the codes that shells use.
+/// The module's own exit code; 124 for a timeout and 134 for a trap, as shells have them.
 fn exit_code(outcome: &Outcome) -> ExitCode {
     match &outcome.end {
         End::Returned(_) => ExitCode::SUCCESS,
         End::Exited { code, .. } => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
         End::LimitReached(limit) => {
-            note(format_args!("error: {}", sentence(outcome)));
+            note(format_args!("error: {}", error_message(outcome)));
             ExitCode::from(if *limit == Limit::Time { 124 } else { 134 })
         }
         End::Trapped(_)
@@ -338,14 +335,14 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
         | End::Unlinkable(_)
         | End::Crashed(_)
         | End::Aborted(_) => {
-            note(format_args!("error: {}", sentence(outcome)));
+            note(format_args!("error: {}", error_message(outcome)));
             ExitCode::from(134)
         }
     }
 }
 
 /// The report's sentence about a run that did not succeed. The operator's limits are those of this command line.
-fn sentence(outcome: &Outcome) -> String {
+fn error_message(outcome: &Outcome) -> String {
     let sentence = encode::sentence(outcome).unwrap_or_default();
     if matches!(outcome.end, End::LimitReached(_)) {
         return sentence.replace("set by the operator", "set on the command line");

@@ -167,7 +167,7 @@ impl Writer {
         match self.store.commit::<Vec<_>>(now, all) {
             Ok(written) => {
                 let took = SystemClock.monotonic().saturating_duration_since(began);
-                self.metrics.committed(batch.len(), took);
+                self.metrics.record_commit(batch.len(), took);
                 self.head.send_replace(self.store.head());
                 batch.into_iter().zip(written).for_each(|(entry, written)| answer(entry, written, finished));
                 Ok(())

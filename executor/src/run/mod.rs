@@ -36,7 +36,7 @@ use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::Isolate;
 use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
 use crate::memory;
-use crate::metrics::{CallerMetrics, Levels, Metrics};
+use crate::metrics::{CallerMetrics, Gauges, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
 use crate::verdict::{Policy, Proof, Verdict};
@@ -263,7 +263,7 @@ impl Executor {
         let oldest = self.journal.oldest_undelivered().map_err(|error| self.unrecorded(&error))?;
         let now = self.clock.now();
         let waited = oldest.and_then(|since| Duration::try_from(now - since).ok());
-        let levels = Levels {
+        let levels = Gauges {
             running,
             queued,
             connections,
@@ -274,7 +274,7 @@ impl Executor {
             heap_bytes: memory::in_use(),
             oldest_undelivered: waited.unwrap_or_default(),
         };
-        self.metrics.text(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
+        self.metrics.encode(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
     }
 
     /// The clock.
@@ -318,10 +318,10 @@ impl Executor {
     /// call, whose span this is in.
     fn refused(&self, asked: Option<&Asked>, fault: Fault) -> Fault {
         if let Fault::Busy { .. } = &fault {
-            self.metrics.busy();
+            self.metrics.count_busy();
         }
         let Fault::Refused { blocked_by, message, .. } = &fault else { return fault };
-        self.metrics.refused(*blocked_by);
+        self.metrics.count_refusal(*blocked_by);
         // What waits for a person may still run.
         if let Some(asked) = asked.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
             self.journal.refused(asked, *blocked_by, message, self.clock.now());
@@ -449,7 +449,7 @@ impl Executor {
         }
         let sent = self.clock.monotonic();
         let decided = self.governor.decide(&call).await;
-        self.metrics.decided(clocked.elsewhere(sent, self.clock.monotonic()));
+        self.metrics.record_verdict_time(clocked.elsewhere(sent, self.clock.monotonic()));
         let authentic = decided?;
         // The context was for the governor; nothing here keeps it.
         let call = Call { context: None, ..call };
@@ -873,7 +873,7 @@ impl Executor {
             let finished = self.journal.finished(Arc::clone(&receipt), task, self.clock.now()).await;
             finished.map_err(|error| self.unrecorded(&error))?;
             let times = clocked.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
-            self.metrics.executed(&receipt, &times);
+            self.metrics.record_execution(&receipt, &times);
             trace::finished(receipt.outcome.end.status(), &times);
             self.observers.finished(&receipt);
             Ok(receipt)

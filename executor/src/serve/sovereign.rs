@@ -2,9 +2,9 @@
 //!
 //! A body that is not JSON is answered with HTTP 400; every other error is one of the protocol, with HTTP 200.
 
-use super::connections::{Connection, Work};
-use super::doorway::{Arrived, DoorSettings, Doorway, Gate, in_own_name};
+use super::connections::{Connection, RequestGuard};
 use super::http::is_json;
+use super::protocol::{AuthPolicy, BufferedBody, DoorSettings, ProtocolRouter, check_call_agent};
 use crate::call::{Call, Door, Priority};
 use crate::fault::Fault;
 use crate::govern::Caller;
@@ -28,7 +28,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// How many parts of a result wait for a client to take them. What comes when it takes none is left out.
+/// Partial results that wait for the client to read them. Further ones are dropped.
 const MAX_UNREAD_EVENTS: usize = 256;
 
 struct Sovereign {
@@ -37,14 +37,14 @@ struct Sovereign {
     bounds: JsonBounds,
 }
 
-/// This door.
+/// The router of this door.
 #[must_use]
-pub fn doorway(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBounds) -> Doorway {
-    let open_to = settings.open_to;
+pub fn router(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBounds) -> ProtocolRouter {
+    let access = settings.access;
     let door = Arc::new(Sovereign { executor, settings, bounds });
     let routes =
         Router::new().route("/run", post(run)).route("/capabilities", get(capabilities)).with_state(door);
-    Doorway { routes, gate: Gate::Port(open_to) }
+    ProtocolRouter { routes, auth: AuthPolicy::Required(access) }
 }
 
 async fn capabilities(State(door): State<Arc<Sovereign>>) -> Response {
@@ -54,7 +54,7 @@ async fn capabilities(State(door): State<Arc<Sovereign>>) -> Response {
 async fn run(
     State(door): State<Arc<Sovereign>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(body): Extension<Arrived>,
+    Extension(body): Extension<BufferedBody>,
     Extension(connection): Extension<Arc<Connection>>,
     headers: HeaderMap,
 ) -> Response {
@@ -75,7 +75,7 @@ async fn run(
             return json(StatusCode::BAD_REQUEST, reply.failure(&fault::to_error(&fault)));
         }
     };
-    let sender = Sender { caller, charge: body.charge() };
+    let context = RequestContext { caller, charge: body.charge() };
     let reply = Reply {
         form: request.form,
         id: request.id.clone().unwrap_or_else(Id::random),
@@ -83,21 +83,27 @@ async fn run(
         operation: request.operation.clone(),
     };
     if request.stream && request.form == RequestForm::Sovereign {
-        return streamed(door, sender, request, reply, connection.works());
+        return stream_response(door, context, request, reply, connection.begin_request());
     }
-    let answer = door.answer(sender, request, &reply, Watcher::nobody()).await;
+    let answer = door.answer(context, request, &reply, Watcher::nobody()).await;
     json(StatusCode::OK, answer)
 }
 
-/// The caller of a request, and what the request counts for in the caller's share of memory.
-struct Sender {
+/// The caller of a request, and the request's charge against the caller's share of memory.
+struct RequestContext {
     caller: Arc<Caller>,
     charge: Charge,
 }
 
-/// The answer as lines, of which the last is the result.
-fn streamed(door: Arc<Sovereign>, sender: Sender, request: Request, reply: Reply, work: Work) -> Response {
-    let (parts, taken) = mpsc::channel::<Line>(MAX_UNREAD_EVENTS);
+/// The answer as lines, the last of which is the result.
+fn stream_response(
+    door: Arc<Sovereign>,
+    context: RequestContext,
+    request: Request,
+    reply: Reply,
+    work: RequestGuard,
+) -> Response {
+    let (parts, taken) = mpsc::channel::<StreamLine>(MAX_UNREAD_EVENTS);
     let last = parts.clone();
     let (partial, index) = (reply.clone(), std::sync::atomic::AtomicU64::new(0));
     let watcher = Watcher::new(move |happening| {
@@ -108,19 +114,19 @@ fn streamed(door: Arc<Sovereign>, sender: Sender, request: Request, reply: Reply
             Happening::Artifact(artifact) => PartialResult::Artifact(artifact),
         };
         let index = index.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        // A client that takes nothing holds nobody up. The last line has all that was made.
-        let _nobody_takes_it = parts.try_send(Line::Part(partial.partial(chunk, index)));
+        // Never blocks the run. A dropped part costs nothing: the last line has the complete result.
+        let _nobody_takes_it = parts.try_send(StreamLine::Part(partial.partial(chunk, index)));
     });
     tokio::spawn(async move {
-        let answer = door.answer(sender, request, &reply, watcher).await;
-        let _nobody_reads = last.send(Line::Last(answer)).await;
+        let answer = door.answer(context, request, &reply, watcher).await;
+        let _nobody_reads = last.send(StreamLine::Last(answer)).await;
     });
-    // A guest that is stuck may hold its end for longer than anybody waits: the last line ends the answer.
+    // Ends with the last line and not with the channel: a stuck guest may hold its sender for long.
     let lines = futures_util::stream::unfold(Some((taken, work)), async |taken| {
         let (mut taken, work) = taken?;
         let (line, rest) = match taken.recv().await? {
-            Line::Part(line) => (line, Some((taken, work))),
-            Line::Last(line) => (line, None),
+            StreamLine::Part(line) => (line, Some((taken, work))),
+            StreamLine::Last(line) => (line, None),
         };
         Some((Ok::<_, Infallible>(Bytes::from(line + "\n")), rest))
     });
@@ -128,22 +134,28 @@ fn streamed(door: Arc<Sovereign>, sender: Sender, request: Request, reply: Reply
 }
 
 /// A line of a streamed answer.
-enum Line {
+enum StreamLine {
     Part(String),
     Last(String),
 }
 
 impl Sovereign {
-    async fn answer(&self, sender: Sender, request: Request, reply: &Reply, watcher: Watcher) -> String {
-        match self.ran(sender, request, watcher).await {
+    async fn answer(
+        &self,
+        context: RequestContext,
+        request: Request,
+        reply: &Reply,
+        watcher: Watcher,
+    ) -> String {
+        match self.run_call(context, request, watcher).await {
             Ok(receipt) => reply.report(&receipt, &self.executor.tools()),
             Err(failure) => reply.failure(&failure),
         }
     }
 
-    async fn ran(
+    async fn run_call(
         &self,
-        Sender { caller, charge }: Sender,
+        RequestContext { caller, charge }: RequestContext,
         request: Request,
         watcher: Watcher,
     ) -> Result<Arc<Receipt>, SovereignError> {
@@ -171,7 +183,7 @@ impl Sovereign {
             charge,
         };
         let intent = call.intent;
-        in_own_name(&self.executor, &caller, &call).map_err(failed)?;
+        check_call_agent(&self.executor, &caller, &call).map_err(failed)?;
         let Answer { verdict, receipt } = self.executor.intent(call, watcher).await.map_err(failed)?;
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
         receipt.ok_or_else(|| fault::escalation_error(intent, risk_score))

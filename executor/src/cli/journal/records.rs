@@ -1,6 +1,6 @@
-//! `journal records`: the records of the chain, for people who ask who decided what.
+//! `journal records`: the records of the chain, which name the source of every decision.
 
-use super::readable;
+use super::format_time;
 use crate::cli::UsageError;
 use crate::cli::output::print;
 use crate::ident::IntentId;
@@ -20,7 +20,7 @@ pub(super) fn list(journal: &Path, intent: Option<&str>) -> anyhow::Result<()> {
 
 fn line(recorded: &Recorded) -> anyhow::Result<Value> {
     let Recorded { number, kind, at, intent, agent, tool, status, about, says, hash } = recorded;
-    let mut line = json!({ "record": number, "kind": kind, "at": readable(*at), "hash": shown(hash) });
+    let mut line = json!({ "record": number, "kind": kind, "at": format_time(*at), "hash": shown(hash) });
     let says = says.as_ref().map(|says| serde_json::from_str::<Value>(says.get())).transpose()?;
     let more = [
         ("intent_id", intent.map(|intent| intent.to_string().into())),

@@ -1,4 +1,4 @@
-//! How often a caller may ask: so many times a minute and an hour, and so many at once.
+//! Rate limits of the A2A door, for each caller: requests a minute, an hour, and at once.
 
 use crate::clock::Clock;
 use crate::rate_limit::{RateLimit, RateState, whole_units};
@@ -11,21 +11,20 @@ use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
-/// The wait of a caller that has too many requests open: until one of them ends, which no limiter can foresee.
+/// Retry delay of a caller with too many requests at once: the limiter cannot know when one of them ends.
 const AT_ONCE_RETRY: Duration = Duration::from_secs(1);
 
-/// How often one caller may ask.
+/// The limits for one caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimits {
-    /// As many without a pause, and as many in each minute from then on.
+    /// Requests in a burst, and then on average in a minute.
     pub per_minute: NonZeroU32,
-    /// As many without a pause, and as many in each hour from then on.
+    /// Requests in a burst, and then on average in an hour.
     pub per_hour: NonZeroU32,
-    /// At once. A stream counts as long as it is open.
+    /// Requests at once. A stream counts while it is open.
     pub at_once: u32,
 }
 
-/// What one caller has used up.
 #[derive(Debug, Default)]
 struct Used {
     minute: RateState,
@@ -33,27 +32,27 @@ struct Used {
     at_once: u32,
 }
 
-/// The limits with what every caller has used up. Its callers are those of a list, so that there are not many.
+/// Counts the requests of every caller. Callers come from the operator's list, which bounds the map.
 pub(super) struct Limiter {
     limits: RateLimits,
     clock: Arc<dyn Clock>,
     used: Mutex<HashMap<Box<str>, Used>>,
 }
 
-/// One request that is let in. Others have room again once it is dropped.
+/// An admitted request. Dropping it releases its place among those at once.
 pub(super) struct Pass {
     limiter: Arc<Limiter>,
     caller: Box<str>,
 }
 
-/// Where a caller stands with the limit that it reaches first.
+/// The use of the limit that a caller reaches first, as the `X-RateLimit` headers report it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Standing {
     limit: u32,
     remaining: u32,
     /// The time until all of the limit is available again.
     full_after: Duration,
-    /// The time after which a request is let in; zero when this one was.
+    /// The time after which a request is admitted; zero if this one was.
     wait: Duration,
 }
 
@@ -94,7 +93,7 @@ impl Limiter {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a request in, or not.
+    /// Counts a request; `None` when it exceeds a limit.
     pub(super) fn enter(self: &Arc<Self>, caller: &str) -> (Standing, Option<Pass>) {
         let now = self.clock.monotonic();
         let standing = self.limits.enter(self.lock().entry(caller.into()).or_default(), now);
