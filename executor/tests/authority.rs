@@ -1,12 +1,13 @@
-//! The authority that a program has that uses this one as a library.
+//! `Authority` from outside of the crate, where the program is used as a library.
 
 use a2g_executor::capability::Authority;
 
 #[test]
 fn a_process_has_one_authority() {
-    let first = Authority::take();
-    assert!(first.is_some());
-    assert!(Authority::take().is_none(), "it is taken");
-    drop(first);
-    assert!(Authority::take().is_none(), "it was taken");
+    {
+        let authority = Authority::take();
+        assert!(authority.is_some());
+        assert!(Authority::take().is_none(), "the authority exists");
+    }
+    assert!(Authority::take().is_none(), "the authority is gone, and no second one is made");
 }
