@@ -9,6 +9,9 @@ use std::fmt;
 pub enum Layer {
     /// The capability manifest of the verdict.
     Verdict,
+    /// The operator, in the place of a verdict: the limits of `a2g-executor run`, or of a program that uses this one
+    /// as a library.
+    Operator,
     /// A condition of the verdict.
     Condition,
     /// The standing policy of the agent (`g2a/policy`).
@@ -27,6 +30,7 @@ impl Layer {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Verdict => "verdict",
+            Self::Operator => "operator",
             Self::Condition => "condition",
             Self::StandingPolicy => "standing_policy",
             Self::Tool => "tool",

@@ -18,15 +18,15 @@ use time::OffsetDateTime;
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// The file.
-    #[error("the journal cannot be read: {0}")]
+    #[error("the journal cannot be read")]
     Sqlite(#[from] rusqlite::Error),
     /// A receipt.
-    #[error("receipt {number} cannot be understood: {reason}")]
+    #[error("receipt {number} cannot be understood")]
     Receipt {
         /// Its number.
         number: u64,
-        /// What the parser said.
-        reason: String,
+        /// The parser's error.
+        source: serde_json::Error,
     },
 }
 
@@ -76,7 +76,7 @@ impl Entry {
     /// [`HistoryError::Receipt`] when it was written by another version, or changed.
     pub fn receipt(&self) -> Result<Receipt, HistoryError> {
         serde_json::from_slice(&self.body)
-            .map_err(|error| HistoryError::Receipt { number: self.number, reason: error.to_string() })
+            .map_err(|source| HistoryError::Receipt { number: self.number, source })
     }
 }
 

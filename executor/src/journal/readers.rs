@@ -43,9 +43,8 @@ impl Readers {
         let mut readers = Self { questions: Some(questions), threads: Vec::new() };
         for _ in 0..READERS {
             let (reader, waiting) = (Reader::open(path)?, Arc::clone(&waiting));
-            let failed = |reason| OpenError::Failed { path: path.to_owned(), reason };
-            let thread = spawn("journal reader", move || answer_all(&reader, &waiting)).map_err(failed)?;
-            readers.threads.push(thread);
+            let thread = spawn("journal reader", move || answer_all(&reader, &waiting));
+            readers.threads.push(thread.map_err(|error| OpenError::failed(path, error))?);
         }
         Ok(readers)
     }

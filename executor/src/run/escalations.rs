@@ -78,19 +78,19 @@ impl Held {
     }
 
     fn waits(&self, now: OffsetDateTime) -> bool {
-        self.escalated.waits(now)
+        self.escalated.is_pending(now)
     }
 
     fn is_undecided(&self) -> bool {
         self.phase == Phase::Waiting && self.approval.is_none()
     }
 
-    /// Whether it is known as waiting, whatever the journal says of it.
+    /// `true` for an intent that is shown as waiting, before the journal is asked.
     fn is_shown(&self, now: OffsetDateTime) -> bool {
         self.phase != Phase::Claimed && self.waits(now)
     }
 
-    /// Whether it can only wait in vain. One that was approved, or about which somebody decides, is let go by them.
+    /// `true` for an undecided intent that can no longer be approved. The decider lets go of every other one.
     fn has_expired(&self, now: OffsetDateTime) -> bool {
         self.is_undecided() && !self.waits(now)
     }
@@ -180,7 +180,7 @@ impl Escalations {
         self.lock().get(&intent).filter(|held| held.is_shown(now)).map(|held| held.call().agent.clone())
     }
 
-    /// Whose intent it is that the journal does not have as open: it waits, or its claim was just released and it is
+    /// The agent of an intent that the journal does not have as open: it waits, or its claim was just released and it is
     /// about to wait again.
     pub(super) fn whose_unopened(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
         self.lock().get(&intent).filter(|held| held.waits(now)).map(|held| held.call().agent.clone())

@@ -25,7 +25,7 @@ fn a_task_about_which_nobody_decides_ends_when_its_verdict_expires() {
     let asked = client.call("write_file", write("x", "x"));
     assert_eq!(state(&asked), "input-required", "{asked}");
     let ended = client.until(&id(&asked), "rejected");
-    assert!(says(&ended).contains("nobody approved it in time"), "{ended}");
+    assert!(says(&ended).contains("not approved in time"), "{ended}");
     let expired = eventually("that it expired is on record", || {
         let all = records(executor.home());
         all.into_iter().find(|record| record["kind"] == "expired" && record["intent_id"] == asked["id"])

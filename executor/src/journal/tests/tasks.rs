@@ -154,7 +154,7 @@ async fn pages_of_tasks_are_complete_and_without_repeats_while_tasks_are_added()
         };
         let mut expected = known.iter().filter(is_meant).map(ListedTask::key).collect::<Vec<_>>();
         expected.sort_unstable_by(|a, b| b.cmp(a));
-        // What the door has in memory is of the owner that is meant; what the journal has as well counts once.
+        // The tasks in memory are of the selected owner; a task that the journal has as well counts once.
         let in_memory =
             if owner.is_none() { [unkept.clone(), vec![in_list(&all[30])]].concat() } else { Vec::new() };
         let mut query = TaskQuery { owner, limit, unkept: in_memory, ..TaskQuery::default() };
@@ -167,7 +167,7 @@ async fn pages_of_tasks_are_complete_and_without_repeats_while_tasks_are_added()
             seen.extend(page.iter().map(ListedTask::key));
             journal.keep_task(task(owners[1], LATER + Duration::DAY, true, ""), Pace::AtOnce).await.unwrap();
         }
-        // What was added while an earlier list was read is newer than all of this one.
+        // Tasks that were added while an earlier list was read are newer than all of this one.
         seen.retain(|key| key.created <= LATER);
         assert_eq!(seen, expected);
     }

@@ -11,8 +11,8 @@ use crate::json::JsonText;
 use crate::outcome::{Artifact, End, LogLine, Metrics, Outcome, Output, Receipt};
 use crate::tool::{Declared, Descriptor};
 use crate::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
+use crate::wire::failure_message;
 use crate::wire::raw;
-use crate::wire::sentence;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -121,7 +121,7 @@ pub fn report(receipt: &Receipt) -> Box<RawValue> {
 /// The report's `error`: one sentence, and none for a success.
 #[must_use]
 pub fn sentence(outcome: &Outcome) -> Option<String> {
-    sentence::of(outcome)
+    failure_message::describe(outcome)
 }
 
 /// The params of `a2g/register`: the executor with its public key and the names of its tools.
@@ -320,7 +320,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
         intent_id: intent.to_string(),
         status: end.status().as_str(),
         result,
-        error: sentence::of(outcome),
+        error: failure_message::describe(outcome),
         tool_error,
         metrics: metrics_message(metrics),
         logs: logs.iter().map(log_line).collect(),
