@@ -6,9 +6,10 @@ use crate::quantity::Timeout;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
+use strum::{IntoStaticStr, VariantArray};
 
 /// The protocol by which a call came in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, VariantArray)]
 pub enum Door {
     /// A2G, the primary door.
     A2g,
@@ -38,7 +39,22 @@ impl fmt::Display for Door {
 }
 
 /// Which of those who wait goes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "lowercase")]
 pub enum Priority {
     /// After all others.
     Low,
@@ -52,18 +68,10 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// All four, the lowest first.
-    pub const ALL: [Self; 4] = [Self::Low, Self::Normal, Self::High, Self::Critical];
-
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Normal => "normal",
-            Self::High => "high",
-            Self::Critical => "critical",
-        }
+        self.into()
     }
 }
 

@@ -3,9 +3,24 @@
 use crate::quantity::MemoryLimit;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use strum::{IntoStaticStr, VariantArray};
 
 /// The layers whose meet is a grant, in the order in which ties are named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 pub enum Layer {
     /// The capability manifest of the verdict.
     Verdict,
@@ -25,14 +40,7 @@ impl Layer {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Verdict => "verdict",
-            Self::Condition => "condition",
-            Self::StandingPolicy => "standing_policy",
-            Self::Tool => "tool",
-            Self::Executor => "executor",
-            Self::Caller => "caller",
-        }
+        self.into()
     }
 }
 
@@ -61,7 +69,8 @@ impl<T: Ord> Bound<T> {
 }
 
 /// A limit whose excess ends a run. (CPU over its limit slows a run down, and never ends it.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Limit {
     /// Guest memories and tables together.
     Memory,
@@ -74,6 +83,7 @@ pub enum Limit {
     /// Open files, folders and other handles at once.
     Handles,
     /// Bytes written to files.
+    #[strum(serialize = "written_bytes")]
     Written,
     /// Files, folders and links made.
     Created,
@@ -91,19 +101,7 @@ impl Limit {
     /// The word on the wire (`data.limit`).
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Time => "time",
-            Self::Output => "output",
-            Self::Stack => "stack",
-            Self::Handles => "handles",
-            Self::Written => "written_bytes",
-            Self::Created => "created",
-            Self::DirectoryEntries => "directory_entries",
-            Self::RandomBytes => "random_bytes",
-            Self::Subscriptions => "subscriptions",
-            Self::Fuel => "fuel",
-        }
+        self.into()
     }
 }
 
@@ -188,7 +186,21 @@ impl NetworkBudgets {
 }
 
 /// Whether files may be changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Access {
     /// Files and folders may be read and listed.
     ReadOnly,
@@ -200,10 +212,7 @@ impl Access {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ReadOnly => "read-only",
-            Self::ReadWrite => "read-write",
-        }
+        self.into()
     }
 }
 

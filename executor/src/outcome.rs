@@ -12,9 +12,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
+use strum::{IntoStaticStr, VariantArray};
 
 /// The four words of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum Status {
     /// The tool ran and said that it succeeded.
     Success,
@@ -27,23 +29,15 @@ pub enum Status {
 }
 
 impl Status {
-    /// All four.
-    pub const ALL: [Self; 4] = [Self::Success, Self::Failure, Self::Timeout, Self::Aborted];
-
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Success => "SUCCESS",
-            Self::Failure => "FAILURE",
-            Self::Timeout => "TIMEOUT",
-            Self::Aborted => "ABORTED",
-        }
+        self.into()
     }
 }
 
 /// Why a running tool was stopped from outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, VariantArray)]
 pub enum AbortReason {
     /// `a2g/cancel`.
     Cancelled,
@@ -137,7 +131,21 @@ impl End {
 }
 
 /// How much a log line matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "lowercase")]
 pub enum LogLevel {
     /// For the tool's author.
     Debug,
@@ -153,12 +161,7 @@ impl LogLevel {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Debug => "debug",
-            Self::Info => "info",
-            Self::Warn => "warn",
-            Self::Error => "error",
-        }
+        self.into()
     }
 }
 
@@ -262,7 +265,21 @@ impl Metrics {
 }
 
 /// What a guest reached for without having it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 pub enum DenialReason {
     /// The path lies under no granted root, or no granted pattern matches it.
     OutsideScope,
@@ -308,27 +325,7 @@ impl DenialReason {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OutsideScope => "outside_scope",
-            Self::EscapesRoot => "escapes_root",
-            Self::ReadOnly => "read_only",
-            Self::HostPermissions => "host_permissions",
-            Self::Link => "link",
-            Self::HardLink => "hard_link",
-            Self::NetworkOff => "network_off",
-            Self::NotOffered => "not_offered",
-            Self::Authority => "authority",
-            Self::DomainNotAllowed => "domain_not_allowed",
-            Self::DomainBlocked => "domain_blocked",
-            Self::IpLiteral => "ip_literal",
-            Self::Address => "address",
-            Self::NotLookedUp => "not_looked_up",
-            Self::Requests => "requests",
-            Self::RequestRate => "request_rate",
-            Self::Connections => "connections",
-            Self::SentBytes => "sent_bytes",
-            Self::ReceivedBytes => "received_bytes",
-        }
+        self.into()
     }
 
     /// Whether only the way out itself denies this, so that nobody else is believed about it.

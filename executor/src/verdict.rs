@@ -9,10 +9,12 @@ use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use strum::{IntoStaticStr, VariantArray};
 use time::OffsetDateTime;
 
 /// The four answers to an intent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum Decision {
     /// May run.
     Approved,
@@ -28,17 +30,26 @@ impl Decision {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Approved => "APPROVED",
-            Self::Denied => "DENIED",
-            Self::Escalate => "ESCALATE",
-            Self::Conditional => "CONDITIONAL",
-        }
+        self.into()
     }
 }
 
 /// How bad a score is. The bounds are the reference implementation's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum RiskLevel {
     /// Below 0.4.
     Low,
@@ -68,12 +79,7 @@ impl RiskLevel {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Low => "LOW",
-            Self::Medium => "MEDIUM",
-            Self::High => "HIGH",
-            Self::Critical => "CRITICAL",
-        }
+        self.into()
     }
 }
 

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt;
+use strum::VariantArray;
 use time::OffsetDateTime;
 
 /// The latest second that RFC 3339 can write: 9999-12-31T23:59:59Z.
@@ -187,6 +188,12 @@ impl<'a> Field<'a> {
             let words: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
             self.must_be(&format!("one of {}", words.join(", ")))
         })
+    }
+
+    /// One of the words of an enum, which may be any of its variants.
+    pub(super) fn one_of<T: Copy + Into<&'static str> + VariantArray>(&self) -> Result<T, Fault> {
+        let words = T::VARIANTS.iter().map(|variant| ((*variant).into(), *variant));
+        self.word(&words.collect::<Vec<_>>())
     }
 
     fn convert<T: Deserialize<'a>>(&self, first: char, expected: &str) -> Result<T, Fault> {

@@ -7,13 +7,6 @@ use crate::outcome::Status;
 use crate::wire::field::{Field, Object};
 use serde_json::{Map, Value};
 
-const STATUSES: [(&str, Status); 4] = [
-    ("SUCCESS", Status::Success),
-    ("FAILURE", Status::Failure),
-    ("TIMEOUT", Status::Timeout),
-    ("ABORTED", Status::Aborted),
-];
-
 /// The params of `a2g/register`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Registration {
@@ -112,7 +105,7 @@ pub fn report(params: &str) -> Result<ReportHead, Fault> {
     let head = ReportHead {
         agent: object.need("agent_did")?.parsed(AgentDid::parse)?,
         intent: object.need("intent_id")?.parsed(IntentId::parse)?,
-        status: object.need("status")?.word(&STATUSES)?,
+        status: object.need("status")?.one_of::<Status>()?,
     };
     if let Some(error) = object.take_unless_null("error")? {
         error.text()?;
