@@ -181,6 +181,12 @@ pub struct NetworkBudgets {
 }
 
 impl NetworkBudgets {
+    /// The most requests that can be asked for.
+    pub const MAX_REQUESTS: u64 = 1_000_000;
+    /// The most connections that can be asked for.
+    pub const MAX_CONNECTIONS: u64 = 64;
+    /// The most bytes that can be asked for, in each direction.
+    pub const MAX_BYTES: u64 = 1 << 40;
     /// Nothing, for runs that have no network anyway.
     pub const NONE: Self = Self { requests: 0, connections: 0, sent_bytes: 0, received_bytes: 0 };
 }
