@@ -21,6 +21,7 @@ pub mod lines;
 pub mod memory;
 pub mod outcome;
 pub mod quantity;
+mod stored;
 pub mod strict_json;
 pub mod tool;
 pub mod verdict;

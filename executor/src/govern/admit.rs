@@ -12,7 +12,8 @@ use crate::fault::{BlockedBy, Fault};
 use crate::ident::{IntentId, ProofId};
 use crate::limit::{Access, Layer};
 use crate::quantity::Timeout;
-use crate::tool::{Declared, DeclaredFilesystem, Descriptor};
+use crate::stored::v1;
+use crate::tool::{Declared, DeclaredFilesystem, Descriptor, Digest};
 use crate::verdict::{Decision, Directive, Manifest, Proof, Verdict};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -123,10 +124,25 @@ pub struct Escalated {
 /// An escalated call in the executor's own journal, the one place that is read as one.
 #[derive(Serialize, Deserialize)]
 struct Kept {
+    #[serde(with = "v1::Call")]
     call: Call,
+    #[serde(with = "v1::Verdict")]
     verdict: Verdict,
+    #[serde(default, with = "optional_proof")]
     proven: Option<Proven>,
 }
+
+/// The form of [`Proven`] in the executor's own journal.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Proven")]
+struct StoredProof {
+    id: ProofId,
+    #[serde(with = "time::serde::rfc3339")]
+    expires_at: OffsetDateTime,
+    module: Option<Digest>,
+}
+
+v1::optional!(optional_proof, Proven, "StoredProof");
 
 /// What becomes of a call and its verdict.
 #[derive(Debug)]
@@ -415,3 +431,6 @@ fn shown(at: OffsetDateTime) -> String {
     let at = at.truncate_to_second();
     at.format(&time::format_description::well_known::Rfc3339).unwrap_or_else(|_| at.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,6 @@ use crate::wire::a2g::decode::{ProofClaims, proof_claims, proof_header};
 use crate::wire::a2g::encode;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use time::{Duration, OffsetDateTime};
@@ -54,12 +53,11 @@ pub struct Trust {
 }
 
 /// What a proof that was believed leaves for later.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Proven {
     /// The identity of the proof, single-use.
     pub(super) id: ProofId,
     /// When it ends.
-    #[serde(with = "time::serde::rfc3339")]
     pub(super) expires_at: OffsetDateTime,
     /// The module that the tool has to be, when the verdict is about no other.
     pub(super) module: Option<Digest>,

@@ -51,6 +51,7 @@ use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId};
 use crate::metrics::JournalMetrics;
 use crate::outcome::Receipt;
+use crate::stored;
 use batch::Finish;
 use chain::Head;
 use claims::{AllOpen, Open, close};
@@ -279,7 +280,7 @@ impl Journal {
         let long = length > AT_ONCE_BYTES as u64;
         let _turn = if long { self.long_reads.acquire().await.ok() } else { None };
         let Some(body) = self.read(|reader| reader.body(record))? else { return Ok(None) };
-        let receipt = aside(long, move || serde_json::from_slice(&body)).await?;
+        let receipt = aside(long, move || stored::read_receipt(&body)).await?;
         Ok(Some(Arc::new(receipt)))
     }
 
@@ -424,8 +425,8 @@ fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), String> {
         return Ok((0, Vec::new()));
     }
     let finish = |Will { run, receipt: body, task, content }| {
-        let receipt = Arc::new(serde_json::from_str::<Receipt>(&body)?);
-        let task = task.map(|task| serde_json::from_str(&task)).transpose()?;
+        let receipt = Arc::new(stored::read_receipt(body.as_bytes())?);
+        let task = task.map(|task| KeptTask::read(&task)).transpose()?;
         Ok((Finish { run, receipt, body: body.into(), task, ended: now }, content))
     };
     let finishes = wills.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>();
@@ -465,8 +466,9 @@ fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }
 
-fn text(value: &impl serde::Serialize) -> Result<String, JournalError> {
-    serde_json::to_string(value).map_err(|error| JournalError::Broken(error.to_string().into()))
+/// The text of a row, or the error of a value that has none.
+fn text(written: serde_json::Result<String>) -> Result<String, JournalError> {
+    written.map_err(|error| JournalError::Broken(error.to_string().into()))
 }
 
 /// Microseconds since 1970.
