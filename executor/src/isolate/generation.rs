@@ -9,7 +9,7 @@
 
 use super::Ahead;
 use super::cgroup::{Cgroups, Group};
-use super::channel::{Channel, Exit, FromZygote, ToZygote};
+use super::channel::{Channel, Exit, FromZygote, ToZygote, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{HashMap, VecDeque};
@@ -232,6 +232,7 @@ impl Generation {
 
 /// Gives a zygote its tools.
 async fn ready(control: &mut Channel, tools: &[Loaded], settings: &Ahead) -> Result<Vec<Option<String>>> {
+    control.send(&ToZygote::Hello { version: VERSION }, &[]).await?;
     for Loaded { message, files } in tools {
         let files = files.iter().map(File::as_fd).collect::<Vec<_>>();
         control.send(message, &files).await?;
